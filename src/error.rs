@@ -1,11 +1,11 @@
 //! The error that people see: what went wrong, and what to do about it.
 //!
-//! Readers of the mount get an errno, never this. This error ends a command, refuses a
-//! configuration or an order, or stands in `status`. Its [`ErrorKind`] is also the exit code.
+//! It ends a command, refuses a configuration or an order, or stands in `status`. Readers of the mount get an
+//! errno instead. Its [`ErrorKind`] also decides the exit code.
 
 use std::fmt;
 
-/// What failed; each kind has an exit code of its own.
+/// What failed. The kind decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The command line is wrong.
@@ -46,7 +46,7 @@ impl ErrorKind {
     }
 }
 
-/// An error for people: one line that says what is wrong, and a hint that says what to do.
+/// An error for people: one line says what is wrong, and a hint says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -55,30 +55,29 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of this kind with a message; a lower-case clause without a full stop.
+    /// An error with a message: a lower-case clause without a full stop.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error { kind, message: message.into(), hint: None }
     }
 
-    /// The same error with a line that says what to do.
+    /// The same error with a hint: a line that says what to do.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The same error with this hint where it has none.
+    /// The same error with this hint, if it has none.
     pub fn or_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint.get_or_insert_with(|| hint.into());
         self
     }
 
-    /// The same error told from further out: `context: message`.
+    /// The same error seen from its caller: `context: message`.
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.message = format!("{context}: {}", self.message);
         self
     }
 
-    /// What failed.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -101,5 +100,5 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The result of whatever can fail in front of a person.
+/// The result of an operation whose error a person sees.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,9 +1,9 @@
-//! The numbers by which the rooms of belady speak of things.
+//! The numbers that all rooms of belady use for files, blocks and streams.
 //!
-//! A **file** is a row of the catalog. A file is cached in **blocks** of [`BLOCK_BYTES`]: a small
-//! file is one block, so for most datasets a block and a sample are the same thing. What a job
-//! reads at once is a **sample**: a file, or a byte range of one. A **stream** is one reader of
-//! the dataset with an order of its own: a job, a rank, a loader.
+//! A **file** is a row of the catalog. It is cached in **blocks** of [`BLOCK_BYTES`]. A small file is one
+//! block, so in most datasets a block and a sample are the same. A **sample** is what a job reads at once: a
+//! file, or a byte range of a file. A **stream** is one reader of the dataset with its own order: a job, a
+//! rank or a loader.
 
 use std::ops::Range;
 
@@ -11,34 +11,33 @@ use serde::{Deserialize, Serialize};
 
 /// Size of a block in bytes: the unit of fetching and caching inside large files.
 ///
-/// Large enough that a source which seeks still streams, small enough that a random 4 KiB read
-/// into a large file does not cost much more than itself.
+/// It is large enough that a source which seeks still streams. It is small enough that a random 4 KiB read
+/// into a large file costs little more than the read itself.
 pub const BLOCK_BYTES: u64 = 1 << 20;
 
-/// Size of a page of the kernel's page cache in bytes; residency is charged in whole pages.
+/// Size of a page of the kernel's page cache in bytes. Residency is charged in whole pages.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Pages of a block that lie side by side.
+/// Adjacent pages of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageRange {
-    /// The first, counted from the start of the block.
+    /// The first page, counted from the start of the block.
     pub first: u16,
     pub count: u16,
 }
 
 impl PageRange {
-    /// The pages that bytes of a block lie in, counted from the start of the block.
+    /// The pages that a byte range of a block lies in.
     pub fn covering(bytes: &Range<u64>) -> Self {
         let (first, end) = (bytes.start / PAGE_BYTES, bytes.end.div_ceil(PAGE_BYTES));
         PageRange { first: first as u16, count: end.saturating_sub(first) as u16 }
     }
 
-    /// The pages, one after the other.
     pub fn iter(self) -> impl Iterator<Item = u16> {
         self.first..self.first.saturating_add(self.count)
     }
 
-    /// Where they begin, in bytes from the start of the block.
+    /// Where the pages begin, in bytes from the start of the block.
     pub fn offset(self) -> u64 {
         u64::from(self.first) * PAGE_BYTES
     }
@@ -61,21 +60,18 @@ pub struct BlockId(pub u32);
 pub struct StreamId(pub u16);
 
 impl FileId {
-    /// The row as an index into a table.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl BlockId {
-    /// The block as an index into a table.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl StreamId {
-    /// The stream as an index into a table.
     pub fn index(self) -> usize {
         self.0 as usize
     }

@@ -1,9 +1,8 @@
-//! Files that a user names, read whole and within limits.
+//! Reads files that a user names, whole and within limits.
 //!
-//! A name on the command line may lead to a device that never ends, to a pipe that nobody writes to,
-//! or to the wrong file of a terabyte. Every such file is read here: its kind is looked at before the
-//! first byte, its bytes are looked at as they come, and reading ends at the first that cannot be
-//! right.
+//! A name on the command line may lead to a device without end, to a pipe without a writer, or to a wrong
+//! file of a terabyte. Every such file is read here. Its kind is checked before the first byte, and its bytes
+//! are checked as they come. Reading ends at the first byte that breaks a limit.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -14,31 +13,31 @@ use nix::libc;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// How far into a file a NUL byte tells that it is no text.
+/// How many bytes of a file are searched for a NUL byte, which tells that it is no text.
 const PROBE_BYTES: usize = 4096;
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const STEP_BYTES: usize = 1 << 20;
 
 /// What a file may be, and how much of it is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The kind of error where it is something else or more.
+    /// The kind of the error if the file breaks a limit.
     pub kind: ErrorKind,
-    /// Bytes of the file.
+    /// The most bytes of the file.
     pub bytes: usize,
-    /// Bytes of one line of a text.
+    /// The most bytes of one line of a text.
     pub line: usize,
-    /// Whether it may be no text.
+    /// Whether the file may be binary.
     pub binary: bool,
-    /// Whether it may be a pipe, which a daemon would wait for without end.
+    /// Whether the file may be a pipe. A daemon could wait for a pipe without end.
     pub pipe: bool,
-    /// Bytes for which there is memory.
+    /// The most bytes that there is memory for.
     pub memory: usize,
 }
 
 impl Limits {
-    /// Settings. A mount reads them twice, which a pipe cannot give.
+    /// Settings. A mount reads them twice, so a pipe cannot give them.
     pub const CONFIG: Limits = Limits {
         kind: ErrorKind::Config,
         bytes: 1 << 20,
@@ -61,7 +60,7 @@ impl Limits {
         memory: usize::MAX,
     };
 
-    /// Lists of a dataset's files. Those in JSON may be one line.
+    /// Lists of a dataset's files. A list in JSON may be one line.
     pub const MANIFEST: Limits = Limits { line: 4 << 30, binary: false, ..Self::ORDER };
 
     /// Weights of samples, as text or as numbers.
@@ -77,10 +76,11 @@ impl Limits {
         memory: usize::MAX,
     };
 
-    /// Paths with numbers, which may be thousands a line.
+    /// Paths with numbers. One line may have thousands of numbers.
     pub const NUMBERS: Limits = Limits { bytes: 256 << 20, line: 16 << 20, ..Self::LIST };
 
-    /// The same for a daemon that has memory for so many bytes. It must not wait for the writer of a pipe.
+    /// The same limits for a daemon with this much memory in bytes. It must not wait for the writer of a
+    /// pipe.
     pub fn for_daemon(self, memory: usize) -> Self {
         Limits { pipe: false, memory, ..self }
     }
@@ -89,8 +89,7 @@ impl Limits {
 /// Reads a file.
 ///
 /// # Errors
-/// Of the kind of the limits: where the file cannot be read, is a directory or a device, or is beyond
-/// a limit.
+/// Of the kind of the limits: when the file cannot be read, is a directory or a device, or breaks a limit.
 pub fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
     let about = |error: Refused| error.of(&path.display().to_string(), limits);
     let file = open(path, limits).map_err(about)?;
@@ -100,12 +99,12 @@ pub fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
 /// Reads a file of text.
 ///
 /// # Errors
-/// As of [`read`], and where the text is not UTF-8.
+/// As [`read`], and when the text is not UTF-8.
 pub fn read_text(path: &Path, limits: &Limits) -> Result<String> {
     text(read(path, limits)?, &path.display().to_string(), limits)
 }
 
-/// Reads standard input, whatever it is.
+/// Reads standard input, whatever kind of file it is.
 pub fn read_stdin(limits: &Limits) -> Result<Vec<u8>> {
     take(io::stdin().lock(), limits).map_err(|error| error.of(STDIN, limits))
 }
@@ -124,18 +123,17 @@ fn text(bytes: Vec<u8>, name: &str, limits: &Limits) -> Result<String> {
     })
 }
 
-/// Why a file is not read.
+/// Why a file was not read.
 enum Refused {
     Failed(io::Error),
-    /// It is a thing of this kind.
+    /// It is a file of this kind.
     Kind(&'static str),
-    /// It has so many bytes or more.
+    /// It has more bytes than the limit.
     TooLong,
     /// A line, counted from 1, is too long.
     Line(usize),
-    /// It is no text.
     Binary,
-    /// There is no memory for more than these bytes.
+    /// There is no memory for more than this number of bytes.
     Memory(usize),
 }
 
@@ -165,14 +163,14 @@ impl Refused {
     }
 }
 
-/// Opens a file of a kind that may be read. Only a pipe that may be read is waited for.
+/// Opens a file of an allowed kind. Opening waits only for a pipe that is allowed.
 fn open(path: &Path, limits: &Limits) -> std::result::Result<File, Refused> {
     let found = std::fs::metadata(path).map_err(Refused::Failed)?;
     check_kind(&found, limits)?;
     let flags = if found.is_file() { libc::O_NONBLOCK } else { 0 };
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = file.map_err(Refused::Failed)?;
-    // Another one may stand there by now.
+    // The path may lead to another file than before.
     let found = file.metadata().map_err(Refused::Failed)?;
     check_kind(&found, limits)?;
     if found.is_file() && found.len() > limits.bytes as u64 {
@@ -186,7 +184,7 @@ fn open(path: &Path, limits: &Limits) -> std::result::Result<File, Refused> {
 
 fn check_kind(found: &Metadata, limits: &Limits) -> std::result::Result<(), Refused> {
     let kind = found.file_type();
-    // `/dev/null` is how an empty file is named.
+    // Users name `/dev/null` as an empty file.
     let is_null = kind.is_char_device() && found.rdev() == libc::makedev(1, 3);
     if kind.is_file() || is_null || kind.is_fifo() && limits.pipe {
         return Ok(());
@@ -199,7 +197,7 @@ fn check_kind(found: &Metadata, limits: &Limits) -> std::result::Result<(), Refu
     }))
 }
 
-/// Takes all bytes, and no more than may be.
+/// Reads all bytes, within the limits.
 fn take(mut from: impl Read, limits: &Limits) -> std::result::Result<Vec<u8>, Refused> {
     let (mut bytes, mut lines) = (Vec::new(), Lines { number: 1, length: 0 });
     loop {
@@ -225,16 +223,16 @@ fn take(mut from: impl Read, limits: &Limits) -> std::result::Result<Vec<u8>, Re
     }
 }
 
-/// Where in its lines a text is.
+/// A position in the lines of a text.
 struct Lines {
-    /// The line, from 1.
+    /// The number of the line, from 1.
     number: usize,
-    /// Bytes that it has so far.
+    /// Bytes of this line so far.
     length: usize,
 }
 
 impl Lines {
-    /// Goes on by these bytes. The error is the first line that is longer than `most`.
+    /// Moves on by these bytes. The error is the first line that is longer than `most`.
     fn pass(&mut self, bytes: &[u8], most: usize) -> std::result::Result<(), usize> {
         let mut parts = bytes.split(|byte| *byte == b'\n');
         let first = parts.next().map_or(0, <[u8]>::len);
@@ -262,7 +260,7 @@ mod tests {
 
     const SMALL: Limits = Limits { bytes: 3 << 20, line: 100, ..Limits::LIST };
 
-    /// A source of bytes without end, which counts them.
+    /// An endless source that counts its bytes.
     struct Endless(u8, usize);
 
     impl Read for Endless {
@@ -285,7 +283,7 @@ mod tests {
         fs::write(&path, &text).unwrap();
         assert_eq!(read_text(&path, &SMALL).unwrap(), text);
         assert_eq!(read(Path::new("/dev/null"), &SMALL).unwrap(), b"");
-        // The kernel says of such a file that it is empty.
+        // The kernel reports a size of 0 for such a file.
         assert!(!read(Path::new("/proc/self/status"), &Limits::LIST).unwrap().is_empty());
         let pipe = root.path().join("pipe");
         mkfifo(&pipe, Mode::S_IRWXU).unwrap();
@@ -307,7 +305,7 @@ mod tests {
             assert!(why(Path::new("/dev/zero"), &limits).contains("it is a device"));
             assert!(why(root.path(), &limits).contains("it is a directory"));
             assert!(why(&socket, &limits).contains("it is a socket"));
-            // Nobody writes to it.
+            // The pipe has no writer.
             let why = why(&pipe, &limits.for_daemon(1 << 20));
             assert!(why.contains("it is a pipe") && why.contains("hint: name a regular file"));
         }

@@ -1,7 +1,7 @@
-//! Paths in JSON, whatever bytes they have: text if that is what they are, else their bytes.
+//! Serializes paths, for `#[serde(with = "crate::paths")]`.
 //!
-//! For `#[serde(with = "crate::paths")]`. The paths of a filesystem are bytes, and serde refuses
-//! those that are not UTF-8.
+//! A path is written as text if it is UTF-8, and as a list of bytes otherwise. Without this, serde refuses
+//! paths that are not UTF-8.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,7 +16,6 @@ enum Written {
     Bytes(Vec<u8>),
 }
 
-/// Writes a path.
 pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     let written = match path.to_str() {
         Some(text) => Written::Text(text.to_owned()),
@@ -25,7 +24,6 @@ pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
     written.serialize(serializer)
 }
 
-/// Reads a path.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     Ok(match Written::deserialize(deserializer)? {
         Written::Text(text) => PathBuf::from(text),

@@ -1,9 +1,9 @@
-//! Whether a process is over.
+//! Tells whether a process has ended.
 //!
-//! A killed process is gone when the last of its threads has left the kernel. Until then everything
-//! that it holds stays held: locks, sockets, devices. Its leader is a zombie meanwhile, or has a kill
-//! pending if the leader is the thread that the kernel holds up. A process that dumps core waits for its
-//! last thread, too: its signal is pending no more, and the kernel says that it dumps.
+//! A killed process is gone when its last thread has left the kernel. Until then it keeps its locks, sockets
+//! and devices. Meanwhile its leader is a zombie. If the kernel holds up the leader itself, the leader has a
+//! kill pending. A process that dumps core also waits for its last thread. Its signal is no longer pending
+//! then, but the kernel reports the dump.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// The bit of `SIGKILL` in a set of signals, as the kernel writes it.
 const KILL: u64 = 1 << 8;
 
-/// The kernel's account of a process or a thread; none if it is not there, or is not seen from this
-/// container.
+/// The kernel's status text of a process or thread. `None` if there is no such task, or if this container
+/// does not see it.
 fn status_of(task: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{task}/status")).ok()
 }
 
-/// The value of a line of such an account.
+/// The value of a line of a status text.
 fn value<'a>(status: &'a str, key: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Whether an account is of a task that will run no more of its own code.
+/// Whether the task of a status text will run no more code of its own.
 fn is_over(status: &str) -> bool {
     let is_gone = value(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']));
     let pends = |key| u64::from_str_radix(value(status, key)?, 16).ok();
@@ -34,28 +34,27 @@ fn is_over(status: &str) -> bool {
     is_gone || killed || value(status, "CoreDumping") == Some("1")
 }
 
-/// Whether an account is of a task that runs no code until somebody has it go on: it was sent a
-/// `SIGSTOP`, or a debugger holds it.
+/// Whether the task of a status text is stopped: it was sent a `SIGSTOP`, or a debugger holds it.
 fn stands_still(status: &str) -> bool {
     value(status, "State").is_some_and(|state| state.starts_with(['T', 't']))
 }
 
-/// Whether a process was stopped. It answers nothing until it is continued.
+/// Whether a process is stopped. It answers nothing until it is continued.
 pub fn is_stopped(pid: u32) -> bool {
     status_of(pid).is_some_and(|status| stands_still(&status))
 }
 
-/// Whether a process is over and still holds what it held. It is not if it is gone.
+/// Whether a process has ended but still holds its resources. False if it is gone.
 pub fn is_ending(pid: u32) -> bool {
     status_of(pid).is_some_and(|status| is_over(&status))
 }
 
-/// Whether a process is over, gone or not.
+/// Whether a process has ended. True also if it is gone.
 pub fn has_ended(pid: u32) -> bool {
     status_of(pid).is_none_or(|status| is_over(&status))
 }
 
-/// Waits until nothing is left of a process, so that whatever it held is free. Says whether it is so.
+/// Waits until a process is gone, so that its resources are free. Returns whether it is gone.
 pub fn wait_until_gone(pid: u32, patience: Duration) -> bool {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
     let start = Instant::now();
@@ -69,7 +68,7 @@ pub fn wait_until_gone(pid: u32, patience: Duration) -> bool {
             }
         },
         Err(Errno::SRCH) => true,
-        // Kernels before 5.3: its end is all that can be seen.
+        // Kernels before 5.3 have no pidfd. There only the end of the process can be seen.
         Err(_) => {
             while !has_ended(pid) && start.elapsed() < patience {
                 std::thread::sleep(Duration::from_millis(10));

@@ -1,8 +1,7 @@
-//! Locks that know, in builds with checks, whether a thread holds one: std's in every other way. And
-//! threads that let others go first.
+//! std's locks, which in debug builds also know whether a thread holds one. And threads of low priority.
 //!
-//! The kernel may make us wait for what a request holds, and a request for a lock. So nobody may
-//! notify the kernel, or use our own mount, while [`is_holding`] says so.
+//! The kernel may block a thread until a request is answered, and the request may need a lock. So no thread
+//! may notify the kernel or use belady's own mount while [`is_holding`] is true.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError};
@@ -41,7 +40,7 @@ mod held {
 
 #[cfg(not(debug_assertions))]
 mod held {
-    /// A lock that this thread holds, of which no account is kept.
+    /// A lock that this thread holds. It is not counted.
     pub(super) struct Held;
 
     impl Held {
@@ -55,19 +54,19 @@ mod held {
     }
 }
 
-/// Whether this thread holds a lock of ours, as far as that is known.
+/// Whether this thread holds a lock of this module. Always false in builds without debug assertions.
 pub fn is_holding() -> bool {
     held::count() > 0
 }
 
-/// What a lock gives: std's guard, counted.
+/// std's guard, counted.
 pub struct Guard<G> {
     guard: G,
     _held: held::Held,
 }
 
 impl<G> Guard<G> {
-    /// What a thread that panicked has left is taken as it is.
+    /// Ignores poison: the value stays as a panicked thread left it.
     fn of(locked: LockResult<G>) -> Self {
         let guard = locked.unwrap_or_else(PoisonError::into_inner);
         Guard { guard, _held: held::Held::new() }
@@ -88,13 +87,10 @@ impl<G: DerefMut> DerefMut for Guard<G> {
     }
 }
 
-/// What a [`Mutex`] gives.
 pub type MutexGuard<'a, T> = Guard<std::sync::MutexGuard<'a, T>>;
 
-/// What a [`RwLock`] gives to who looks.
 pub type RwLockReadGuard<'a, T> = Guard<std::sync::RwLockReadGuard<'a, T>>;
 
-/// What a [`RwLock`] gives to who changes something.
 pub type RwLockWriteGuard<'a, T> = Guard<std::sync::RwLockWriteGuard<'a, T>>;
 
 /// As std's, but never poisoned.
@@ -102,17 +98,14 @@ pub type RwLockWriteGuard<'a, T> = Guard<std::sync::RwLockWriteGuard<'a, T>>;
 pub struct Mutex<T>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// As std's.
     pub const fn new(value: T) -> Self {
         Mutex(std::sync::Mutex::new(value))
     }
 
-    /// As std's.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         Guard::of(self.0.lock())
     }
 
-    /// As std's.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,48 +116,41 @@ impl<T> Mutex<T> {
 pub struct RwLock<T>(std::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// As std's.
     pub const fn new(value: T) -> Self {
         RwLock(std::sync::RwLock::new(value))
     }
 
-    /// As std's.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         Guard::of(self.0.read())
     }
 
-    /// As std's.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         Guard::of(self.0.write())
     }
 
-    /// As std's.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As std's.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// As std's. Who waits counts as one who holds the lock, and does nothing meanwhile.
+/// As std's. A thread that waits counts as holding the lock; it does nothing meanwhile.
 #[derive(Debug, Default)]
 pub struct Condvar(std::sync::Condvar);
 
 impl Condvar {
-    /// As std's.
     pub const fn new() -> Self {
         Condvar(std::sync::Condvar::new())
     }
 
-    /// As std's.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         Guard::of(self.0.wait(guard.guard))
     }
 
-    /// As std's, but for whether the time was up.
+    /// As std's, but it does not tell whether the time was up.
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -174,7 +160,7 @@ impl Condvar {
         Guard::of(waited.map(|found| found.0).map_err(|p| PoisonError::new(p.into_inner().0)))
     }
 
-    /// As std's, but for whether the time was up.
+    /// As std's, but it does not tell whether the time was up.
     pub fn wait_timeout_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -185,19 +171,17 @@ impl Condvar {
         Guard::of(waited.map(|found| found.0).map_err(|p| PoisonError::new(p.into_inner().0)))
     }
 
-    /// As std's.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// As std's.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 }
 
-/// Lets others go before this thread: its nice value becomes this, from 0 to 19. Refused where that of
-/// the whole process is higher already.
+/// Sets the nice value of this thread, 0 to 19, so that other threads run first. Refused if the process has a
+/// higher nice value already.
 pub fn stand_back(nice: u32) {
     // SAFETY: no memory is involved; 0 is the calling thread.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice as libc::c_int) };

@@ -1,4 +1,4 @@
-//! Of which class a sample is, by its path or by a list.
+//! Finds the class of a sample, by its path or by a list.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,24 +9,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What stands for the class in a pattern.
+/// The placeholder of the class in a pattern.
 const CLASS: &str = "{class}";
 
-/// How the class of a sample is known. Written `directory`, a pattern such as
-/// `train/{class}/*.jpg`, or the absolute path of a labels file.
+/// How the class of a sample is known. Written as `directory`, as a pattern such as `train/{class}/*.jpg`, or
+/// as the absolute path of a labels file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Classes {
-    /// It is the name of the directory that the file is in.
+    /// The class is the name of the directory that the file is in.
     #[default]
     Directory,
-    /// It is what stands at `{class}`; a file that does not fit is of no class.
+    /// The class is the part of the path at `{class}`. A file that does not fit has no class.
     Pattern(Pattern),
-    /// It is in a list of lines `path,class`; a file that is not listed is of no class.
+    /// The class is in a list of lines `path,class`. A file that is not listed has no class.
     Labels(PathBuf),
 }
 
-/// A path with `{class}` once in it, where `*` stands for any text without `/`.
+/// A path with one `{class}` in it. `*` matches any text without `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
@@ -41,10 +41,10 @@ fn wrong(message: String) -> Error {
 impl FromStr for Classes {
     type Err = Error;
 
-    /// Reads how classes are known.
+    /// Parses one of the three forms.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] where the text is none of the three forms.
+    /// [`ErrorKind::Config`] if the text has none of them.
     fn from_str(text: &str) -> Result<Classes> {
         if text == "directory" {
             return Ok(Classes::Directory);
@@ -86,8 +86,8 @@ impl From<Classes> for String {
 }
 
 impl Classes {
-    /// The class of the file at a path within the dataset; none if it is of no class. `labels` are
-    /// what [`Classes::Labels`] leads to.
+    /// The class of the file at a path within the dataset, if it has one. `labels` is the content of the file
+    /// of [`Classes::Labels`].
     pub fn of<'a>(&self, path: &'a [u8], labels: &'a Labels) -> Option<&'a [u8]> {
         match self {
             Classes::Directory => path.rsplit(|byte| *byte == b'/').nth(1),
@@ -98,7 +98,7 @@ impl Classes {
 }
 
 impl Pattern {
-    /// The class of a path; none if it does not fit.
+    /// The class of a path. `None` if the path does not fit.
     fn class<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
         let mut parts = path.split(|byte| *byte == b'/');
         let mut class = None;
@@ -107,7 +107,7 @@ impl Pattern {
             match pattern.split_once(CLASS) {
                 None => fits(pattern.as_bytes(), part).then_some(())?,
                 Some((before, after)) => {
-                    // The shortest class that fits, beginning as early as can be.
+                    // The shortest class that fits, at the earliest beginning.
                     let begins = |at: &usize| fits(before.as_bytes(), &part[..*at]);
                     let begin = (0..part.len()).find(begins)?;
                     let ends = |at: &usize| fits(after.as_bytes(), &part[*at..]);
@@ -135,10 +135,11 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
 }
 
 impl Labels {
-    /// Reads lines `path,class`, as CSV; a path is within the dataset.
+    /// Reads lines `path,class`, as CSV. Paths are within the dataset.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] where a line has not two fields, or a path has two classes.
+    /// [`ErrorKind::Config`] if a line does not have two fields, a class cannot be the name of a directory,
+    /// or a path has two classes.
     pub fn parse(text: &[u8]) -> Result<Labels> {
         let mut labels = Labels::default();
         let mut reader =
@@ -170,7 +171,6 @@ impl Labels {
         self.0.len()
     }
 
-    /// Whether no file has one.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

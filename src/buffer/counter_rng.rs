@@ -1,27 +1,28 @@
 //! A counter-based random generator: each decision has its own random numbers.
 //!
-//! ChaCha8 (Bernstein 2008) is a function of a key and a counter. The key is the seed and the purpose. The
-//! stream is the number of the decision. So nothing is remembered from one decision to the next, and each
-//! can be made ahead or again.
+//! ChaCha8 (Bernstein 2008) is a function of a key and a counter. The key is made of the seed and the
+//! purpose. The number of the decision selects the stream. So no state passes from one decision to the next,
+//! and each decision can be made ahead or repeated.
 
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-/// What chance is needed for; numbers are part of the format of what is reproducible.
+/// What random numbers are needed for. The values of these variants must stay the same, so that results can
+/// be reproduced.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     /// The rank of an offered sample.
     Rank = 1,
-    /// Who must go for it.
+    /// The victims of an offered sample.
     Offer = 2,
     /// The draws of an epoch.
     Draws = 3,
     Sleep = 4,
-    /// A sample for whoever asks.
+    /// The samples of a supply.
     Supply = 5,
     /// The order of a stream.
     Stream = 6,
-    /// Who must go where there is less room.
+    /// The victims when the capacity shrinks.
     Resize = 7,
 }
 
@@ -29,7 +30,6 @@ pub(super) enum Purpose {
 pub(super) struct CounterRng(ChaCha8Rng);
 
 impl CounterRng {
-    /// The numbers of decision `number`.
     pub(super) fn new(seed: u64, purpose: Purpose, number: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -39,12 +39,12 @@ impl CounterRng {
         CounterRng(generator)
     }
 
-    /// Any number.
+    /// Any 64-bit number.
     pub(super) fn next(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `n`, each as likely as the others (Lemire 2019); 0 where `n` is 0.
+    /// A number below `n`, uniform (Lemire 2019). 0 if `n` is 0.
     pub(super) fn below(&mut self, n: u64) -> u64 {
         loop {
             let product = u128::from(self.next()) * u128::from(n);
@@ -59,7 +59,7 @@ impl CounterRng {
         self.below(length as u64) as usize
     }
 
-    /// Shuffles a list (Fisher and Yates).
+    /// Shuffles a list (Fisher-Yates).
     pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.index(last + 1));
@@ -85,7 +85,7 @@ mod tests {
         assert!((1..4).all(|other| others[..other].iter().all(|one| *one != others[other])));
     }
 
-    /// The numbers are part of what is reproducible: another version must give the same.
+    /// Reproducibility needs these numbers: every version must give the same.
     #[test]
     fn the_numbers_stay_what_they_are() {
         let mut rng = CounterRng::new(7, Purpose::Draws, 3);

@@ -1,17 +1,17 @@
 //! The samples that are shown again in an epoch, in their order, known ahead.
 //!
-//! Draws go in rounds: each round shows every sample once, so after any number of draws no sample
-//! was shown twice more often than another. The first round is a random permutation. Each further
-//! one draws from a window that slides over the round before: at place `j` a sample may be drawn
-//! that stood at `j + n - distance` or earlier, so two draws of one sample are `distance` apart at
-//! least. No sample is favoured: all of this is the same under any renaming of samples.
+//! Draws go in rounds. Each round shows every sample once, so the counts of two samples never differ by more
+//! than one. The first round is a random permutation. Each later round draws from a window that slides over
+//! the round before: at place `j`, the candidates are the samples that stood at `j + n - distance` or
+//! earlier. So two draws of one sample are at least `distance` apart. Renaming samples changes nothing else,
+//! so no sample is favoured.
 
 use super::counter_rng::{CounterRng, Purpose};
 use super::members::SampleId;
 
 /// The draws of an epoch from a fixed set of samples.
 ///
-/// [`Draws::at`] is a function of the seed, the epoch, the samples and `k` alone.
+/// [`Draws::at`] depends only on the seed, the epoch, the samples and `k`.
 pub struct Draws {
     samples: Vec<SampleId>,
     distance: usize,
@@ -23,8 +23,8 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// The draws of an epoch, none of which repeats within any `distance` that follow each other;
-    /// with fewer samples than that, they repeat only after all of them.
+    /// The draws of an epoch. No sample repeats within `distance` consecutive draws. With fewer samples than
+    /// that, a sample repeats only after all others.
     pub fn new(
         seed: u64,
         epoch: u64,
@@ -41,7 +41,6 @@ impl Draws {
         draws
     }
 
-    /// Goes back to the first round.
     fn restart(&mut self) {
         self.rng = CounterRng::new(self.seed, Purpose::Draws, self.epoch);
         self.round = 0;
@@ -49,7 +48,6 @@ impl Draws {
         self.rng.shuffle(&mut self.order);
     }
 
-    /// Goes on to the next round.
     fn advance(&mut self) {
         let window = self.order.len() - self.distance + 1;
         let mut entering = std::mem::take(&mut self.order).into_iter();
@@ -61,9 +59,9 @@ impl Draws {
         self.round += 1;
     }
 
-    /// Draw `k` of the epoch, from 0; none without samples.
+    /// Draw `k` of the epoch, from 0. `None` if there are no samples.
     ///
-    /// Draws that go on take O(1) each; a draw of an earlier round takes O(k).
+    /// Draws in sequence take O(1) each. A draw of an earlier round takes O(k).
     pub fn at(&mut self, k: u64) -> Option<SampleId> {
         let n = u64::try_from(self.samples.len()).ok().filter(|n| *n > 0)?;
         let (round, place) = (k / n, k % n);
@@ -104,7 +102,7 @@ mod tests {
         assert_eq!(backwards, expected[77]);
     }
 
-    /// Classes of 100, 37 and no samples, as they were when Neomem's draws were 3 to 1.
+    /// Classes of 100, 37 and no samples: sizes at which Neomem's draws were 3 to 1.
     #[test]
     fn inclusion_is_even_over_uneven_classes() {
         let mut buffer = buffer_of(Policy::Reservoir, Capacity::Samples(200), 1);
@@ -134,7 +132,7 @@ mod tests {
         assert_eq!(draws(0, 3, 0).at(0), None);
     }
 
-    /// At any place of an epoch each sample is as likely, also just after a border of rounds.
+    /// At any place of an epoch each sample is equally likely, also just after the border of two rounds.
     #[test]
     fn each_sample_is_as_likely_at_each_place() {
         for place in [0, 9, 10, 14, 29, 30, 101] {

@@ -1,5 +1,5 @@
-//! Scores from features: how far a sample is from the mean of its class, or how early a mean like
-//! that of the class needs it.
+//! Makes scores from features: a sample's distance from the mean of its class, or its place in the order of
+//! herding.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use super::kept::Refused;
 use super::members::{ClassId, SampleId};
 use super::policies::Policy;
 
-/// The feature of a sample, as the trainer's network gives it.
+/// A feature vector of a sample, from the trainer's network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feature {
-    /// The sample; none for one that was never offered and counts for the mean of its class alone.
+    /// `None` for a sample that was never offered. It counts only for the mean of its class.
     pub sample: Option<SampleId>,
     pub class: ClassId,
     pub values: Vec<f32>,
 }
 
-/// Makes scores of features, as [`Policy::Herding`] and [`Policy::Prototypical`] need them; with other
-/// policies features say nothing, and there are none.
+/// Makes scores for [`Policy::Herding`] and [`Policy::Prototypical`]. Other policies use no features and get
+/// no scores.
 ///
-/// What is compared are the samples of one class in this list, so all of a class belong in it. Those
-/// that are of no sample count for the mean of their class.
+/// Samples are compared within their class, so the list should have all samples of a class. Features without
+/// a sample count for the mean of their class.
 ///
 /// # Errors
-/// Where features are not finite or not of one length.
+/// If features are not finite or differ in length.
 pub fn scores(policy: Policy, list: &[Feature]) -> Result<Vec<(SampleId, f32)>, Refused> {
     let expected = list.first().map_or(0, |feature| feature.values.len());
     for Feature { values, .. } in list {
@@ -51,14 +51,14 @@ pub fn scores(policy: Policy, list: &[Feature]) -> Result<Vec<(SampleId, f32)>, 
     Ok(scores)
 }
 
-/// The feature with length 1; one without length stays as it is.
+/// The feature scaled to length 1. A zero feature stays zero.
 fn unit(values: &[f32]) -> Vec<f64> {
     let length = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
     let by = if length > 0.0 { length } else { 1.0 };
     values.iter().map(|value| f64::from(*value) / by).collect()
 }
 
-/// Sums that do not wait for each other.
+/// Independent sums, so that additions do not wait for each other.
 const LANES: usize = 8;
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -88,15 +88,15 @@ fn distances(units: &[Vec<f64>]) -> Vec<f64> {
     units.iter().map(|unit| 1.0 - dot(&mean, unit) / length).collect()
 }
 
-/// The place of each sample in the order in which herding takes them (iCaRL, Rebuffi et al. 2017,
-/// algorithm 4): the next one is that which brings the mean of those taken nearest to the mean of
-/// all. Takes O(n^2 d) for n samples of d numbers.
+/// The place of each sample in the order of herding (iCaRL, Rebuffi et al. 2017, algorithm 4). The next
+/// sample is the one that brings the mean of the samples taken nearest to the mean of all. Takes O(n^2 d) for
+/// n samples of d numbers.
 fn herding(units: &[Vec<f64>]) -> Vec<f64> {
     let mean = mean(units);
     let squares: Vec<f64> = units.iter().map(|unit| dot(unit, unit)).collect();
     let mut places = vec![f64::INFINITY; units.len()];
-    // The mean times the number of those taken with the next one, less the sum of those taken:
-    // what the next one should be.
+    // The ideal next sample: the mean times the number of samples including it, minus the sum of the samples
+    // taken.
     let mut wanted = mean.clone();
     for place in 0..units.len() {
         let far = |at: usize| squares[at] - 2.0 * dot(&units[at], &wanted);
@@ -126,7 +126,7 @@ mod tests {
         (first..first + n).map(feature).collect()
     }
 
-    /// iCaRL as it is written: the mean of those taken and each other one, compared with the mean.
+    /// iCaRL as written: for each candidate, the mean of it and those taken is compared with the mean of all.
     #[test]
     fn herding_takes_what_icarl_takes() {
         let list = random_features(1, 100, 60);

@@ -1,4 +1,4 @@
-//! A rehearsal buffer: offers in, samples kept and given up out.
+//! A rehearsal buffer: samples are offered to it, and it keeps or gives up each.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,13 @@ use super::counter_rng::{CounterRng, Purpose};
 use super::members::{Capacity, ClassId, Member, Members, SampleId};
 use super::policies::{Evicted, Keeper, Newcomer, Policy, Victim};
 
-/// What decides over a buffer.
+/// The rules that a buffer decides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Rules {
-    /// Who is kept and who must go.
     pub policy: Policy,
-    /// How much is kept.
     pub capacity: Capacity,
-    /// Where all chance comes from.
+    /// The seed of all random decisions.
     pub seed: u64,
 }
 
@@ -24,42 +22,41 @@ pub struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     pub class: ClassId,
-    /// The task of this time.
+    /// The task during which it is offered.
     pub task: u32,
     /// Size of the encoded file in bytes.
     pub bytes: u64,
 }
 
-/// What came of an offer.
+/// The result of an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered {
-    /// The number that the sample has from now on, kept or not.
+    /// The number of the sample, kept or not.
     pub sample: SampleId,
-    /// Whether it is in the buffer.
     pub kept: bool,
-    /// Who had to go.
+    /// The samples given up for it.
     pub evicted: Vec<SampleId>,
 }
 
-/// Why something said of a sample was not taken.
+/// Why a buffer refused news about a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The buffer does not hold it.
     NotHeld,
     /// A score or a feature is not a finite number.
     NotFinite,
-    /// A feature has not as many numbers as the others.
+    /// A feature differs in length from the first.
     Dimension {
         found: usize,
-        /// As many as the first one has.
+        /// The length of the first feature.
         expected: usize,
     },
 }
 
 /// A buffer of samples.
 ///
-/// An offer takes O(log n). Samples are to be offered once each: a sample is known by the number
-/// of its offer, so who offers must know which ones were offered already.
+/// An offer takes O(log n). Each sample must be offered only once. A sample is known by the number of its
+/// offer, so the caller must know which samples were offered already.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "State", into = "State")]
 pub struct Buffer {
@@ -69,7 +66,7 @@ pub struct Buffer {
     evicted: Evicted,
 }
 
-/// A buffer as it is written down.
+/// The serialized form of a buffer.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct State {
@@ -118,7 +115,6 @@ impl TryFrom<State> for Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer.
     pub fn new(rules: Rules) -> Buffer {
         let members = Members::new(rules.capacity, rules.policy.keeper().by_class());
         Buffer { rules, offers: 0, members, evicted: Evicted::default() }
@@ -134,7 +130,7 @@ impl Buffer {
         self.keeper().rank(member, rng)
     }
 
-    /// Offers a sample. None where 2^32 were offered, which is as many as have numbers.
+    /// Offers a sample. `None` after 2^32 offers, because then all numbers are used.
     pub fn offer(&mut self, candidate: Candidate) -> Option<Offered> {
         let Candidate { class, bytes, .. } = candidate;
         let sample = SampleId(self.offers);
@@ -163,7 +159,7 @@ impl Buffer {
             offered.kept = true;
             offered.evicted.extend(gone.iter().map(|(place, _)| place.member.sample));
         } else {
-            // Nobody goes for one that does not come.
+            // The newcomer does not come, so the victims stay.
             for (place, lowest) in gone.into_iter().rev() {
                 self.evicted.take_back(place.member.class, lowest);
                 self.members.put_back(place);
@@ -173,8 +169,8 @@ impl Buffer {
         Some(offered)
     }
 
-    /// Whether a sample of a class that was met may be kept if it is offered after so many others.
-    /// Where there are no others, false is certain; true is where room is in samples.
+    /// Whether a sample may be kept if `ahead` other offers come first. Something of its class must have been
+    /// offered before. With `ahead` 0, false is certain. True is certain if the capacity is in samples.
     pub fn may_keep(&self, candidate: Candidate, ahead: u32) -> bool {
         let Some(number) = self.offers.checked_add(ahead) else { return false };
         let newcomer = self.newcomer(SampleId(number), candidate);
@@ -193,8 +189,8 @@ impl Buffer {
         Newcomer { member, rank: self.rank(&member) }
     }
 
-    /// Holds so much from now on. Of what is more those go whom the policy can spare first; room that
-    /// is new is for whoever comes. Says who had to go.
+    /// Changes the capacity. If the buffer holds more, it gives up the samples that the policy can spare
+    /// first, and returns them. New room is for new offers.
     pub fn resize(&mut self, capacity: Capacity) -> Vec<SampleId> {
         self.rules.capacity = capacity;
         self.members.resize(capacity);
@@ -208,16 +204,16 @@ impl Buffer {
             evicted.push(victim);
         }
         if evicted.is_empty() {
-            // Who was given up for want of room does not keep others out where there is some.
+            // There is room, so samples given up for want of room must not keep others out.
             self.evicted = Evicted::default();
         }
         evicted
     }
 
-    /// Takes what the trainer found out about a sample; what it means is the policy's.
+    /// Takes a score that the trainer found for a sample. The policy decides what it means.
     ///
     /// # Errors
-    /// Where the score is not finite or the sample is not in the buffer; nothing is changed then.
+    /// If the score is not finite or the sample is not in the buffer. Nothing changes then.
     pub fn score(&mut self, sample: SampleId, score: f32) -> Result<(), Refused> {
         if !score.is_finite() {
             return Err(Refused::NotFinite);
@@ -228,7 +224,7 @@ impl Buffer {
     /// Notes that a sample was shown again.
     ///
     /// # Errors
-    /// Where the sample is not in the buffer.
+    /// If the sample is not in the buffer.
     pub fn replayed(&mut self, sample: SampleId) -> Result<(), Refused> {
         self.update(sample, |member| member.replays = member.replays.saturating_add(1))
     }
@@ -246,17 +242,16 @@ impl Buffer {
         if self.members.update(sample, change, rank) { Ok(()) } else { Err(Refused::NotHeld) }
     }
 
-    /// Gives a sample up whose bytes are lost. Says whether it was there.
+    /// Gives up a sample whose bytes are lost. Returns whether the sample was there.
     pub fn remove(&mut self, sample: SampleId) -> bool {
         self.members.remove(sample).is_some()
     }
 
-    /// What decides over the buffer.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// How many samples were offered: the age of a member is this less its number.
+    /// How many samples were offered. The age of a member is this minus its number.
     pub fn offers(&self) -> u32 {
         self.offers
     }
@@ -266,22 +261,20 @@ impl Buffer {
         self.members.len()
     }
 
-    /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.members.len() == 0
     }
 
-    /// How much of the capacity is taken: samples or bytes.
+    /// How much of the capacity is used: samples or bytes.
     pub fn used(&self) -> u64 {
         self.members.used()
     }
 
-    /// A sample that is held.
     pub fn get(&self, sample: SampleId) -> Option<&Member> {
         self.members.get(sample)
     }
 
-    /// What is held, by the number of its offer.
+    /// All samples held, by the number of their offer.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.members.iter()
     }
@@ -291,7 +284,7 @@ impl Buffer {
         self.members.count(class)
     }
 
-    /// Every class of which something was offered.
+    /// Every class with an offered sample.
     pub fn classes(&self) -> impl ExactSizeIterator<Item = ClassId> {
         self.members.classes()
     }

@@ -1,6 +1,5 @@
-//! The samples that a buffer holds, found by everything that policies ask for: any of them, any of
-//! a class, the one of the highest rank, the largest class. Each answer and each change takes
-//! O(log n).
+//! Indexes of the samples that a buffer holds, for what policies ask: any sample, any sample of a class, the
+//! highest rank, the largest class. Each answer and each change takes O(log n).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,19 +21,19 @@ pub struct ClassId(pub u32);
 #[serde(rename_all = "kebab-case")]
 pub enum Capacity {
     Samples(u64),
-    /// So many bytes of encoded files.
+    /// Bytes of encoded files.
     Bytes(u64),
 }
 
 impl Capacity {
-    /// What it limits: samples or bytes.
+    /// The limit, in samples or bytes.
     pub fn limit(self) -> u64 {
         match self {
             Capacity::Samples(limit) | Capacity::Bytes(limit) => limit,
         }
     }
 
-    /// What a sample of so many bytes takes of it.
+    /// What a sample of `bytes` uses of the capacity.
     pub fn share(self, bytes: u64) -> u64 {
         match self {
             Capacity::Samples(_) => 1,
@@ -52,13 +51,13 @@ pub struct Member {
     pub task: u32,
     /// Size of the encoded file in bytes.
     pub bytes: u64,
-    /// What the trainer said of it last; what it means is the policy's.
+    /// The trainer's last score of it. The policy decides what it means.
     pub score: Option<f32>,
     /// How often it was shown again.
     pub replays: u32,
 }
 
-/// A member, and where it stands.
+/// A member and its positions in the indexes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Place {
     pub(super) member: Member,
@@ -71,7 +70,7 @@ pub(super) struct Place {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Class {
     samples: Vec<SampleId>,
-    /// What its samples take of the capacity.
+    /// What its samples use of the capacity.
     used: u64,
 }
 
@@ -79,7 +78,7 @@ struct Class {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Members {
     pub(super) capacity: Capacity,
-    /// Ranks are compared within a class, or else among all.
+    /// Whether ranks are compared within a class. Otherwise they are compared among all samples.
     by_class: bool,
     places: BTreeMap<SampleId, Place>,
     all: Vec<SampleId>,
@@ -104,7 +103,7 @@ impl Members {
         }
     }
 
-    /// Limits them otherwise; who is there stays, also where that is more.
+    /// Changes the capacity. All members stay, even if they exceed it.
     pub(super) fn resize(&mut self, capacity: Capacity) {
         self.capacity = capacity;
         self.used = 0;
@@ -118,17 +117,17 @@ impl Members {
         }
     }
 
-    /// What is compared with what is of this class.
+    /// The group within which the ranks of this class are compared.
     fn group(&self, class: ClassId) -> ClassId {
         if self.by_class { class } else { ClassId(0) }
     }
 
-    /// A class was offered; it counts as one even while nothing of it is held.
+    /// Notes that a class was offered. It counts as a class even while none of its samples is held.
     pub(super) fn meet(&mut self, class: ClassId) {
         self.classes.entry(class).or_default();
     }
 
-    /// Whether a sample of so many bytes fits beside those that are there.
+    /// Whether a sample of `bytes` fits beside the members.
     pub(super) fn fits(&self, bytes: u64) -> bool {
         self.capacity.share(bytes) <= self.capacity.limit().saturating_sub(self.used)
     }
@@ -153,7 +152,7 @@ impl Members {
         self.take(sample).map(|place| place.member)
     }
 
-    /// Takes a member out, with where it stood.
+    /// Takes a member out, with its positions.
     pub(super) fn take(&mut self, sample: SampleId) -> Option<Place> {
         let place = self.places.remove(&sample)?;
         let Place { member, rank, at, at_class } = place;
@@ -179,11 +178,11 @@ impl Members {
         Some(place)
     }
 
-    /// Puts back who was taken out last, and everybody stands where they stood.
+    /// Puts back the member that was taken out last, and restores all positions.
     pub(super) fn put_back(&mut self, place: Place) {
         let Place { member: Member { sample, class, .. }, rank, at, at_class } = place;
         self.insert(place.member, rank);
-        // Who has moved to its place goes back to the end.
+        // The sample that moved to its position goes back to the end.
         let swap = |list: &mut Vec<SampleId>, at: usize| {
             let last = list.len().checked_sub(1)?;
             list.swap(at.min(last), last);
@@ -207,7 +206,7 @@ impl Members {
         }
     }
 
-    /// Changes what is known of a member, and its rank by that.
+    /// Changes what is known of a member, and so its rank.
     pub(super) fn update(
         &mut self,
         sample: SampleId,
@@ -233,32 +232,29 @@ impl Members {
         self.all.len()
     }
 
-    /// What is taken of the capacity.
     pub(super) fn used(&self) -> u64 {
         self.used
     }
 
-    /// What samples of a class take of the capacity.
+    /// What the samples of a class use of the capacity.
     pub(super) fn used_by(&self, class: ClassId) -> u64 {
         self.classes.get(&class).map_or(0, |class| class.used)
     }
 
-    /// Samples of a class.
     pub(super) fn count(&self, class: ClassId) -> usize {
         self.classes.get(&class).map_or(0, |class| class.samples.len())
     }
 
-    /// Classes that were ever offered.
     pub(super) fn classes(&self) -> impl ExactSizeIterator<Item = ClassId> {
         self.classes.keys().copied()
     }
 
-    /// The class with the most samples, of several the first one, and how many it has.
+    /// The class with the most samples, and their number. Of equal classes, the first.
     pub(super) fn largest(&self) -> Option<(ClassId, usize)> {
         self.by_count.last().map(|(count, Reverse(class))| (*class, *count))
     }
 
-    /// The sample of the highest rank of those that `class` is compared with.
+    /// The sample of the highest rank in the group of `class`.
     pub(super) fn last(&self, class: ClassId) -> Option<(u64, SampleId)> {
         let group = self.group(class);
         let range = (group, 0, SampleId(0))..=(group, u64::MAX, SampleId(u32::MAX));
@@ -273,19 +269,18 @@ impl Members {
         self.classes.get(&class)?.samples.get(index).copied()
     }
 
-    /// All members, by the number of their offer.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
         self.places.values().map(|place| &place.member)
     }
 
-    /// All members in the order in which [`Members::any`] counts them, each with its index among
-    /// its class: from these the same members can be made again.
+    /// All members in the order in which [`Members::any`] counts them, each with its index in its class.
+    /// Equal members can be rebuilt from these.
     pub(super) fn ordered(&self) -> impl Iterator<Item = (Member, usize)> {
         let places = self.all.iter().filter_map(|sample| self.places.get(sample));
         places.map(|place| (place.member, place.at_class))
     }
 
-    /// Brings the samples of each class into this order of indices.
+    /// Sorts the samples of each class by these indices.
     pub(super) fn reorder(&mut self, indices: &BTreeMap<SampleId, usize>) {
         for class in self.classes.values_mut() {
             class.samples.sort_by_key(|sample| indices.get(sample));
@@ -308,7 +303,7 @@ mod tests {
         Member { sample, class, task: 0, bytes, score: None, replays: 0 }
     }
 
-    /// Every answer is what a list of the members would give, whatever was done before.
+    /// Every answer equals that of a plain list of the members, after any changes.
     #[test]
     fn the_answers_are_those_of_a_plain_list() {
         let mut rng = CounterRng::new(5, Purpose::Offer, 0);

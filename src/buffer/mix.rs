@@ -1,16 +1,16 @@
-//! New samples and old ones in one order.
+//! Mixes new and old samples into one order.
 
-/// Which part of the mix stands at a position.
+/// What stands at a position of a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// New sample number so, from 0.
+    /// The new sample with this number, from 0.
     New(u64),
-    /// Draw number so of the epoch, from 0.
+    /// The epoch's draw with this number, from 0.
     Replay(u64),
 }
 
-/// A number of new samples, and for each `batch` of them `replay` old ones, spread evenly: any
-/// `batch + replay` that follow each other hold `replay` old ones.
+/// New samples, and `replay` old ones for each `batch` of them, spread evenly: any `batch + replay`
+/// consecutive positions have `replay` old samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     new: u64,
@@ -19,23 +19,22 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// The mix of so many new samples; a batch of 0 counts as 1.
+    /// A mix of `new` new samples. A batch of 0 counts as 1.
     pub fn new(new: u64, batch: u32, replay: u32) -> Mix {
         Mix { new, batch: u64::from(batch.max(1)), replay: u64::from(replay) }
     }
 
-    /// Old samples in it.
+    /// Number of old samples.
     pub fn replays(&self) -> u64 {
         let replays = u128::from(self.new) * u128::from(self.replay) / u128::from(self.batch);
         u64::try_from(replays).unwrap_or(u64::MAX)
     }
 
-    /// Samples in it.
+    /// Number of samples.
     pub fn len(&self) -> u64 {
         self.new.saturating_add(self.replays())
     }
 
-    /// Whether it has no samples.
     pub fn is_empty(&self) -> bool {
         self.new == 0
     }

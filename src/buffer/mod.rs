@@ -1,15 +1,15 @@
 //! Rehearsal for continual learning: which old samples are kept, and which are shown again.
 //!
-//! 1. A [`Buffer`] is offered samples one by one, as they are read or as somebody lists them. Its
-//!    [`Policy`] says whether a sample is kept, and which must go for it.
-//! 2. A trainer gives scores of samples back ([`Buffer::score`]), or features, of which [`scores`]
-//!    are made. They count when the next sample must go.
-//! 3. [`Draws`] of an epoch are known ahead, so they are fetched like all samples whose order is
-//!    known. [`Mix`] spreads them among new samples. [`sleep_set`] chooses many at once. A
-//!    [`Supply`] has one for each reader that asks. [`Ordinals`] show each sample once it is ready.
+//! 1. A [`Buffer`] is offered samples one by one, as they are read or listed. Its [`Policy`] decides whether
+//!    a sample is kept, and which samples are given up for it.
+//! 2. A trainer reports scores of samples ([`Buffer::score`]), or features, from which [`scores`] are made.
+//!    They count when samples are given up.
+//! 3. Samples are shown again in four ways. The [`Draws`] of an epoch are known ahead, so they are prefetched
+//!    like any known order, and [`Mix`] spreads them among new samples. A [`sleep_set`] is chosen at once. A
+//!    [`Supply`] gives a sample to each reader that asks. [`Ordinals`] show each sample once it is ready.
 //!
-//! All chance is a function of the seed and of what is decided (`counter_rng.rs`), never of when or how
-//! often it is asked: the same seed and the same offers give the same buffer.
+//! All randomness is a function of the seed and the decision (`counter_rng.rs`). It does not depend on when
+//! or how often a decision is asked for. The same seed and the same offers give the same buffer.
 
 mod classes;
 mod counter_rng;

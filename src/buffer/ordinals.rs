@@ -1,14 +1,12 @@
-//! The samples of a stream: each under one ordinal, in an order that bends to what is ready.
+//! The samples of a stream: each gets one ordinal, in an order that depends on which samples are ready.
 //!
-//! The set of an epoch is fixed, and so is the order in which its samples are due: a random
-//! permutation, known ahead. The ordinals are numbers from 0, as many as there are samples. One that
-//! is asked for is *bound* to the first sample that is due, is ready and has no ordinal yet; what is
-//! not ready is skipped, and due again for the next one that is asked for. So readers wait for no
-//! sample as long as any other can be had, and each sample is read once nonetheless.
+//! The set of an epoch is fixed. The order in which its samples are due is fixed, too: a random permutation,
+//! known ahead. The ordinals are numbers from 0, as many as there are samples. An ordinal that a reader asks
+//! for is *bound* to the first due sample that is ready and has no ordinal. Samples that are not ready are
+//! skipped and stay due. So a reader waits only if no sample is ready, and each sample is still read once.
 //!
-//! What was bound is bound again where an epoch is taken up after the end of a process. Of the samples
-//! without an ordinal those that are not held any more are due no more; so some ordinals may be left
-//! without one.
+//! When an epoch is resumed in a new process, its bindings are restored. Samples without an ordinal that are
+//! not held any more are no longer due, so some ordinals may stay without a sample.
 
 use std::collections::HashSet;
 
@@ -17,17 +15,17 @@ use super::members::SampleId;
 
 /// The ordinals of an epoch.
 ///
-/// Which samples are due when is a function of the seed, the epoch and the samples alone; which
-/// ordinal a sample has depends on the order in which ordinals are asked for, and on what is ready.
+/// The seed, the epoch and the samples alone decide when each sample is due. Which ordinal a sample gets also
+/// depends on the order of requests and on which samples are ready.
 pub struct Ordinals {
     bound: Vec<Option<SampleId>>,
-    /// Samples without an ordinal, the one that is due first at the end.
+    /// Samples without an ordinal. The last is due first.
     due: Vec<SampleId>,
 }
 
 impl Ordinals {
-    /// The ordinals of an epoch with this set of samples, of which these are bound, and those of them
-    /// that are `held` are due. A pair that fits no other one, or not the set, is left out.
+    /// The ordinals of an epoch with the samples of `set`. `pairs` are bound already. Other samples are due
+    /// if they are `held`. A pair that conflicts with an earlier pair or with the set is ignored.
     pub fn new(
         seed: u64,
         epoch: u64,
@@ -53,12 +51,10 @@ impl Ordinals {
         Ordinals { bound, due }
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.bound.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.bound.is_empty()
     }
@@ -68,18 +64,18 @@ impl Ordinals {
         self.due.len()
     }
 
-    /// The sample of an ordinal that is bound.
+    /// The sample that an ordinal is bound to.
     pub fn get(&self, ordinal: usize) -> Option<SampleId> {
         self.bound.get(ordinal).copied().flatten()
     }
 
-    /// Samples that are bound next, where they are ready, the first one first.
+    /// The samples that are bound next if they are ready, the first one first.
     pub fn upcoming(&self) -> impl Iterator<Item = SampleId> {
         self.due.iter().rev().copied()
     }
 
-    /// The sample of an ordinal, which is bound from now on; none where no sample that is left is
-    /// ready, or there is no such ordinal.
+    /// The sample of an ordinal, which is bound from here on. `None` if no remaining sample is ready, or
+    /// there is no such ordinal.
     ///
     /// Takes O(1), and O(1) for each sample that is skipped.
     pub fn bind(&mut self, ordinal: usize, ready: impl Fn(SampleId) -> bool) -> Option<SampleId> {
@@ -105,7 +101,7 @@ mod tests {
         Ordinals::new(11, epoch, (0..n).map(SampleId), [], |_| true)
     }
 
-    /// The samples as they are due.
+    /// The samples in the order in which they are due.
     fn order(n: u32, epoch: u64) -> Vec<SampleId> {
         let mut ordinals = ordinals(n, epoch);
         (0..n as usize).map(|ordinal| ordinals.bind(ordinal, |_| true).unwrap()).collect()
@@ -165,18 +161,18 @@ mod tests {
         }
     }
 
-    /// What may happen to a stream.
+    /// An event of a stream.
     #[derive(Clone, Debug)]
     enum Step {
-        /// Somebody asks for an ordinal.
+        /// A reader asks for an ordinal.
         Ask(usize),
-        /// A sample is ready from now on.
+        /// A sample becomes ready.
         Ready(u32),
     }
 
     fn steps() -> impl Strategy<Value = (u32, Vec<Step>)> {
         (1..40_u32).prop_flat_map(|n| {
-            // Some are no ordinals.
+            // Some numbers are no ordinals.
             let ask = (0..n as usize + 2).prop_map(Step::Ask);
             let step = prop_oneof![ask, (0..n).prop_map(Step::Ready)];
             (Just(n), prop::collection::vec(step, 0..200))
@@ -186,7 +182,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whoever asks when for what, and whatever is ready when.
+        /// Readers ask in any order, and samples become ready in any order.
         #[test]
         fn each_sample_gets_one_ordinal((n, steps) in steps(), epoch in any::<u64>()) {
             let order = order(n, epoch);
@@ -214,7 +210,7 @@ mod tests {
                 prop_assert_eq!(found, *place, "ordinal {}", ordinal);
                 prop_assert_eq!(ordinals.get(ordinal), found);
             }
-            // All are bound in the end, each to one of its own.
+            // In the end all are bound, each to its own sample.
             let all = (0..n as usize).map(|ordinal| ordinals.bind(ordinal, |_| true));
             let all: HashSet<SampleId> = all.map(|sample| sample.unwrap()).collect();
             prop_assert_eq!(all.len(), n as usize);

@@ -1,12 +1,13 @@
-//! A sleep set: a fixed number of samples to be learnt from again, chosen at once, however large
-//! the buffer has grown (SIESTA, Harun et al. 2023).
+//! A sleep set: a fixed number of samples to learn from again, chosen at once from a buffer of any size
+//! (SIESTA, Harun et al. 2023).
 //!
-//! A set is a sequence of batches. Within a batch no sample comes twice as long as there are
-//! others: of classes in turn one leaves the turn when all of it was drawn. Where chance decides,
-//! each batch is drawn from all; where an order does, a batch goes on where the one before has
-//! ended, and after the last sample with the first. Samples are drawn one by one with probability in
-//! proportion to their weight, without those that were drawn, from a tree of sums: O(log n) a
-//! draw. Weights are integers, so no sum drifts.
+//! A set is a sequence of batches. Within a batch no sample repeats while others are left. If classes take
+//! turns, a class leaves the batch when all its samples were drawn. Choosers with weights draw each batch
+//! from all samples. Choosers with an order continue where the last batch ended, and begin again after the
+//! last sample.
+//!
+//! A sample is drawn with a probability in proportion to its weight, without replacement, from a tree of
+//! sums: O(log n) a draw. Weights are integers, so sums have no rounding errors.
 
 use std::collections::BTreeMap;
 
@@ -19,44 +20,43 @@ use super::members::{Member, SampleId};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Chooser {
-    /// Each as likely as the others.
+    /// All equally likely.
     Uniform,
-    /// Classes in turn, within a class each as likely as the others.
+    /// Classes in turn; within a class all equally likely.
     #[default]
     UniformBalanced,
-    /// Classes in turn, within a class in proportion to 1 / distance from its mean.
+    /// Classes in turn; within a class in proportion to 1 / distance from its mean.
     Prototypical,
     /// In proportion to 1 / (1 + margin above the smallest).
     MinMargin,
     /// In proportion to 1 + loss above the smallest.
     MaxLoss,
-    /// In proportion to 1 / (1 + how often it was shown again).
+    /// In proportion to 1 / (1 + how often the sample was shown again).
     MinReplay,
     /// The largest interference first.
     Mir,
-    /// Classes in turn, within a class in the order of herding.
+    /// Classes in turn; within a class in the order of herding.
     Herding,
 }
 
-/// What is to be chosen.
+/// What to choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SleepSet {
     pub chooser: Chooser,
     pub budget: u64,
-    /// How many of them, one after the other, are all different; 0: all.
+    /// How many consecutive samples are all different. 0: all.
     pub batch: u64,
-    /// Where chance comes from.
     pub seed: u64,
 }
 
-/// What the weights of a set of samples are made of.
+/// Weights are scaled to integers. The largest weight becomes this.
 const WEIGHT_MAX: f64 = (1_u64 << 32) as f64;
 
-/// A distance of nothing would be chosen alone.
+/// The smallest distance that counts: a distance of 0 would get all the weight.
 const DISTANCE_MIN: f32 = 1e-7;
 
 impl Chooser {
-    /// Whether it is chance as long as nothing has a score.
+    /// Whether it needs scores: without any, it chooses by chance.
     pub fn goes_by_scores(self) -> bool {
         use Chooser::{Herding, MaxLoss, MinMargin, Mir, Prototypical};
         matches!(self, Prototypical | MinMargin | MaxLoss | Mir | Herding)
@@ -66,7 +66,7 @@ impl Chooser {
         matches!(self, Chooser::UniformBalanced | Chooser::Prototypical | Chooser::Herding)
     }
 
-    /// The place of a sample where places decide and not chance; what has no score comes last.
+    /// The place of a sample, for choosers with an order. A sample without a score comes last.
     fn place(self, member: &Member) -> Option<f32> {
         match self {
             Chooser::Mir => Some(member.score.map_or(f32::INFINITY, |score| -score)),
@@ -75,8 +75,8 @@ impl Chooser {
         }
     }
 
-    /// The weight of a sample among others of which the least score is `least`. What has no score
-    /// counts as `mean`.
+    /// The weight of a sample in a group whose least score is `least`. A sample without a score counts as
+    /// `mean`.
     fn weight(self, member: &Member, least: f32, mean: f32) -> f64 {
         let score = f64::from(member.score.unwrap_or(mean));
         let above = (score - f64::from(least)).max(0.0);
@@ -90,22 +90,22 @@ impl Chooser {
     }
 }
 
-/// Samples that are chosen among each other: a class, or all.
+/// A class, or all samples: samples are drawn from a group.
 struct Group {
     samples: Vec<SampleId>,
     weights: Vec<u64>,
-    /// Node `i` has the nodes `2 i` and `2 i + 1` below it; leaves begin at `leaves`.
+    /// A tree: node `i` is the sum of nodes `2 i` and `2 i + 1`. Leaves begin at `leaves`.
     sums: Vec<u64>,
     leaves: usize,
-    /// What was drawn and has not been given back.
+    /// Samples drawn since the last refill.
     drawn: Vec<usize>,
-    /// Which sample comes next, where samples are taken as they stand.
+    /// For choosers with an order: the next sample.
     next: Option<usize>,
 }
 
 impl Group {
     fn new(chooser: Chooser, mut members: Vec<&Member>, rng: &mut CounterRng) -> Group {
-        // Among equals chance decides, also where places do.
+        // Equal samples get a random order.
         rng.shuffle(&mut members);
         let in_order = members.first().is_some_and(|member| chooser.place(member).is_some());
         if in_order {
@@ -146,19 +146,18 @@ impl Group {
         }
     }
 
-    /// Whether all of it was drawn.
+    /// Whether all samples were drawn.
     fn is_empty(&self) -> bool {
         self.drawn.len() == self.samples.len()
     }
 
-    /// What was drawn can be drawn again; an order goes on where it is.
+    /// Makes all samples available again. An order continues where it is.
     fn refill(&mut self) {
         for index in std::mem::take(&mut self.drawn) {
             self.set(index, self.weights[index]);
         }
     }
 
-    /// Draws a sample of a group that is not empty.
     fn draw(&mut self, rng: &mut CounterRng) -> SampleId {
         let index = match self.next {
             Some(next) => {
@@ -172,7 +171,7 @@ impl Group {
         self.samples[index]
     }
 
-    /// The leaf at which the sum of all up to it goes above `target`.
+    /// The first leaf at which the sum of leaves up to it exceeds `target`.
     fn find(&self, mut target: u64) -> usize {
         let mut node = 1;
         while node < self.leaves {
@@ -186,16 +185,15 @@ impl Group {
     }
 }
 
-/// Groups in turn: in each round those that are not empty give one sample each, in an order of
-/// chance.
+/// Groups that take turns. In each round, every group that is not empty gives one sample, in random order.
 struct Turns {
     groups: Vec<Group>,
-    /// Who is still to give one in this round.
+    /// The groups that still give one in this round.
     round: Vec<usize>,
-    /// Who was not empty when the round began, and who was.
+    /// The groups that had samples left when the round began, and the groups that had none.
     filled: Vec<usize>,
     empty: Vec<usize>,
-    /// Groups of which anything was drawn.
+    /// The groups with drawn samples.
     touched: Vec<usize>,
 }
 
@@ -205,7 +203,7 @@ impl Turns {
         Turns { filled: (0..groups.len()).collect(), groups, round, empty, touched }
     }
 
-    /// What was drawn of any group can be drawn again. Takes as long as that was drawn.
+    /// Refills all groups. Takes time in proportion to the samples drawn.
     fn refill(&mut self) {
         self.filled.append(&mut self.empty);
         for at in self.touched.drain(..) {
@@ -213,7 +211,7 @@ impl Turns {
         }
     }
 
-    /// Draws a sample; once all were drawn, they can be drawn again.
+    /// Draws a sample. If all were drawn, the groups are refilled first.
     fn draw(&mut self, rng: &mut CounterRng) -> Option<SampleId> {
         if self.round.is_empty() {
             let gone = self.filled.extract_if(.., |at| self.groups[*at].is_empty());
@@ -224,7 +222,7 @@ impl Turns {
             rng.shuffle(&mut self.filled);
             self.round.clone_from(&self.filled);
         }
-        // Who is in the round has given none since it began.
+        // A group in the round has given none since the round began.
         let at = self.round.pop()?;
         if self.groups[at].drawn.is_empty() {
             self.touched.push(at);
@@ -235,7 +233,7 @@ impl Turns {
 
 /// Chooses a sleep set from the members of a buffer, in the order in which it is to be read.
 ///
-/// The same members and the same wish give the same set. Takes O((n + budget) log n).
+/// The same members and the same request give the same set. Takes O((n + budget) log n).
 pub fn sleep_set<'a>(
     members: impl IntoIterator<Item = &'a Member>,
     set: &SleepSet,

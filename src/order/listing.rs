@@ -5,10 +5,10 @@ use std::hash::{DefaultHasher, Hasher};
 use super::suggest;
 use crate::ids::FileId;
 
-/// Listings up to this long are searched whole for a name like an unknown one.
+/// The longest listing that is searched for a name similar to an unknown one.
 const SMALL: usize = 5_000;
 
-/// A longer name is not compared with others: the cost is the square of the length.
+/// Longer names are not compared: the cost is the square of the length.
 const LONG_NAME: usize = 256;
 
 /// A path that leads to a regular file.
@@ -16,8 +16,8 @@ const LONG_NAME: usize = 256;
 pub struct Entry<'a> {
     /// The path relative to the source, as raw bytes, without `./` or a slash at either end.
     pub path: &'a [u8],
-    /// The file that a read of this path reads: of a symbolic link its target, or the link itself
-    /// where that is no file of the source.
+    /// The file that a read of this path reads. For a symbolic link it is the target, or the link itself if
+    /// the target is no file of the source.
     pub file: FileId,
     /// The file's size in bytes.
     pub size: u64,
@@ -25,7 +25,7 @@ pub struct Entry<'a> {
 
 /// Every path of a dataset that leads to a regular file, in any order.
 ///
-/// Paths through symbolic links, to files and to directories, belong to it: loaders follow them.
+/// Paths through symbolic links to files and directories are included, because loaders follow them.
 #[derive(Clone, Debug, Default)]
 pub struct Listing<'a> {
     entries: Vec<Entry<'a>>,
@@ -33,31 +33,26 @@ pub struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    /// A listing of these entries.
     pub fn new(entries: Vec<Entry<'a>>) -> Self {
         Listing { entries, prefixes: Vec::new() }
     }
 
-    /// Also understands absolute paths below `prefix` (the source, the mount point) where order
-    /// files and manifests name files.
+    /// Also accepts absolute paths below `prefix` (the source, the mount point) in order files and manifests.
     pub fn with_prefix(mut self, prefix: &'a [u8]) -> Self {
         self.prefixes.push(prefix.strip_suffix(b"/").unwrap_or(prefix));
         self
     }
 
-    /// With further entries.
     pub fn with_entries(mut self, entries: impl IntoIterator<Item = Entry<'a>>) -> Self {
         self.entries.extend(entries);
         self
     }
 
-    /// The entries, as they were given.
     pub fn entries(&self) -> &[Entry<'a>] {
         &self.entries
     }
 
-    /// A path as someone wrote it, relative to the source: without a known prefix and leading
-    /// `./`.
+    /// A path relative to the source: without a known prefix and leading `./`.
     pub(super) fn relative<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         let below = |prefix: &&[u8]| path.strip_prefix(*prefix)?.strip_prefix(b"/");
         let mut path = self.prefixes.iter().find_map(below).unwrap_or(path);
@@ -70,19 +65,18 @@ impl<'a> Listing<'a> {
 
 /// Finds the entries of a listing by path.
 ///
-/// A hash table of row numbers with open addressing: 8 to 16 bytes an entry, one probe as a rule.
+/// A hash table of row numbers with open addressing: 8 to 16 bytes an entry, usually one probe.
 #[derive(Debug)]
 pub(super) struct Lookup<'l> {
     listing: &'l Listing<'l>,
-    /// Rows of the listing, [`FREE`] where there is none; a power of two of them, half full at
-    /// most.
+    /// Rows of the listing, or [`FREE`]. Their number is a power of two, and at most half are used.
     slots: Vec<u32>,
 }
 
 const FREE: u32 = u32::MAX;
 
 impl<'l> Lookup<'l> {
-    /// Makes the table. Of entries with the same path the first is found.
+    /// Makes the table. If several entries have the same path, the first is found.
     pub(super) fn new(listing: &'l Listing<'l>) -> Self {
         let slots = vec![FREE; (listing.entries.len() * 2).next_power_of_two()];
         let mut lookup = Lookup { listing, slots };
@@ -95,13 +89,13 @@ impl<'l> Lookup<'l> {
         lookup
     }
 
-    /// The entry of a path as someone wrote it.
+    /// The entry of a path, which may have a known prefix or leading `./`.
     pub(super) fn find(&self, path: &[u8]) -> Option<&'l Entry<'l>> {
         let row = self.slots[self.slot(self.listing.relative(path))];
         self.listing.entries.get(row as usize)
     }
 
-    /// The slot where the path is, or the free one where it would be.
+    /// The slot of the path, or the free slot where it would be.
     fn slot(&self, path: &[u8]) -> usize {
         let mut hasher = DefaultHasher::new();
         hasher.write(path);
@@ -116,7 +110,7 @@ impl<'l> Lookup<'l> {
         slot
     }
 
-    /// What to do about a path that is not in the listing.
+    /// Advice about a path that is not in the listing.
     pub(super) fn hint(&self, path: &[u8]) -> String {
         let path = self.listing.relative(path);
         match self.misplaced(path).or_else(|| self.misspelt(path)) {
@@ -128,7 +122,7 @@ impl<'l> Lookup<'l> {
         }
     }
 
-    /// The known path that the unknown one is when leading directories are taken off or put on.
+    /// The known path that differs from the unknown one only in leading directories.
     fn misplaced(&self, path: &[u8]) -> Option<&'l [u8]> {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let mut shorter = slashes.map(|(at, _)| &path[at + 1..]);
@@ -141,7 +135,7 @@ impl<'l> Lookup<'l> {
         self.listing.entries.iter().map(|entry| entry.path).find(below)
     }
 
-    /// The known path that is written most like the unknown one.
+    /// The known path most similar to the unknown one.
     fn misspelt(&self, path: &[u8]) -> Option<&'l [u8]> {
         let word = std::str::from_utf8(path).ok()?;
         if word.len() > LONG_NAME || self.listing.entries.len() > SMALL {

@@ -1,18 +1,17 @@
 //! Access orders: which sample a job reads when.
 //!
-//! An [`Order`] is one stream's sequence of samples over all its epochs, known before the first of
-//! them is read. It comes to be in this sequence:
+//! An [`Order`] is one stream's sequence of samples over all its epochs, known before the first read. It is
+//! made in these steps:
 //!
-//! 1. A person names the order in one string; [`OrderSpec`] parses it ([`spec`]).
-//! 2. The caller lists the dataset ([`Listing`]) and reads the files the spec names.
-//! 3. The [index order](index) numbers the files as the job's dataset class does; [`Split`]s take
-//!    the part of them that the job does.
-//! 4. A [sampler](samplers) repeats the framework's random draws and gives positions in that
-//!    numbering, or an [order file](mod@crate::order::file) lists the samples outright.
-//! 5. [`Order::epoch`] gives any epoch as a dense array of sample numbers, and [`SampleTable`]
-//!    says what bytes a number stands for.
+//! 1. A person names the order in one string, and [`OrderSpec`] parses it ([`spec`]).
+//! 2. The caller lists the dataset ([`Listing`]) and reads the files that the spec names.
+//! 3. The [index order](index) numbers the files as the job's dataset class does. [`Split`]s take the part of
+//!    them that the job reads.
+//! 4. A [sampler](samplers) repeats the framework's random draws and gives positions in that numbering. Or an
+//!    [order file](mod@crate::order::file) lists the samples.
+//! 5. [`Order::epoch`] gives any epoch as an array of sample ids. [`SampleTable`] gives the bytes of an id.
 //!
-//! Nothing here reads a file, waits or locks: the same inputs give the same order on every machine.
+//! Nothing here reads a file, waits or locks. The same inputs give the same order on every machine.
 
 pub mod file;
 pub mod index;
@@ -41,27 +40,27 @@ pub struct Order {
     epochs: Epochs,
     samples: Arc<SampleTable>,
     permutation: bool,
-    /// Whether nothing is known of what comes after the epochs that are written down.
+    /// Whether nothing is known of the epochs after the listed ones.
     ends: bool,
-    /// Of an epoch as many whole batches of this size are read as it has.
+    /// Batch size: only whole batches of an epoch are read.
     batch: u32,
 }
 
 #[derive(Clone, Debug)]
 enum Epochs {
-    /// Positions drawn by a sampler; `index` gives the sample at each position. `start` is before
-    /// the first epoch: what is drawn up to there is drawn once.
+    /// Positions drawn by a sampler. `index` gives the sample at each position. `start` is the state before
+    /// the first epoch, so that the draws up to there are made once.
     Drawn { sampler: Sampler, start: Positions, index: Arc<[u32]> },
-    /// Epochs written down, at least one; after the last comes the first.
+    /// Listed epochs, at least one. After the last comes the first.
     Listed(Arc<[Arc<[u32]>]>),
 }
 
 impl Order {
-    /// The order in which `sampler` draws whole files; `index` gives the file at each of its
-    /// positions, and `index_name` says in a few words what order that is.
+    /// The order in which `sampler` draws whole files. `index` gives the file at each position, and
+    /// `index_name` names that index order in a few words.
     ///
     /// # Errors
-    /// What [`Sampler::check`] says of the number of files; the dataset has 2^32 samples or more.
+    /// When [`Sampler::check`] refuses the number of files, or the dataset has 2^32 samples or more.
     pub fn drawn(sampler: Sampler, index: &[FileId], index_name: &str) -> Result<Self> {
         let n = u32::try_from(index.len())
             .map_err(|_| Error::new(ErrorKind::Order, "an order holds fewer than 2^32 samples"))?;
@@ -77,8 +76,8 @@ impl Order {
         })
     }
 
-    /// An order written down: the sample ids of each epoch, as rows of `samples`; `name` says
-    /// where it comes from. After the last epoch comes the first again.
+    /// A listed order: the sample ids of each epoch, as rows of `samples`. `name` says where it comes from.
+    /// After the last epoch comes the first again.
     ///
     /// # Errors
     /// When there is no epoch or an epoch is empty.
@@ -105,8 +104,8 @@ impl Order {
         })
     }
 
-    /// The same as a loader reads it that takes whole batches only, of so many samples: torch's
-    /// `DataLoader(drop_last=True)`. What is left of an epoch after them is not read.
+    /// The same order as read by a loader that takes only whole batches of `batch` samples: torch's
+    /// `DataLoader(drop_last=True)`. The rest of an epoch is not read.
     ///
     /// # Errors
     /// When an epoch has no whole batch.
@@ -122,24 +121,23 @@ impl Order {
         Ok(order)
     }
 
-    /// The same where nothing is known of what is read after the last epoch that is written down:
-    /// the epochs after it are empty. What a sampler draws does not end.
+    /// The same order with empty epochs after its last listed one: nothing is known of what is read then. An
+    /// order drawn by a sampler does not end.
     pub fn ending(self) -> Self {
         let ends = matches!(self.epochs, Epochs::Listed(_));
         Order { ends, ..self }
     }
 
-    /// Whether nothing is known of what comes after the epochs that are [written
-    /// down](Self::epochs_listed).
+    /// Whether nothing is known of the epochs after the [listed](Self::epochs_listed) ones.
     pub fn ends(&self) -> bool {
         self.ends
     }
 
-    /// The sample ids of epoch `k`, in the order they are read; `k` counts from the stream's first
+    /// The sample ids of epoch `k`, in the order in which they are read. `k` counts from the stream's first
     /// epoch. Listed orders wrap around after their last epoch, unless they [end](Self::ending).
     ///
-    /// Costs a permutation of the dataset; where all epochs come out of one generator, one for
-    /// every epoch up to `k`: [`Order::epochs`] is the way to go through them.
+    /// Costs one permutation of the dataset. If one generator draws all epochs, it costs one for every epoch
+    /// up to `k`. Use [`Order::epochs`] to go through them.
     pub fn epoch(&self, k: u32) -> Arc<[u32]> {
         self.epochs(k).step()
     }
@@ -158,7 +156,7 @@ impl Order {
         EpochIter { epochs, positions, next: from, ends, batch }
     }
 
-    /// How many samples epoch `k` reads, without making it.
+    /// How many samples epoch `k` reads, without making the epoch.
     pub fn epoch_len(&self, k: u32) -> u32 {
         let whole = match &self.epochs {
             Epochs::Drawn { sampler, index, .. } => sampler.epoch_len(index.len() as u32, k),
@@ -168,8 +166,7 @@ impl Order {
         whole - whole % self.batch
     }
 
-    /// The sampler that draws it, and the sample at each of its positions; `None` where its epochs
-    /// are written down.
+    /// The sampler that draws it, and the sample at each of its positions. `None` if its epochs are listed.
     pub fn drawn_by(&self) -> Option<(&Sampler, &Arc<[u32]>)> {
         match &self.epochs {
             Epochs::Drawn { sampler, index, .. } => Some((sampler, index)),
@@ -177,7 +174,7 @@ impl Order {
         }
     }
 
-    /// Every sample id that some epoch may read, some of them repeatedly.
+    /// Every sample id that an epoch may read. An id may occur repeatedly.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         let parts: &[Arc<[u32]>] = match &self.epochs {
             Epochs::Drawn { index, .. } => std::slice::from_ref(index),
@@ -196,7 +193,7 @@ impl Order {
         self.permutation
     }
 
-    /// How many epochs are written down; `None` where a sampler draws as many as are asked for.
+    /// How many epochs are listed. `None` if a sampler draws them, without end.
     pub fn epochs_listed(&self) -> Option<u32> {
         match &self.epochs {
             Epochs::Drawn { .. } => None,
@@ -215,7 +212,7 @@ impl Order {
 #[derive(Clone, Debug)]
 pub struct EpochIter {
     epochs: Epochs,
-    /// The running sampler; `None` where epochs need not be drawn.
+    /// The running sampler. `None` if epochs need not be drawn.
     positions: Option<Positions>,
     next: u32,
     ends: bool,

@@ -1,19 +1,18 @@
-//! What a job reads at once: a file, or a byte range of one.
+//! Samples and their ids.
 
 use crate::ids::FileId;
 
-/// What a job reads at once.
+/// What a job reads at once: a file, or a byte range of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sample {
     pub file: FileId,
     /// Where the sample begins, in bytes from the file's start.
     pub offset: u64,
-    /// Its length in bytes; `None` is the whole file, however long it is.
+    /// Its length in bytes. `None` is the whole file, whatever its length.
     pub length: Option<u64>,
 }
 
 impl Sample {
-    /// The sample that is a whole file.
     pub fn whole(file: FileId) -> Self {
         Sample { file, offset: 0, length: None }
     }
@@ -24,14 +23,14 @@ impl Sample {
 pub struct Range {
     pub file: FileId,
     pub offset: u64,
-    /// Bytes from there on.
+    /// In bytes.
     pub length: u64,
 }
 
 /// What the sample ids of an order stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SampleTable {
-    /// Every sample is a whole file and its id is the file's.
+    /// Every sample is a whole file, and its id is the file's.
     Files,
     /// A sample's id is its row here; no two rows are equal. A whole file is the range of its size.
     Ranges(Vec<Range>),
@@ -71,7 +70,7 @@ impl IdSet {
         fresh
     }
 
-    /// Takes out every one of `ids`, at a cost that depends on their number alone.
+    /// Removes all `ids`, at a cost that depends only on their number.
     pub(super) fn remove_all(&mut self, ids: &[u32]) {
         for &id in ids {
             if let Some(word) = self.words.get_mut(id as usize / 64) {
@@ -81,7 +80,7 @@ impl IdSet {
     }
 }
 
-/// Whether no id stands twice in any of the lists.
+/// Whether each list has every id at most once.
 pub(super) fn are_unique<'l>(lists: impl IntoIterator<Item = &'l [u32]>) -> bool {
     let mut seen = IdSet::default();
     lists.into_iter().all(|ids| {

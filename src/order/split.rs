@@ -1,4 +1,4 @@
-//! Parts of a dataset: which of its samples a sampler draws from, and in what order they stand.
+//! Parts of a dataset: which of its samples a sampler draws from, and in which order they stand.
 
 use std::fmt;
 
@@ -8,15 +8,14 @@ use super::samplers::{Fraction, number, wrong};
 use super::suggest;
 use crate::error::Result;
 
-/// What a script does to a dataset before a sampler gets it.
+/// A change that a script makes to a dataset before a sampler gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// `torch.utils.data.random_split(dataset, lengths, generator)[part]`, the generator seeded
-    /// with `seed`: `random_split:SEED:LENGTH+LENGTH:PART`.
+    /// `torch.utils.data.random_split(dataset, lengths, generator)[part]` with a generator seeded with
+    /// `seed`: `random_split:SEED:LENGTH+LENGTH:PART`.
     Random {
-        /// The generator's seed.
         seed: u64,
-        /// The lengths of the parts, all of them numbers or all of them fractions.
+        /// The lengths of the parts: all counts, or all fractions.
         lengths: Vec<Length>,
         /// Which part, from 0.
         part: usize,
@@ -25,7 +24,7 @@ pub enum Split {
     /// `train_test_split:SEED:TEST_SIZE:train` or `:test`.
     TrainTest {
         seed: u64,
-        /// How many are for the test.
+        /// How much is for the test.
         test: Length,
         part: Part,
     },
@@ -34,23 +33,22 @@ pub enum Split {
     /// `Subset(dataset, range(from, to))`: `slice:FROM:TO`.
     Slice {
         from: u32,
-        /// The first that no longer belongs to it.
+        /// The first position after the slice.
         to: u32,
     },
 }
 
-/// How much of a dataset.
+/// An amount of a dataset's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     Count(u32),
-    /// This part of it.
     Fraction(Fraction),
 }
 
 /// A part of [`Split::TrainTest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What is not for the test.
+    /// The samples that are not for the test.
     Train,
     Test,
 }
@@ -58,10 +56,10 @@ pub enum Part {
 const NAMES: [&str; 4] = ["random_split", "train_test_split", "shuffle", "slice"];
 
 impl Split {
-    /// Reads splits one after the other, with `/` between them.
+    /// Parses splits with `/` between them.
     ///
     /// # Errors
-    /// When a name is unknown, or what follows it is not of its form.
+    /// When a name is unknown, or its parameters are not of its form.
     pub fn parse(text: &str) -> Result<Vec<Split>> {
         text.split('/').map(Split::parse_one).collect()
     }
@@ -101,10 +99,10 @@ impl Split {
         }
     }
 
-    /// The positions, among those of a dataset of `n` samples, that the part has in its order.
+    /// The positions of the part in a dataset of `n` samples, in the part's order.
     ///
     /// # Errors
-    /// When the lengths do not fit `n`, or there is no such part.
+    /// When the lengths do not fit `n`, there is no such part, or the part is empty.
     pub fn positions(&self, n: u32) -> Result<Vec<u32>> {
         let (mut list, [from, to]) = match self {
             Split::Random { seed, lengths, part } => {
@@ -134,7 +132,7 @@ impl Split {
     }
 }
 
-/// Where a part of `random_split` begins and ends.
+/// The bounds of a part of `random_split`.
 fn bounds(lengths: &[Length], part: usize, n: u32) -> Result<[u32; 2]> {
     if part >= lengths.len() {
         let parts = lengths.len();
@@ -145,7 +143,7 @@ fn bounds(lengths: &[Length], part: usize, n: u32) -> Result<[u32; 2]> {
     let sum: u64 = sizes.iter().sum();
     match fractions {
         Some(whole) if (whole - 1.0).abs() < 1e-9 && sum <= u64::from(n) => {
-            // What rounding left over goes to the first parts, one each.
+            // Samples left over by rounding go to the parts in turn, one each, from the first part on.
             let (left, parts) = (u64::from(n) - sum, sizes.len() as u64);
             for (at, size) in (0..).zip(&mut sizes) {
                 *size += left / parts + u64::from(at < left % parts);
@@ -197,7 +195,7 @@ impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Length::Count(count) => write!(f, "{count}"),
-            // With a point even where it is 0: that is how a fraction is told from a number.
+            // With a point even if it is 0: the point tells a fraction from a count.
             Length::Fraction(fraction) => write!(f, "{:?}", fraction.value()),
         }
     }

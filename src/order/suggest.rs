@@ -1,9 +1,9 @@
-//! "Did you mean": the known word nearest to one that is not known.
+//! "Did you mean": the known word nearest to an unknown one.
 
-/// Words less alike than this (0 nothing in common, 1 equal) are not worth suggesting.
+/// Words less alike than this (0: nothing in common, 1: equal) are not suggested.
 const ALIKE: f64 = 0.6;
 
-/// The candidate most like `word`, if any is like it at all; the first of equals.
+/// The candidate most similar to `word`, if any is similar enough. The first of equals.
 pub(super) fn nearest<'c>(
     word: &str,
     candidates: impl IntoIterator<Item = &'c str>,

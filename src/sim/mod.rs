@@ -1,11 +1,10 @@
-//! The planner in virtual time.
+//! Runs the planner in virtual time.
 //!
-//! A discrete-event simulation of readers, tiers and a source around the very planner that the
-//! mount runs. Readers take the samples of their order batch by batch as a loader's workers do,
-//! open a file, read its blocks one after the other, and think. They may be so many batches ahead of
-//! their job. What the planner asks for is done by the
-//! [`SourceModel`] or in the tiers' own time. One seed, one world: the same input gives the same
-//! [`Report`], down to its digest.
+//! A discrete-event simulation of readers, tiers and a source around the same planner that a mount runs.
+//! Readers take the samples of their order batch by batch, as a loader's workers do. A worker opens a file,
+//! reads its blocks in sequence, and rests. It may run a limited number of batches ahead of the job. The
+//! [`SourceModel`] and the times of the tiers decide how long the planner's actions take. The same input
+//! gives the same [`Report`], including its digest.
 
 pub mod workload;
 mod world;
@@ -18,27 +17,27 @@ use crate::order::Order;
 use crate::plan::{Layout, Settings};
 use world::World;
 
-/// How long the source takes: a read holds one of `slots` servers for its latency, and its bytes
-/// then pass a shared link.
+/// How long the source takes. A read occupies one of `slots` servers for its latency. Then its bytes pass a
+/// shared link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceModel {
     /// Microseconds that a read occupies a server.
     pub latency_us: u64,
     pub slots: u32,
-    /// Bytes per second of the shared link; 0: no limit.
+    /// Bytes per second of the shared link. 0: no limit.
     pub bandwidth: u64,
 }
 
 impl SourceModel {
-    /// A source that answers at once: for figures of theory, which know no time.
+    /// A source that answers at once, for comparison with theory that ignores time.
     pub const INSTANT: SourceModel = SourceModel { latency_us: 0, slots: u32::MAX, bandwidth: 0 };
 
-    /// Microseconds that a read of so many bytes takes where nobody else reads.
+    /// Microseconds that a read of `bytes` takes if there are no other reads.
     pub fn read_us(&self, bytes: u64) -> u64 {
         self.latency_us + self.passing_us(bytes)
     }
 
-    /// Microseconds that so many bytes take to pass the link.
+    /// Microseconds that `bytes` take to pass the link.
     fn passing_us(&self, bytes: u64) -> u64 {
         bytes.saturating_mul(1_000_000).checked_div(self.bandwidth).unwrap_or(0)
     }
@@ -48,19 +47,19 @@ impl SourceModel {
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub order: Arc<Order>,
-    /// Processes that read at the same time.
+    /// Processes that read in parallel.
     pub workers: u32,
-    /// Samples that a worker takes in a row.
+    /// Samples that a worker takes in sequence.
     pub batch: u32,
     /// Microseconds that a worker rests after each sample.
     pub think_us: u64,
-    /// Microseconds that the job takes for a batch; 0: workers do not wait for it.
+    /// Microseconds that the job takes for a batch. 0: workers do not wait for the job.
     pub take_us: u64,
-    /// Batches that each worker is handed out ahead of the job.
+    /// Batches that each worker may read ahead of the job.
     pub ahead: u32,
 }
 
-/// A simulation: who reads what, with which cache, from which source.
+/// A simulation: which readers read which data, through which cache, from which source.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Sizes and blocks of the files.
@@ -68,26 +67,24 @@ pub struct Scenario {
     pub readers: Vec<Reader>,
     /// Whether the planner is told the orders.
     pub known: bool,
-    /// Epochs that each reader goes through.
+    /// Epochs that each reader reads.
     pub epochs: u32,
-    /// The planner's settings. A block is read from a tier below RAM, and written to it, in the time
-    /// that is said there.
+    /// The planner's settings. A tier's `block_us` is also the time of a read or write of a block there.
     pub settings: Settings,
     pub source: SourceModel,
-    /// A tier below RAM that loses everything after so many reads.
+    /// A tier below RAM, and the number of the read at which it loses everything.
     pub vanish: Option<(usize, u64)>,
 }
 
-/// What happened in one epoch, all readers together.
+/// What happened in one epoch, summed over all readers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EpochReport {
     pub reads: u64,
-    /// Of these, samples whose every byte was in a tier when they were opened, or had been
-    /// brought there for an earlier read.
+    /// Samples that were read without a miss: every block was in RAM or on its way there.
     pub hits: u64,
-    /// Samples of which a reader had to wait for bytes.
+    /// Samples whose reader waited for bytes.
     pub waits: u64,
-    /// Blocks of these samples.
+    /// Blocks of all samples read.
     pub blocks: u64,
     /// Microseconds that readers waited.
     pub stall_us: u64,
@@ -99,20 +96,20 @@ pub struct EpochReport {
     pub end_us: u64,
 }
 
-/// What a simulation comes to.
+/// The result of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     pub epochs: Vec<EpochReport>,
     /// Virtual microseconds from start to end.
     pub elapsed_us: u64,
-    /// Most bytes of page cache that were in use at any time.
+    /// The most bytes of page cache in use at any time.
     pub ram_bytes_max: u64,
-    /// Hash of everything that happened, in order.
+    /// Hash of all events, in order.
     pub digest: u64,
 }
 
 impl Report {
-    /// All epochs but the first `skip`, added up.
+    /// The sum of all epochs after the first `skip`.
     pub fn after(&self, skip: usize) -> EpochReport {
         self.epochs.iter().skip(skip).fold(EpochReport::default(), |sum, epoch| EpochReport {
             reads: sum.reads + epoch.reads,
@@ -126,8 +123,8 @@ impl Report {
         })
     }
 
-    /// Share of the blocks read, after the first `skip` epochs, that cost the source no read. Below 0
-    /// where more was fetched ahead in vain.
+    /// Share of the blocks read, after the first `skip` epochs, that cost no read at the source. Negative if
+    /// more blocks were prefetched in vain.
     pub fn hit_share(&self, skip: usize) -> f64 {
         let sum = self.after(skip);
         if sum.blocks == 0 {
@@ -137,7 +134,6 @@ impl Report {
     }
 }
 
-/// Runs a scenario to its end.
 pub fn run(scenario: &Scenario) -> Report {
     World::new(scenario).run()
 }

@@ -5,7 +5,7 @@ use crate::plan::{PolicyKind, Tier};
 
 const SAMPLES: u32 = 10_000;
 
-/// Equal samples of one page, demand only, no time: what theory speaks of.
+/// Equal samples of one page, fetched on demand only, in no time: the assumptions of theory.
 fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32) -> Report {
     let ram = (f64::from(SAMPLES) * share) as u64 * 4096;
     let readers = readers
@@ -69,8 +69,8 @@ fn a_weighted_sampler_gains_from_its_order() {
     assert_near("minio", hits(PolicyKind::Minio), 0.359);
 }
 
-/// A job at four fifths of the source's bandwidth, b = 56 and r = 7: what is new is there when it is read.
-/// What is old lies elsewhere, and has its places in the order.
+/// A job at four fifths of the source's bandwidth, b = 56 and r = 7. New samples are there when they are
+/// read. Old samples lie elsewhere, and have places in the order.
 #[test]
 fn the_new_samples_of_a_mix_are_there_in_time() {
     const NEW: u32 = 56 * 60;
@@ -107,7 +107,7 @@ fn the_new_samples_of_a_mix_are_there_in_time() {
     assert!(told <= 0.02 && untold >= 0.5, "{told} {untold}");
 }
 
-/// A source that is busy with others.
+/// A source that also serves other clients.
 const BUSY: SourceModel = SourceModel { latency_us: 8_450, slots: 16, bandwidth: 200_000_000 };
 
 fn with_ram(capacity: u64) -> Settings {
@@ -127,7 +127,7 @@ fn with_ram(capacity: u64) -> Settings {
 const LARGE_FILES: u32 = 64;
 const BLOCKS: u32 = 8;
 
-/// Blocks that Bélády's rule fetches where RAM has room for so many.
+/// Blocks that Bélády's rule fetches if RAM has room for `room` blocks.
 fn ideal(order: &Order, epochs: u32, room: usize) -> u64 {
     let files = (0..epochs).flat_map(|epoch| order.epoch(epoch).to_vec());
     let blocks: Vec<u32> = files.flat_map(|file| file * BLOCKS..(file + 1) * BLOCKS).collect();
@@ -148,7 +148,7 @@ fn ideal(order: &Order, epochs: u32, room: usize) -> u64 {
     fetched
 }
 
-/// Files of eight blocks, read from their start to their end, where RAM has room for half of them.
+/// Files of eight blocks, read from start to end, with RAM for half of them.
 #[test]
 fn large_files_cost_little_more_than_they_must() {
     const EPOCHS: u32 = 3;
@@ -177,15 +177,15 @@ fn large_files_cost_little_more_than_they_must() {
             let epochs: Vec<_> = epochs.collect();
             println!("known {known}, {workers} workers, {policy:?}: {epochs:?}");
             assert!(fetched * 100 <= least * 110, "{fetched} of {least} blocks");
-            // In the first epoch each byte once, and the start of the next one.
+            // The first epoch fetches each byte once, and the start of the next epoch.
             let first = report.epochs[0].source_reads;
             assert!(first <= all + if known { 64 } else { 0 }, "{first} of {all} blocks");
         }
     }
 }
 
-/// 8 workers ask for 8 batches each as an epoch begins. To have them there takes no time from the epoch, and
-/// their bytes from the cache.
+/// 8 workers ask for 8 batches each when an epoch begins. Prefetching these costs the epoch no time, and
+/// their bytes take no room from the cache.
 #[test]
 fn what_is_asked_for_as_an_epoch_begins_takes_nothing_from_the_cache() {
     const BLOCK: u64 = 110_592;

@@ -1,6 +1,6 @@
-//! Orders to simulate: what training jobs do, from a seed.
+//! Makes orders to simulate: access patterns of training jobs, from a seed.
 //!
-//! Each is refused where it would hold no samples or no epochs.
+//! An order without samples or epochs is an error.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub fn permutations(samples: u32, epochs: u32, seed: u64) -> Result<Arc<Order>> 
     listed("permutations", std::iter::repeat_with(epoch).take(epochs as usize).collect())
 }
 
-/// Draws with replacement, `share` of them from the first `hot` part of the samples.
+/// Draws with replacement. `share` of them come from the first `hot` part of the samples.
 pub fn weighted(samples: u32, epochs: u32, hot: f64, share: f64, seed: u64) -> Result<Arc<Order>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let hot = ((f64::from(samples) * hot) as u32).clamp(1, samples.saturating_sub(1).max(1));
@@ -38,8 +38,8 @@ pub fn weighted(samples: u32, epochs: u32, hot: f64, share: f64, seed: u64) -> R
     listed("weighted draws", epochs)
 }
 
-/// A permutation of the new samples with `rehearsed` draws from `buffer` old ones after every
-/// `fresh` of them. Old samples are numbered after the new ones.
+/// A permutation of the new samples. After every `fresh` of them follow `rehearsed` draws from `buffer` old
+/// ones. Old samples are numbered after the new ones.
 pub fn rehearsal(
     samples: u32,
     buffer: u32,

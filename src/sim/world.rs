@@ -1,4 +1,4 @@
-//! The simulated world: what is where, who waits for what, and what happens next.
+//! The simulated world: the places of blocks, the workers that wait for them, and the next events.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -10,14 +10,13 @@ use crate::ids::{BlockId, FileId, StreamId};
 use crate::order::Sample;
 use crate::plan::{Action, Event, Place, Planner, RAM};
 
-/// Something that happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     /// A worker is ready for its next sample.
     Ready(usize),
-    /// A worker is handed out another batch, of this epoch.
+    /// A worker gets another batch of this epoch.
     Handed(usize, u32),
-    /// A fetch brings its bytes; the tier it came from, 0 for the source.
+    /// A fetch from this tier (0 for the source) brings its bytes.
     Fetched(BlockId, usize),
     Dropped(BlockId),
     Placed(BlockId, usize),
@@ -31,25 +30,25 @@ struct Worker {
     taken: u32,
     epoch: u32,
     file: Option<FileId>,
-    /// The blocks of its sample that it has not asked for.
+    /// The blocks of its sample that it has not read yet.
     blocks: Range<u32>,
-    /// Since when it reads the sample.
+    /// When it began to read the sample.
     since: u64,
     missed: bool,
     waited: bool,
     done: bool,
-    /// Batches that it has been handed out and has not begun, and whether it waits for one.
+    /// Batches that it was given and has not begun, and whether it waits for one.
     handed: u32,
     idle: bool,
 }
 
-/// The job that takes the batches of a reader, one after the other.
+/// The job that takes the batches of a reader in their order.
 #[derive(Clone, Debug, Default)]
 struct Job {
-    /// Batches taken in this epoch, and those that are ready.
+    /// How many batches it took in this epoch, and which others are ready.
     taken: u32,
     ready: BTreeSet<u32>,
-    /// When it takes the next one.
+    /// When it can take the next batch.
     free: u64,
 }
 
@@ -61,12 +60,12 @@ pub(super) struct World<'a> {
     sequence: u64,
     workers: Vec<Worker>,
     jobs: Vec<Job>,
-    /// The present epoch of each reader.
+    /// The current epoch of each reader.
     orders: Vec<Arc<[u32]>>,
-    /// Blocks in each tier, as the world has them.
+    /// The blocks in each tier.
     tiers: Vec<BTreeSet<BlockId>>,
     flights: BTreeMap<BlockId, Vec<usize>>,
-    /// When each server of the source is free, and when the link is.
+    /// When each server of the source is free, and when the link is free.
     servers: BinaryHeap<Reverse<u64>>,
     link_free: u64,
     report: Report,
@@ -143,7 +142,7 @@ impl<'a> World<'a> {
         self.due.push(Reverse((time, self.sequence, due)));
     }
 
-    /// Tells the planner, and does what it says.
+    /// Tells the planner of an event and carries out its actions.
     fn tell(&mut self, event: Event) {
         let mut actions = std::mem::take(&mut self.actions);
         self.planner.apply(event, &mut actions);
@@ -154,7 +153,7 @@ impl<'a> World<'a> {
                         self.fetch(block, from);
                     }
                 }
-                // Nothing gets lost here, every open is seen, and nobody wants more than he reads.
+                // Here no page is lost, every open is seen, blocks are read whole, and nothing is warmed up.
                 Action::Check { .. }
                 | Action::Untrack { .. }
                 | Action::Track { .. }
@@ -179,7 +178,7 @@ impl<'a> World<'a> {
         self.actions = actions;
     }
 
-    /// Microseconds that a block takes in a tier.
+    /// Microseconds to read or write a block in a tier.
     fn block_us(&self, tier: usize) -> u64 {
         self.scenario.settings.tiers[tier].block_us
     }
@@ -214,7 +213,7 @@ impl<'a> World<'a> {
         self.at(arrival, Due::Fetched(block, RAM));
     }
 
-    /// A worker opens its next sample and asks for its blocks.
+    /// A worker opens its next sample and begins to read its blocks.
     fn take_sample(&mut self, index: usize) {
         let Some(sample) = self.next_sample(index) else { return };
         let file = sample.file;
@@ -239,7 +238,7 @@ impl<'a> World<'a> {
         self.read_on(index);
     }
 
-    /// A worker reads on in its sample until it has to wait for a block, or to its end.
+    /// A worker continues its sample until it must wait for a block, or to the end.
     fn read_on(&mut self, index: usize) {
         while let Some(block) = self.workers[index].blocks.next().map(BlockId) {
             if self.tiers[RAM].contains(&block) {
@@ -257,8 +256,8 @@ impl<'a> World<'a> {
         self.finish_sample(index);
     }
 
-    /// The sample at the worker's next position: batch `k` of an epoch belongs to worker `k mod W`.
-    /// None where the worker waits for a batch or for the others' epoch to end, or everything is read.
+    /// The sample at the worker's next position: batch `k` of an epoch belongs to worker `k mod W`. `None` if
+    /// the worker waits for a batch or for the other workers to end the epoch, or if everything is read.
     fn next_sample(&mut self, index: usize) -> Option<Sample> {
         let worker = &self.workers[index];
         if worker.epoch >= self.scenario.epochs {
@@ -284,7 +283,7 @@ impl<'a> World<'a> {
         Some(reader.order.samples().get(sample))
     }
 
-    /// A loader starts an epoch when all its workers have ended the one before.
+    /// Starts the loader's next epoch if all its workers have ended this one.
     fn end_epoch(&mut self, index: usize) {
         let reader = self.workers[index].reader;
         self.workers[index].done = true;
@@ -304,7 +303,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A worker is handed out another batch.
     fn hand_out(&mut self, index: usize, epoch: u32) {
         let worker = &mut self.workers[index];
         if worker.epoch == epoch {
@@ -315,7 +313,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A batch is ready. For each that the job takes its worker is handed out another one.
+    /// Notes a batch as ready. For each batch that the job then takes, the batch's worker gets another one.
     fn batch_ready(&mut self, index: usize, batch: u32) {
         let (reader, epoch) = (self.workers[index].reader, self.workers[index].epoch);
         let take_us = self.scenario.readers[reader].take_us;
@@ -356,7 +354,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The epoch of the reader that is farthest behind; what is prefetched is put down to it.
+    /// The epoch of the reader that is farthest behind. Reads by prefetching are counted there.
     fn epoch(&self) -> u32 {
         let last = self.scenario.epochs.saturating_sub(1);
         self.workers.iter().map(|worker| worker.epoch).min().unwrap_or(0).min(last)

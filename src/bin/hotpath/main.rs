@@ -1,9 +1,8 @@
-//! hotpath: what a sample costs its reader, with no interpreter in the way.
+//! hotpath: measures what a sample costs its reader, without an interpreter.
 //!
-//! A tool for measurements. Readers go through the samples without a pause, each sample is timed,
-//! and one line of JSON says what came out: the median and the mean of a sample's nanoseconds,
-//! the time of the whole, and the CPU that this process used for it. With one reader the process
-//! has one thread, as a loader's worker has.
+//! A tool for measurements. Readers go through the samples without pause, and each sample is timed. One line
+//! of JSON has the median and the mean of a sample's nanoseconds, the time of the whole, and the CPU time of
+//! this process. With one reader the process has one thread, as a loader's worker has.
 
 mod neighbours;
 mod reads;
@@ -25,9 +24,9 @@ use reads::Samples;
 #[derive(Debug, Parser)]
 #[command(name = "hotpath", version)]
 struct Cli {
-    /// How they are read.
+    /// How samples are read.
     mode: Mode,
-    /// A directory (walk), a big file (shard-...), or for all else a file with one path a line.
+    /// A directory (walk), a large file (shard-...), or for all other modes a file with one path a line.
     path: PathBuf,
     /// Threads that read, each taking every Nth sample.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = 1..=256)]
@@ -37,7 +36,6 @@ struct Cli {
     seed: u64,
 }
 
-/// How samples are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Mode {
     /// open, fstat, read to the end, close.
@@ -46,34 +44,34 @@ enum Mode {
     Mmap,
     /// open, fstat, close, and nothing is read.
     Open,
-    /// Read to the end; opened before and closed after it is timed.
+    /// Read to the end. Open and close are not timed.
     Pages,
-    /// The question whether it is a terminal, as Python's open() asks it of each file.
+    /// Ask whether it is a terminal, as Python's open() does for each file.
     Isatty,
-    /// Every directory is listed, every entry's attributes are asked for; a sample is an entry.
+    /// List every directory and ask for every entry's attributes. A sample is an entry.
     Walk,
-    /// 128 KiB pieces of one file, one after the other.
+    /// 128 KiB pieces of one file, in sequence.
     ShardSeq,
     /// 128 KiB pieces of one file, shuffled.
     ShardRandom,
-    /// Nothing is timed: which share of the pages of cached files lies right before the next page of
-    /// the file in memory. Only root may know.
+    /// Time nothing, but tell which share of the pages of cached files lies in memory right before the next
+    /// page of the file. Root only.
     Neighbours,
 }
 
 /// What one reader measured.
 #[derive(Default)]
 struct Timings {
-    /// Nanoseconds: of each sample, or the mean of a group of them.
+    /// Nanoseconds of each sample, or the mean of a group of samples.
     ns: Vec<u64>,
-    /// Nanoseconds of all.
+    /// Nanoseconds of all samples.
     total_ns: u64,
     samples: u64,
     bytes: u64,
 }
 
 impl Timings {
-    /// Times `samples` samples that `work` goes through, and gives the bytes of.
+    /// Times `work`, which returns its number of samples and of bytes.
     fn time(&mut self, work: impl FnOnce() -> io::Result<(u64, u64)>) -> io::Result<()> {
         let began = Instant::now();
         let (samples, bytes) = work()?;
@@ -148,7 +146,7 @@ fn run(cli: &Cli) -> io::Result<Value> {
     }))
 }
 
-/// CPU time of this process.
+/// CPU time of this process in microseconds.
 fn cpu_us() -> io::Result<i64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     Ok(usage.user_time().num_microseconds() + usage.system_time().num_microseconds())
@@ -203,7 +201,7 @@ mod tests {
             ["data", "data", "none"].map(|name| dir.path().join(name).display().to_string());
         fs::write(&list, lines.join("\n")).expect("a list");
         let found = measured(Mode::Neighbours, list, 1);
-        // Who is not root is told nothing.
+        // Only root learns the numbers of pages.
         let pairs = found["pairs"].as_u64().expect("a number");
         assert_eq!(pairs, if nix::unistd::geteuid().is_root() { 20 } else { 0 });
         assert!(found["side_by_side"].as_u64() <= Some(pairs));

@@ -1,9 +1,9 @@
 //! How contiguous the pages of cached files are in memory.
 //!
-//! Pages that lie side by side are copied several times faster than scattered ones, and which of the two a
-//! file gets hangs on how the free memory of the machine lies. So a figure that compares two caches says
-//! little without it. The measure is the share of pages that have the file's next page right behind them.
-//! `/proc/self/pagemap` tells where the pages of a mapping are.
+//! Adjacent pages are copied several times faster than scattered pages. Which of the two a file gets depends
+//! on the free memory of the machine. So a comparison of two caches means little without this figure: the
+//! share of pages that the file's next page follows in memory. `/proc/self/pagemap` tells where the pages of
+//! a mapping are.
 
 use std::fs::File;
 use std::io;
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 use super::reads::{PAGE, with_pages};
 
-/// The bits of an entry of the map that are the page's number.
+/// The bits of a pagemap entry that are the page's number.
 const NUMBER: u64 = (1 << 55) - 1;
 
-/// Counts over files: pairs of pages that follow each other in a file, and those of them that follow each
-/// other in memory.
+/// Counts pairs of pages that follow each other in a file, and the pairs that also follow each other in
+/// memory.
 pub(super) fn measure(paths: &[PathBuf]) -> io::Result<Value> {
     let map = File::open("/proc/self/pagemap")?;
     let (mut pairs, mut side_by_side) = (0, 0);
@@ -29,7 +29,7 @@ pub(super) fn measure(paths: &[PathBuf]) -> io::Result<Value> {
             let entries = entries.as_chunks::<8>().0.iter();
             Ok(entries.map(|entry| u64::from_ne_bytes(*entry) & NUMBER).collect::<Vec<_>>())
         })?;
-        // Who may not know is told that each is page 0.
+        // Without permission, every page is reported as page 0.
         let known = |pair: &&[u64]| pair.iter().all(|number| *number != 0);
         for pair in numbers.windows(2).filter(known) {
             pairs += 1;

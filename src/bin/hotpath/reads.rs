@@ -18,15 +18,15 @@ use rand::seq::SliceRandom;
 
 use super::{Mode, Timings};
 
-/// What a read of a shard asks for.
+/// Bytes of one read of a shard.
 const PIECE: usize = 128 << 10;
 pub(super) const PAGE: usize = 4096;
 
 /// The samples of a run.
 pub(super) enum Samples {
-    /// Whole files, and what is done with each.
+    /// Whole files, and how each is read.
     Files { paths: Vec<PathBuf>, mode: Mode },
-    /// Directories, each with what is in it.
+    /// Directories, each with its entries.
     Directories(Vec<PathBuf>),
     /// Offsets in one file.
     Pieces { shard: File, offsets: Vec<u64> },
@@ -75,7 +75,7 @@ impl Samples {
     }
 }
 
-/// The paths that a list has, one a line.
+/// The paths in a list, one a line.
 pub(super) fn paths(list: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(fs::read_to_string(list)?.lines().map(PathBuf::from).collect())
 }
@@ -109,7 +109,7 @@ fn time_file(mode: Mode, path: &Path, buffer: &mut [u8], timings: &mut Timings) 
             let file = open(path)?;
             timings.time(|| Ok((1, u64::from(file.is_terminal()))))
         }
-        // As a loader does.
+        // As a loader reads.
         _ => timings.time(|| Ok((1, read_to_end(&mut open(path)?, buffer)?))),
     }
 }
@@ -117,12 +117,12 @@ fn time_file(mode: Mode, path: &Path, buffer: &mut [u8], timings: &mut Timings) 
 /// Opens a file and asks for its attributes.
 fn open(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
-    // The standard library would ask for the time of birth too, which nobody else does.
+    // The standard library would also ask for the time of birth, which other programs do not.
     fstat(&file)?;
     Ok(file)
 }
 
-/// Reads a file to its end, and gives its bytes.
+/// Reads a file to its end. Returns its bytes.
 fn read_to_end(file: &mut File, buffer: &mut [u8]) -> io::Result<u64> {
     let mut total = 0;
     loop {
@@ -133,12 +133,12 @@ fn read_to_end(file: &mut File, buffer: &mut [u8]) -> io::Result<u64> {
     }
 }
 
-/// Maps a file and touches its pages, and gives its bytes.
+/// Maps a file and touches its pages. Returns its bytes.
 fn map_file(path: &Path) -> io::Result<u64> {
     with_pages(path, |_, length| Ok(length as u64))
 }
 
-/// What `then` makes of the address and the length of a mapping of a file whose pages were touched.
+/// Maps a file, touches its pages, and calls `then` with the address and the length of the mapping.
 pub(super) fn with_pages<T: Default>(
     path: &Path,
     then: impl FnOnce(usize, usize) -> io::Result<T>,
@@ -169,7 +169,7 @@ pub(super) fn with_pages<T: Default>(
     result
 }
 
-/// Lists a directory with the attributes of its entries, and counts them.
+/// Lists a directory with the attributes of its entries. Returns their number.
 fn list(directory: &Path) -> io::Result<u64> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut dir = Dir::open(directory, flags, Permissions::empty())?;

@@ -1,4 +1,4 @@
-//! How long an order file takes to be understood, and what it takes in memory then.
+//! Measures the time and the memory of parsing an order file.
 
 use std::time::Instant;
 
@@ -8,18 +8,18 @@ use belady::order::{Entry, Listing, Order};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-/// What stands in an order file.
+/// The content of an order file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Written {
-    /// 4-byte places of the index order.
+    /// 4-byte positions in the index order.
     Binary,
-    /// Such places in decimal, one a line.
+    /// Such positions in decimal, one a line.
     Numbers,
     /// Paths, one a line.
     Paths,
 }
 
-/// Understands an order of so many samples, each once, in an order that looks like a random one.
+/// Parses an order of `entries` samples, each once, in an order that looks random.
 pub(super) fn run(written: Written, entries: u32) -> Result<Value, String> {
     let names: Vec<String> = match written {
         Written::Paths => {
@@ -48,7 +48,7 @@ pub(super) fn run(written: Written, entries: u32) -> Result<Value, String> {
     }))
 }
 
-/// The order file: every place once. The step has no factor in common with the number of places.
+/// The order file: every position once. The step and the number of positions are coprime.
 fn text_of(written: Written, entries: u32, names: &[String]) -> Vec<u8> {
     let wanted = u64::from(entries) * 618 / 1_000;
     let step = (wanted.max(1)..).find(|step| gcd(*step, entries.into()) == 1).unwrap_or(1);
@@ -66,7 +66,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Bytes of memory of this process.
+/// Anonymous memory of this process, in bytes.
 fn resident() -> Result<u64, String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

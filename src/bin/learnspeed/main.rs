@@ -1,6 +1,6 @@
-//! learnspeed: how fast belady finds out an order.
+//! learnspeed: measures how fast belady finds out an order.
 //!
-//! A tool for measurements, on one thread. One line of JSON says what came out.
+//! A tool for measurements, on one thread. It prints one line of JSON.
 
 mod load;
 mod observe;
@@ -27,12 +27,12 @@ struct Cli {
 enum What {
     /// The search for seeds.
     Crack {
-        /// The instructions.
+        /// The instruction set.
         path: PathName,
-        /// How many hypotheses are looked for at the same time.
+        /// How many hypotheses are searched at the same time.
         #[arg(long, default_value_t = 1, value_parser = 1..=1024)]
         hypotheses: i64,
-        /// Seeds to go through, from 0.
+        /// Seeds to search, from 0.
         #[arg(long, default_value_t = 1 << 24)]
         seeds: u64,
     },
@@ -42,17 +42,17 @@ enum What {
         #[arg(long, default_value_t = 1_000_000, value_parser = 1_000..=10_000_000)]
         samples: i64,
     },
-    /// An order file that is understood.
+    /// The parsing of an order file.
     Load {
-        /// What stands in it.
+        /// What the file holds.
         written: load::Written,
-        /// Its samples.
+        /// Samples in the file.
         #[arg(long, default_value_t = 10_000_000, value_parser = 1..=100_000_000)]
         entries: i64,
     },
     /// The most vector operations of the search's kinds that a core does.
     Peak {
-        /// The instructions.
+        /// The instruction set.
         path: PathName,
     },
 }
@@ -64,7 +64,7 @@ enum PathName {
     Avx512,
 }
 
-/// The path of a name, if this processor has it.
+/// The instruction set of a name, if this processor has it.
 fn path_of(name: PathName) -> Result<Path, String> {
     let text = match name {
         PathName::Scalar => "scalar",
@@ -96,7 +96,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Searches for as many seeds, all beyond the range, of datasets of about 100,000 files.
+/// Searches for one seed per hypothesis. The seeds are beyond the searched range, and datasets have about
+/// 100,000 files.
 fn crack(path: Path, hypotheses: i64, seeds: u64) -> Value {
     let target = |number: i64| {
         let n = 100_003 + number as u32;

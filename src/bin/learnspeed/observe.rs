@@ -1,4 +1,4 @@
-//! How many opens a second planner and learner take of a loader whose order is known.
+//! Measures how many opens a second the planner and the learner handle, for a loader whose order is known.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 const WORKERS: u32 = 8;
 const BATCH: u32 = 64;
 
-/// Bytes of a sample, and of each two the one that RAM holds.
+/// Bytes of a sample. RAM has room for half of the samples.
 const SAMPLE: u64 = 4096;
 
-/// A planner and a learner, on one thread, and a source that answers at once.
+/// A planner and a learner on one thread, with a source that answers at once.
 struct Mount {
     planner: Planner,
     learner: Learner,
-    /// By block, whether its pages are there.
+    /// For each block, whether its pages are in RAM.
     pages: Vec<bool>,
     decisions: Vec<Decision>,
     actions: Vec<Action>,
@@ -100,13 +100,13 @@ impl Mount {
     }
 }
 
-/// Reads two epochs one sample after the other, as workers do it, and times the second.
+/// Reads two epochs sample by sample, as workers do, and times the second.
 pub(crate) fn run(samples: u32) -> Value {
     let mut mount = Mount::new(samples);
     let mut seconds = 0.0;
     for _ in 0..2 {
         let began = Instant::now();
-        // All workers step through their batches side by side.
+        // All workers go through their batches side by side.
         for batches in (0..samples).step_by((WORKERS * BATCH) as usize) {
             for at in 0..BATCH {
                 for task in 0..WORKERS {

@@ -1,5 +1,5 @@
-//! The most vector operations of the kinds of the search's inner loop, in its proportions, that
-//! a core does when none waits for another: shifts, exclusive ors, multiplications and additions, a
+//! Measures the most vector operations that a core does without dependencies between them. The kinds and
+//! proportions are those of the search's inner loop: shifts, exclusive ors, multiplications and additions, a
 //! quarter each.
 
 use belady::learn::crack::Path;
@@ -18,11 +18,11 @@ pub(crate) fn lanes(path: Path) -> u32 {
     }
 }
 
-/// Does this many rounds; gives the number of operations, 0 where there are no vectors. The path is
-/// one of this processor's.
+/// Runs the rounds, and returns the number of operations. 0 for the scalar path. The processor must support
+/// the path.
 pub(crate) fn run(path: Path, rounds: u64) -> u64 {
     match path {
-        // What the compiler makes of the scalar search is its own matter.
+        // The compiler decides how the scalar search runs.
         Path::Scalar => return 0,
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller has asked whether this processor has AVX2.
@@ -39,7 +39,7 @@ mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::*;
 
-    /// A round in assembler, of which nothing is used: the compiler would leave it out.
+    /// A round in assembler. Its results are unused, so the compiler would drop a round in Rust.
     macro_rules! round {
         ($reg:ident, $odd:expr, $two:expr, $xor:literal) => {
             // SAFETY: plain arithmetic in registers that are named as overwritten.

@@ -16,19 +16,19 @@ use crate::model::{Params, Preset};
 #[command(name = "slowpfs", version, args_conflicts_with_subcommands = true)]
 #[command(subcommand_negates_reqs = true)]
 pub(crate) struct Cli {
-    /// Something else than mounting.
+    /// A task other than mounting.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
     /// What to mount, and how.
     #[command(flatten)]
     pub(crate) mount: Option<MountArgs>,
-    /// Single numbers that differ from the preset. Here because clap takes an optional group of
+    /// Single numbers that differ from the preset. They are here because clap takes an optional group of
     /// arguments only if it has no groups inside.
     #[command(flatten)]
     pub(crate) overrides: Overrides,
 }
 
-/// What is not mounting.
+/// Tasks other than mounting.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Sends a command to a running slowpfs.
@@ -42,7 +42,7 @@ pub(crate) enum Command {
         #[arg(required = true)]
         words: Vec<String>,
     },
-    /// Prints what the model says that readers of whole files get, as JSON. Nothing is mounted.
+    /// Prints what the model predicts for readers of whole files, as JSON. Nothing is mounted.
     ///
     /// Each reader looks a file up, opens it and reads it in one request, one file after the other.
     Model(ModelArgs),
@@ -60,7 +60,7 @@ pub(crate) struct ModelArgs {
     /// Readers at once.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = 1..=4096)]
     pub(crate) readers: i64,
-    /// Files that they read in all.
+    /// Files that all readers together read.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) files: u64,
     /// Bytes of a file.
@@ -84,7 +84,7 @@ pub(crate) struct MountArgs {
     /// Seed of the tail.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Keep the pages of unchanged files in memory over opens, as a caching client does.
+    /// Keep the pages of unchanged files in memory between opens, as a caching client does.
     #[arg(long)]
     pub(crate) client_cache: bool,
     /// Let every read reach the filesystem, past the pages of the kernel.
@@ -93,7 +93,7 @@ pub(crate) struct MountArgs {
     /// Read directories without the attributes of their entries.
     #[arg(long)]
     pub(crate) no_readdirplus: bool,
-    /// Tell times in whole seconds, as some filesystems keep them.
+    /// Report times in whole seconds, as some filesystems keep them.
     #[arg(long)]
     pub(crate) coarse_times: bool,
     /// How long names and attributes are trusted, in seconds.
@@ -103,7 +103,7 @@ pub(crate) struct MountArgs {
     /// Readahead of the kernel on this mount, in KiB (root only).
     #[arg(long, value_name = "KIB")]
     pub(crate) ra_kb: Option<u32>,
-    /// Threads that take requests up.
+    /// Threads that accept requests.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = 1..=64)]
     pub(crate) threads: i64,
     /// Write the counters to this file, as JSON, whenever they have changed.
@@ -133,7 +133,7 @@ pub(crate) struct Overrides {
     /// Latency of a read.
     #[arg(long, value_name = "MS", value_parser = non_negative())]
     read_ms: Option<f64>,
-    /// What a read that does not continue the previous one costs its data server.
+    /// Cost for its data server of a read that does not continue the previous one.
     #[arg(long, value_name = "MS", value_parser = non_negative())]
     seek_ms: Option<f64>,
     /// Data servers.
@@ -142,7 +142,7 @@ pub(crate) struct Overrides {
     /// Metadata servers.
     #[arg(long, value_name = "N", value_parser = 1..=4096)]
     mds_slots: Option<i64>,
-    /// What an operation costs its metadata server.
+    /// Cost of an operation for its metadata server.
     #[arg(long, value_name = "US", value_parser = non_negative())]
     mds_us: Option<f64>,
     /// Rate of the link that all reads share, in MB/s.
@@ -182,7 +182,7 @@ impl Overrides {
     }
 }
 
-/// A number that makes sense as a duration or a rate.
+/// Accepts a duration or a rate: 0 to 10^9.
 fn non_negative() -> impl clap::builder::TypedValueParser<Value = f64> {
     clap::builder::StringValueParser::new().try_map(|text| match text.parse::<f64>() {
         Ok(number) if (0.0..=1e9).contains(&number) => Ok(number),

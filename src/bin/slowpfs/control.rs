@@ -1,8 +1,8 @@
-//! Commands to a running filesystem, over a unix socket.
+//! Accepts commands to a running filesystem, over a unix socket.
 //!
-//! A client connects, sends one line and gets one line back: what it asked for, `ok`, or a line
-//! that begins with `error`. Each connection has a thread of its own, so that a client that sends
-//! nothing is in nobody's way.
+//! A client connects, sends one line and gets one line back: the data it asked for, `ok`, or a line that
+//! begins with `error`. Each connection has its own thread, so a client that sends nothing holds up no other
+//! client.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ use crate::stats::Op;
 /// How long a client may take to send its line.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A listening socket, whose file goes with it.
+/// A listening socket. Its file is removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Control {
     listener: UnixListener,
@@ -29,7 +29,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Listens at `path`. A socket that nobody listens on any more is replaced.
+    /// Listens at `path`. A socket without a listener is replaced.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -44,13 +44,13 @@ impl Control {
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Answers clients, in threads of their own.
+    /// Answers clients, each in its own thread.
     pub(crate) fn serve(&self, engine: Arc<Engine>) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
         let accept = move || {
             for stream in listener.incoming().flatten() {
                 let engine = engine.clone();
-                // Without a thread to be had the client sees its connection close.
+                // If no thread can be started, the client sees its connection close.
                 let _ = thread::Builder::new().name("control".into()).spawn(move || {
                     // A client that has gone away needs no answer.
                     let _ = converse(&engine, &stream);
@@ -67,7 +67,6 @@ impl Drop for Control {
     }
 }
 
-/// Answers one client.
 fn converse(engine: &Engine, mut stream: &UnixStream) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut line = String::new();
@@ -90,7 +89,7 @@ pub(crate) fn ask(socket: &Path, line: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// Does what a line says.
+/// Executes a line.
 fn command(engine: &Engine, line: &str) -> Result<String, String> {
     let (verb, rest) = split(line);
     match (verb, rest) {
@@ -106,7 +105,7 @@ fn command(engine: &Engine, line: &str) -> Result<String, String> {
     Ok("ok\n".to_owned())
 }
 
-/// `eio|estale|hang|short|shrunk PATTERN [ops=OP,OP...]`, `slow FACTOR` or `clear`.
+/// Applies `eio|estale|hang|short|shrunk PATTERN [ops=OP,OP...]`, `slow FACTOR` or `clear`.
 fn fault(engine: &Engine, rest: &str) -> Result<(), String> {
     match split(rest) {
         ("clear", "") => {
@@ -127,7 +126,7 @@ fn fault(engine: &Engine, rest: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `PATTERN [ops=OP,OP...]`; the pattern may contain spaces.
+/// Parses `PATTERN [ops=OP,OP...]`. The pattern may contain spaces.
 fn rule(fault: Fault, text: &str) -> Result<Rule, String> {
     let (pattern, ops) = match text.rsplit_once("ops=") {
         Some((pattern, names)) if pattern.is_empty() || pattern.ends_with(' ') => {

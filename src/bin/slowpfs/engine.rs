@@ -1,8 +1,8 @@
-//! What stands between a request and its answer: counters, the model, faults, the hold.
+//! Handles a request between arrival and answer: counters, the model, faults, the hold.
 //!
-//! A request handler calls [`Engine::admit`] as the request arrives, which counts it, asks the
-//! model when it completes and looks for a fault; then it does the real work; then it hands the
-//! answer to [`Engine::finish`], which sends it at once, keeps it until it is due, or lets it hang.
+//! A request handler calls [`Engine::admit`] when the request arrives. This counts the request, asks the
+//! model when it completes, and looks for a fault. Then the handler does the real work and passes the answer
+//! to [`Engine::finish`]. This sends the answer at once, keeps it until it is due, or lets it hang.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,27 +18,27 @@ use crate::locked;
 use crate::model::{Model, Nanos, Request};
 use crate::stats::{Op, Stats};
 
-/// What was decided about an operation when it arrived.
+/// The decisions about an operation at its arrival.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     due: Nanos,
-    /// The fault it meets, and how often faults were cleared before.
+    /// The fault that it meets, and how often faults had been cleared before.
     fault: Option<(Fault, u64)>,
 }
 
 impl Ticket {
-    /// Does the work, unless the operation is to fail.
+    /// Does the work, unless the operation must fail.
     pub(crate) fn work<T>(&self, work: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         self.fault.and_then(|(fault, _)| fault.errno()).map_or_else(work, Err)
     }
 
-    /// Attributes as the operation is to tell them.
+    /// The attributes that the operation reports.
     pub(crate) fn told(&self, attr: FileAttr) -> FileAttr {
         let shrunk = matches!(self.fault, Some((Fault::Shrunk, _)));
         FileAttr { size: if shrunk { attr.size / 2 } else { attr.size }, ..attr }
     }
 
-    /// Whether a read is to return half of its data.
+    /// Whether a read returns half of its data.
     pub(crate) fn is_short(&self) -> bool {
         matches!(self.fault, Some((Fault::Short, _)))
     }
@@ -46,18 +46,15 @@ impl Ticket {
 
 /// Counters, model, faults and held replies of one mount.
 pub(crate) struct Engine {
-    /// The counters.
     pub(crate) stats: Arc<Stats>,
-    /// The faults in force.
     pub(crate) faults: Faults,
-    /// The replies that wait.
     pub(crate) hold: Hold,
     model: Mutex<Model>,
     trace: Option<Mutex<BufWriter<File>>>,
 }
 
 impl Engine {
-    /// An engine over `model` that writes each operation to `trace`, if there is one.
+    /// An engine over `model`. It writes each operation to `trace`, if there is one.
     pub(crate) fn new(model: Model, trace: Option<File>) -> Self {
         Self {
             stats: Arc::default(),
@@ -68,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// Takes up an operation on `path`, whose inode is `ino`.
+    /// Admits an operation on `path`, whose inode is `ino`.
     pub(crate) fn admit(&self, op: Op, request: Request, ino: u64, path: &Path) -> Ticket {
         self.stats.arrived(op);
         let (now, admission) = {
@@ -104,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// A file was closed for the last time. The closing process does not wait for this.
+    /// Notes that a file was closed for the last time. The closing process does not wait for this.
     pub(crate) fn released(&self, handle: u64, ino: u64, path: &Path) {
         self.stats.count(Op::Release);
         locked(&self.model).close(handle);
@@ -122,7 +119,7 @@ impl Engine {
     }
 
     fn send(&self, error: Option<Errno>, reply: impl FnOnce(Option<Errno>)) {
-        // Counted first: whoever has the answer must find it counted.
+        // Counted first: a client that has the answer must find it counted.
         self.stats.answered();
         reply(error);
     }
@@ -138,7 +135,7 @@ impl Engine {
             format!("{} {} {ino} {offset} {bytes} ", now / 1_000, op.name()).into_bytes();
         line.extend_from_slice(path.as_os_str().as_bytes());
         line.push(b'\n');
-        // A full disk must not stop the filesystem; the flush that follows reports it.
+        // A full disk must not stop the filesystem. The next flush reports it.
         let _ = locked(trace).write_all(&line);
     }
 }

@@ -21,7 +21,7 @@ pub(crate) enum Fault {
     Hang,
     /// A read returns half of what there is.
     Short,
-    /// Attributes tell half of the size.
+    /// Attributes report half of the size.
     Shrunk,
 }
 
@@ -38,7 +38,7 @@ impl Fault {
         }
     }
 
-    /// The error an operation is answered with, if it is answered with one.
+    /// The error that an operation is answered with, if any.
     pub(crate) fn errno(self) -> Option<Errno> {
         match self {
             Self::Eio => Some(Errno::EIO),
@@ -47,7 +47,7 @@ impl Fault {
         }
     }
 
-    /// The operations it hits unless the command names others: those that touch data, or tell sizes.
+    /// The operations that it hits unless the command names others: those that touch data, or report sizes.
     pub(crate) fn default_ops(self) -> &'static [Op] {
         match self {
             Self::Short => &[Op::Read],
@@ -57,21 +57,20 @@ impl Fault {
     }
 }
 
-/// One fault and where it applies.
+/// A fault and where it applies.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    /// What happens.
     pub(crate) fault: Fault,
     /// A glob over the path relative to the source.
     pub(crate) pattern: Vec<u8>,
-    /// The operations it happens to.
+    /// The operations that it hits.
     pub(crate) ops: Vec<Op>,
 }
 
-/// The faults in force.
+/// The active faults.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// Spares every operation the lock as long as there are none.
+    /// Whether there are any faults. If not, operations skip the lock.
     any: AtomicBool,
     rules: RwLock<Rules>,
 }
@@ -79,19 +78,19 @@ pub(crate) struct Faults {
 #[derive(Debug, Default)]
 struct Rules {
     rules: Vec<Rule>,
-    /// How often they were cleared: tells an operation that met a hang, and comes to wait only
-    /// after the hang was cleared, not to wait.
+    /// How often faults were cleared. An operation may meet a hang, and begin to wait only after the hang was
+    /// cleared. This number tells it not to wait.
     clears: u64,
 }
 
 impl Faults {
-    /// Adds a fault. Where several apply the newest wins.
+    /// Adds a fault. If several faults apply, the newest wins.
     pub(crate) fn add(&self, rule: Rule) {
         write_locked(&self.rules).rules.push(rule);
         self.any.store(true, Relaxed);
     }
 
-    /// Removes all of them, and says how often that was done.
+    /// Removes all faults. Returns how often that was done.
     pub(crate) fn clear(&self) -> u64 {
         let mut rules = write_locked(&self.rules);
         rules.rules.clear();
@@ -100,7 +99,7 @@ impl Faults {
         rules.clears
     }
 
-    /// The fault that `op` on `path` meets, and how often faults were cleared before.
+    /// The fault that `op` on `path` meets, and how often faults had been cleared before.
     pub(crate) fn hit(&self, op: Op, path: &Path) -> Option<(Fault, u64)> {
         if !self.any.load(Relaxed) {
             return None;
@@ -115,7 +114,7 @@ impl Faults {
 /// Whether `pattern` matches all of `name`: `*` is any bytes, slashes included, `?` is one byte.
 fn glob(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Where the last star was, and how much of the name it has swallowed so far.
+    // The last star, and where the part of the name that it matches ends.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -128,7 +127,7 @@ fn glob(pattern: &[u8], name: &[u8]) -> bool {
                 n += 1;
             }
             _ => match star {
-                // Let the star swallow one byte more, and try the rest again.
+                // Let the star match one byte more, and try the rest again.
                 Some((at, swallowed)) => {
                     star = Some((at, swallowed + 1));
                     p = at + 1;

@@ -1,13 +1,13 @@
-//! Replies that wait for their time.
+//! Holds replies until they are due.
 //!
-//! The thread that took a request up does the work, wraps the answer in a closure and goes on to
-//! the next request; the closure waits here. One timer thread sleeps until the earliest reply is
-//! due, sends it, and sleeps again, so that any number of operations can be in flight with a few
-//! threads. It sleeps with the finest timer slack the kernel has and never spins: a reply goes out
-//! some tens of microseconds late, never early, and how late is counted.
+//! The thread that accepted a request does the work, wraps the answer in a closure and takes the next
+//! request. The closure waits here. One timer thread sleeps until the earliest reply is due, sends it, and
+//! sleeps again. So a few threads are enough for any number of operations in flight. The timer has the finest
+//! slack of the kernel and never spins. A reply is sent some tens of microseconds late, never early. The
+//! lateness is counted.
 //!
-//! Replies of operations that were made to hang wait apart, without a time, until the fault is
-//! cleared (they become due at once) or the filesystem is unmounted (they fail).
+//! Replies of operations that hang on purpose wait apart, without a time. They are sent at once when the
+//! fault is cleared. They fail when the filesystem is unmounted.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -21,7 +21,7 @@ use crate::locked;
 use crate::model::Nanos;
 use crate::stats::Stats;
 
-/// An answer ready to go: called with `None` it sends what the work gave, with an error that.
+/// An answer that is ready. Called with `None` it sends the result of the work, otherwise the error.
 pub(crate) type Reply = Box<dyn FnOnce(Option<Errno>) + Send>;
 
 struct Held {
@@ -32,7 +32,7 @@ struct Held {
 }
 
 impl Ord for Held {
-    /// The heap gives the greatest first, so the earliest is the greatest.
+    /// The heap gives the greatest first, so the earliest reply is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.due, other.sequence).cmp(&(self.due, self.sequence))
     }
@@ -56,14 +56,14 @@ impl Eq for Held {}
 struct Waiting {
     due: BinaryHeap<Held>,
     hung: Vec<Reply>,
-    /// How often the faults were cleared when that was last heard of.
+    /// The highest count of clears that was reported here.
     clears: u64,
     sequence: u64,
-    /// Nothing waits any more: the filesystem is about to be unmounted.
+    /// The filesystem is about to be unmounted: no reply may wait.
     stopping: bool,
 }
 
-/// The replies that wait, and the clock they wait by.
+/// The replies that wait, and the clock of their times.
 pub(crate) struct Hold {
     epoch: Instant,
     waiting: Mutex<Waiting>,
@@ -71,7 +71,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Nothing waits; the clock starts at zero.
+    /// An empty hold, whose clock starts at zero.
     pub(crate) fn new() -> Self {
         Self {
             epoch: Instant::now(),
@@ -102,7 +102,7 @@ impl Hold {
         }
     }
 
-    /// Keeps `reply` until the faults, which were cleared `clears` times before, are cleared again.
+    /// Keeps `reply` until faults are cleared again. `clears` is how often they had been cleared before.
     pub(crate) fn hang(&self, clears: u64, reply: Reply) {
         let mut waiting = locked(&self.waiting);
         if waiting.stopping {
@@ -116,7 +116,7 @@ impl Hold {
         waiting.hung.push(reply);
     }
 
-    /// Answers what hangs: the faults have been cleared `clears` times now.
+    /// Sends the replies that hang, because faults were cleared for the `clears`th time.
     pub(crate) fn release_hung(&self, clears: u64) {
         let mut waiting = locked(&self.waiting);
         waiting.clears = waiting.clears.max(clears);
@@ -125,7 +125,7 @@ impl Hold {
         hung.into_iter().for_each(|reply| reply(None));
     }
 
-    /// Answers everything now, what hangs with EIO, and lets nothing wait from here on.
+    /// Sends all replies now, those that hang with EIO. No reply waits from here on.
     pub(crate) fn stop(&self) {
         let mut waiting = locked(&self.waiting);
         waiting.stopping = true;
@@ -139,8 +139,8 @@ impl Hold {
 
     /// The timer thread: sends replies when they are due, until [`Self::stop`].
     pub(crate) fn run(&self, stats: &Stats) {
-        // The default slack of 50 us would be added to every sleep. Where it cannot be set, the
-        // lateness that is counted shows it.
+        // The default slack of 50 us would be added to every sleep. If it cannot be set, the counted lateness
+        // shows that.
         let _ = prctl::set_timerslack(1);
         let mut waiting = locked(&self.waiting);
         while !waiting.stopping {
@@ -191,13 +191,13 @@ mod tests {
         };
         let base = hold.now() + 20_000_000;
         let times = [base + 1_000_000, base + 2_000_000, base + 3_000_000];
-        // All of them wait before the first may go.
+        // All of them wait before the first is due.
         [2, 0, 1].into_iter().for_each(|nth| until(times[nth]));
         let timer = run(&hold);
         let sent: Vec<_> = rx.iter().take(3).collect();
         assert_eq!(sent.iter().map(|sent| sent.0).collect::<Vec<_>>(), times);
         assert!(sent.iter().all(|&(due, at)| at >= due));
-        // The timer sleeps for one that is never due, and wakes up for one that comes later.
+        // The timer sleeps for a reply that is never due, and wakes up for a reply that comes later.
         until(Nanos::MAX);
         let near = hold.now() + 1_000_000;
         until(near);

@@ -1,16 +1,16 @@
-//! slowpfs: a directory served as a busy parallel filesystem would serve it, by an explicit model.
+//! slowpfs: serves a directory as a busy parallel filesystem would, by an explicit model.
 //!
-//! A tool for tests and measurements. In the order in which a request passes through it:
+//! A tool for tests and measurements. A request passes through these parts:
 //!
-//! 1. [`mount`] puts the filesystem in place; threads of the FUSE session take requests up.
-//! 2. [`fs`] decodes a request and finds the path it is about.
-//! 3. [`engine`] counts it ([`stats`]), looks for a fault that was asked for ([`fault`]) and asks
-//!    the [`model`] when the operation completes.
+//! 1. [`mount`] mounts the filesystem. Threads of the FUSE session accept requests.
+//! 2. [`fs`] decodes a request and finds its path.
+//! 3. [`engine`] counts it ([`stats`]), looks for a fault on purpose ([`fault`]) and asks the [`model`] when
+//!    the operation completes.
 //! 4. [`fs`] does the real work on the source directory.
-//! 5. [`hold`] keeps the answer until its time, so that a few threads are enough for any number of
-//!    operations in flight.
+//! 5. [`hold`] keeps the answer until its time, so that a few threads are enough for any number of operations
+//!    in flight.
 //!
-//! [`control`] changes the model and the faults while all this runs.
+//! [`control`] changes the model and the faults meanwhile.
 
 mod cli;
 mod control;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         (None, Some(args)) => mount::serve(&args, cli.overrides.apply(args.preset.params())),
-        // The parser lets neither through only if its rules contradict each other.
+        // The parser lets this through only if its rules contradict each other.
         (None, None) => Err(Cli::command().render_usage().to_string()),
     };
     match result {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the model says about a load.
+/// What the model predicts for a load.
 fn predict(args: &ModelArgs) -> serde_json::Value {
     let mut model = Model::new(args.overrides.apply(args.preset.params()), args.seed);
     let readers = usize::try_from(args.readers).unwrap_or(1);
@@ -61,7 +61,6 @@ fn predict(args: &ModelArgs) -> serde_json::Value {
     serde_json::json!({ "seconds": seconds, "files_per_s": rate, "mean_ms": mean_ms })
 }
 
-/// Sends a command, and prints the answer.
 fn ctl(socket: &Path, words: &[String]) -> Result<(), String> {
     let answer = control::ask(socket, &words.join(" "))
         .map_err(|e| format!("cannot reach {}: {e}", socket.display()))?;
@@ -74,7 +73,7 @@ fn ctl(socket: &Path, words: &[String]) -> Result<(), String> {
     }
 }
 
-/// Locks. A thread that panicked left nothing half done that others could not live with.
+/// Locks. Ignores poison: a thread that panics leaves nothing half done that matters to other threads.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

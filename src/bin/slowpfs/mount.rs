@@ -1,4 +1,4 @@
-//! Mounting, serving until told to stop, unmounting.
+//! Mounts, serves until told to stop, and unmounts.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -30,10 +30,10 @@ enum End {
     Session(io::Result<()>),
 }
 
-/// Mounts a filesystem of these numbers and serves until a signal or an unmount.
+/// Mounts a filesystem with these parameters, and serves until a signal or an unmount.
 pub(crate) fn serve(args: &MountArgs, params: Params) -> Result<(), String> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
-    // Before any thread starts, so that they all inherit it and one thread waits for them.
+    // Before any thread starts, so that all threads inherit the mask and one thread waits for signals.
     signals.thread_block().map_err(|e| format!("cannot block signals: {e}"))?;
     raise_descriptor_limit();
     let mountpoint = check(args)?;
@@ -64,7 +64,7 @@ pub(crate) fn serve(args: &MountArgs, params: Params) -> Result<(), String> {
         match ends.recv_timeout(Duration::from_millis(100)) {
             Ok(end) => break end,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                // Disks fill up. The counters are still to be had from the mount.
+                // A disk may be full. The counters can still be read from the mount.
                 let _ = update(&mut stats);
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break End::Signal,
@@ -76,8 +76,7 @@ pub(crate) fn serve(args: &MountArgs, params: Params) -> Result<(), String> {
     result
 }
 
-/// Looks for what would go wrong, so that the message can say it; gives the mount point's real
-/// path.
+/// Finds errors early, so that the message can name them. Returns the real path of the mount point.
 fn check(args: &MountArgs) -> Result<PathBuf, String> {
     for dir in [&args.source, &args.mountpoint] {
         let metadata = fs::metadata(dir).map_err(|e| cannot("use", dir, &e))?;
@@ -101,7 +100,6 @@ fn new_engine(args: &MountArgs, params: Params) -> Result<Engine, String> {
     Ok(Engine::new(model, args.trace.as_ref().map(create).transpose()?))
 }
 
-/// Mounts.
 fn session(
     args: &MountArgs,
     mountpoint: &Path,
@@ -123,13 +121,13 @@ fn session(
         MountOption::FSName("slowpfs".to_owned()),
         MountOption::DefaultPermissions,
     ];
-    // Others than root may do this only where /etc/fuse.conf says so.
+    // Users other than root may do this only if /etc/fuse.conf allows it.
     config.acl = if geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = usize::try_from(args.threads).ok();
     Session::new(filesystem, mountpoint, &config).map_err(|e| cannot("mount at", mountpoint, &e))
 }
 
-/// Starts to serve, and says through the channel when that is over or is to be.
+/// Starts to serve. The channel reports the end of the session, and a signal.
 fn start(
     session: Session<SlowFs>,
     signals: SigSet,
@@ -140,7 +138,7 @@ fn start(
     let timer = engine.clone();
     named("timer").spawn(move || timer.hold.run(&timer.stats))?;
     let from_session = tell.clone();
-    // Whoever does not listen any more is past caring how it ended.
+    // If the receiver is gone, the end does not matter any more.
     named("session").spawn(move || drop(from_session.send(End::Session(session.run()))))?;
     named("signals").spawn(move || {
         if signals.wait().is_ok() {
@@ -150,7 +148,7 @@ fn start(
     Ok(ends)
 }
 
-/// Ends what is in flight and unmounts.
+/// Ends the operations in flight, and unmounts.
 fn finish(
     end: End,
     engine: &Engine,
@@ -158,7 +156,7 @@ fn finish(
     unmounter: &mut SessionUnmounter,
     ends: &mpsc::Receiver<End>,
 ) -> Result<(), String> {
-    // What waits in the kernel would keep the mount busy, and its caller for ever.
+    // Requests that wait in the kernel would keep the mount busy, and their callers would wait for ever.
     engine.hold.stop();
     if let End::Session(result) = end {
         return result.map_err(|e| format!("the session failed: {e}"));
@@ -166,24 +164,24 @@ fn finish(
     if unmounter.unmount().is_err() {
         detach(mountpoint).map_err(|e| cannot("unmount", mountpoint, &e))?;
     }
-    // What was taken up a moment ago has its answer before the session ends.
+    // Requests that were just accepted get their answers before the session ends.
     for _ in 0..60_000 {
         if engine.stats.in_flight() == 0 {
             break;
         }
         thread::sleep(Duration::from_millis(1));
     }
-    // The session ends with the last open file. Those who keep one longer get ENOTCONN.
+    // The session ends with the last open file. Processes that keep a file open longer get ENOTCONN.
     match ends.recv_timeout(Duration::from_secs(2)) {
         Ok(End::Session(Err(error))) => Err(format!("the session failed: {error}")),
         _ => Ok(()),
     }
 }
 
-/// Unmounts what is in use: nobody finds it any more, those inside can finish.
+/// Unmounts a mount that is in use. New processes do not find it, and processes inside can finish.
 fn detach(mountpoint: &Path) -> io::Result<()> {
     match umount2(mountpoint, MntFlags::MNT_DETACH) {
-        // Unmounted by somebody else in the meantime.
+        // Another process has unmounted it meanwhile.
         Ok(()) | Err(nix::errno::Errno::EINVAL) => Ok(()),
         Err(nix::errno::Errno::EPERM) => {
             let status =
@@ -194,7 +192,7 @@ fn detach(mountpoint: &Path) -> io::Result<()> {
     }
 }
 
-/// Tells whoever waits that the filesystem is there.
+/// Announces that the filesystem is mounted.
 fn announce(args: &MountArgs) -> io::Result<()> {
     let (source, mountpoint) = (args.source.display(), args.mountpoint.display());
     let preset = args.preset.name();
@@ -209,7 +207,7 @@ fn set_readahead(mountpoint: &Path, kib: u32) -> io::Result<()> {
     fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib.to_string())
 }
 
-/// The device, as MAJOR:MINOR, of what is mounted on top at `path`, without touching it.
+/// The device, as MAJOR:MINOR, of the topmost mount at `path`. The mount is not touched.
 fn device_of_mount(path: &Path) -> io::Result<Option<String>> {
     let mounts = fs::read("/proc/self/mountinfo")?;
     let found = mounts.split(|&b| b == b'\n').rev().find_map(|line| {
@@ -221,7 +219,7 @@ fn device_of_mount(path: &Path) -> io::Result<Option<String>> {
     Ok(found)
 }
 
-/// A path of mountinfo, where space, tab, newline and backslash are three octal digits.
+/// Unescapes a path of mountinfo: space, tab, newline and backslash are three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -240,10 +238,10 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Every file open on the mount is a descriptor here.
+/// Raises the limit of descriptors: every file that is open on the mount is a descriptor here.
 fn raise_descriptor_limit() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Without it fewer files can be open at a time.
+        // If this fails, fewer files can be open at a time.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

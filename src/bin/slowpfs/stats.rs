@@ -1,8 +1,8 @@
-//! Counters of what reached the filesystem, and the file they are written to.
+//! Counters of requests, and the file they are written to.
 //!
-//! Operations are counted when they arrive. The counters are read in three ways: the virtual file
-//! `.slowpfs/stats`, the control socket, and the file given by `--stats`, which a thread rewrites
-//! atomically (a temporary name, then rename) within 100 ms of a change.
+//! Operations are counted when they arrive. There are three ways to read the counters: the virtual file
+//! `.slowpfs/stats`, the control socket, and the file of `--stats`. A thread rewrites that file atomically (a
+//! temporary name, then rename) within 100 ms of a change.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::model::Nanos;
 
-/// What kind of operation a request is, as counters, faults and the trace name it.
+/// The kind of an operation, as counters, faults and the trace name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     /// A name is resolved.
@@ -67,7 +67,6 @@ impl Op {
     }
 }
 
-/// The counters.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     ops: [AtomicU64; 8],
@@ -126,34 +125,34 @@ impl Stats {
         self.ops[op as usize].fetch_add(1, Relaxed);
     }
 
-    /// An operation was answered.
+    /// Counts an answer.
     pub(crate) fn answered(&self) {
         self.in_flight.fetch_sub(1, Relaxed);
     }
 
-    /// A read did not continue the one before it.
+    /// Counts a read that did not continue the one before it.
     pub(crate) fn random_read(&self) {
         self.seek.fetch_add(1, Relaxed);
     }
 
-    /// A read returned `bytes` of data.
+    /// Counts `bytes` of data that a read returned.
     pub(crate) fn read(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// An operation met a fault.
+    /// Counts an operation that met a fault.
     pub(crate) fn injected(&self) {
         self.errors_injected.fetch_add(1, Relaxed);
     }
 
-    /// A held reply went out `late` after its time.
+    /// Counts a held reply that was sent `late` after its time.
     pub(crate) fn released(&self, late: Nanos) {
         self.held.fetch_add(1, Relaxed);
         self.late_ns_sum.fetch_add(late, Relaxed);
         self.late_ns_max.fetch_max(late, Relaxed);
     }
 
-    /// Zeroes everything but the number of operations in flight.
+    /// Zeroes everything except the number of operations in flight.
     pub(crate) fn reset(&self) {
         let simple = [
             &self.seek,
@@ -170,7 +169,6 @@ impl Stats {
         self.cpu_us_at_reset.store(process_cpu_us(), Relaxed);
     }
 
-    /// The counters now.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let op = |op: Op| self.ops[op as usize].load(Relaxed);
         let held = self.held.load(Relaxed);
@@ -196,7 +194,7 @@ impl Stats {
         }
     }
 
-    /// The counters now, as one line of JSON.
+    /// The counters as one line of JSON.
     pub(crate) fn json(&self) -> String {
         self.snapshot().json()
     }
@@ -210,7 +208,7 @@ impl Snapshot {
     }
 }
 
-/// Writes the counters to a file whenever they changed.
+/// Writes the counters to a file when they have changed.
 #[derive(Debug)]
 pub(crate) struct StatsFile {
     path: PathBuf,
@@ -218,7 +216,6 @@ pub(crate) struct StatsFile {
 }
 
 impl StatsFile {
-    /// Nothing is written yet.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, written: None }
     }
@@ -226,7 +223,7 @@ impl StatsFile {
     /// Writes the counters if they differ from what the file holds.
     pub(crate) fn update(&mut self, stats: &Stats) -> io::Result<()> {
         let now = stats.snapshot();
-        // This thread uses processor time too: that alone is no news.
+        // This thread uses processor time, too: that alone is no change.
         let same = self
             .written
             .as_ref()
@@ -239,7 +236,7 @@ impl StatsFile {
     }
 }
 
-/// Puts `content` at `path` so that a reader sees the old or the new, never a part.
+/// Replaces the file at `path`. A reader sees the old or the new content, never a part.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");

@@ -1,7 +1,7 @@
-//! storebench: what the local store costs, against plain files of the same disk.
+//! storebench: measures what the local store costs, compared with plain files on the same disk.
 //!
-//! A tool for measurements. Samples are of one size and of bytes that do not compress; nothing that
-//! is read is in the page cache before. One line of JSON says what came out.
+//! A tool for measurements. Samples have one size and bytes that do not compress. No data is in the
+//! page cache before it is read. The tool prints one line of JSON.
 
 mod plain;
 
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 struct Cli {
     /// What is timed.
     what: What,
-    /// A directory of this tool's own; it is made, or left from an earlier run.
+    /// A directory for this tool alone. It is made, or left from an earlier run.
     directory: PathBuf,
     /// Samples.
     #[arg(long, default_value_t = 4000)]
@@ -40,7 +40,7 @@ struct Cli {
     /// A directory with a copy of the index as it was before a kill.
     #[arg(long, required_if_eq("what", "kept"))]
     before: Option<PathBuf>,
-    /// Use the page cache and have it forget, instead of going past it.
+    /// Use the page cache and make it forget, instead of bypassing it.
     #[arg(long)]
     buffered: bool,
 }
@@ -57,13 +57,13 @@ enum What {
     PlainRead,
     /// Open a store whose index is not in the page cache.
     Reopen,
-    /// Fill a store, then go on while each sample takes the place of another.
+    /// Fill a store, then go on while each sample replaces another.
     Full,
     /// Look in a store for each sample that was recorded before a kill.
     Kept,
 }
 
-/// Bytes that are written at once, as the mount does it.
+/// Bytes that are written at once, as in a mount.
 const BATCH_BYTES: usize = 4 << 20;
 
 fn main() -> ExitCode {
@@ -132,7 +132,7 @@ fn key(store: &Store, number: u64) -> Key {
     store.key(Path::new("sample"), &Fingerprint([7; 40]), number)
 }
 
-/// Each sample is another piece of the same noise.
+/// Noise for all samples: each sample is another piece of it.
 fn noise(cli: &Cli) -> Vec<u8> {
     let mix = |word: u64| (word ^ 0x5bd1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     let words = (0..(cli.bytes as u64 + 8192) / 8 + 1).map(|word| mix(mix(word)));
@@ -144,12 +144,12 @@ fn sample<'a>(cli: &Cli, noise: &'a [u8], number: u64) -> &'a [u8] {
 }
 
 fn check(cli: &Cli, number: u64, bytes: &[u8]) -> Result<()> {
-    // The first bytes tell the samples apart; all of them have been checked by the store.
+    // Only the length is checked here. The store checks the bytes.
     let whole = bytes.len() == cli.bytes && !bytes.is_empty();
     if whole { Ok(()) } else { Err(Error::other(format!("sample {number} is not whole"))) }
 }
 
-/// What was put; syncing it is part of it.
+/// Samples were put. Syncing them belongs to it.
 struct Put;
 
 impl Put {
@@ -171,10 +171,10 @@ fn put_all(cli: &Cli, store: &Store, numbers: std::ops::Range<u64>) -> Result<Pu
     Ok(Put)
 }
 
-/// Reads every sample once, in an order as good as random.
+/// Reads every sample once, in a nearly random order.
 fn read(cli: &Cli, one: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
     let next = AtomicU64::new(0);
-    // Odd, and so coprime with every power of two: goes through all below the next one.
+    // The factor is odd, and so coprime with every power of two: all numbers below the next power occur.
     let whole = cli.samples.next_power_of_two();
     let reader = || -> Result<()> {
         loop {
@@ -208,7 +208,7 @@ fn forget_index(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fills a store twice over: the second half gives up a sample for each that comes.
+/// Fills a store, then puts half as many samples again. Each of these replaces another sample.
 fn full(cli: &Cli) -> Result<Value> {
     let whole = (cli.bytes as u64).next_multiple_of(4096) * cli.samples;
     let store = open(cli, whole)?;
@@ -222,7 +222,7 @@ fn full(cli: &Cli) -> Result<Value> {
     let mut number = cli.samples;
     while number < cli.samples + half {
         let end = (number + batch).min(cli.samples + half);
-        // What goes lies here and there, as a policy would have it.
+        // Victims are scattered, as with a policy.
         let victim = |new: u64| (new - cli.samples).wrapping_mul(7919) % cli.samples;
         let gone: Vec<Key> = (number..end).map(|new| key(&store, victim(new))).collect();
         store.remove(&gone);
@@ -235,7 +235,7 @@ fn full(cli: &Cli) -> Result<Value> {
         "bytes": half * cli.bytes as u64 }))
 }
 
-/// How many samples were recorded before a kill, and are not whole now.
+/// How many samples were recorded before a kill, and how many of these are not whole now.
 fn kept(cli: &Cli) -> Result<Value> {
     let before = cli.before.as_deref().unwrap_or(&cli.directory);
     let recorded = recorded(&Directory::open(before, false)?)?;

@@ -1,4 +1,4 @@
-//! The same samples as a file each.
+//! The same samples as plain files.
 
 use std::fs::{self, File};
 use std::io::{Read, Result, Write};

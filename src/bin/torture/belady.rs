@@ -1,4 +1,4 @@
-//! The program under test: mounted, asked, killed and unmounted.
+//! The program under test: mounts, queries, kills and unmounts belady.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,14 +19,14 @@ use crate::tally::Wrong;
 use crate::target::Subject;
 use crate::watch::Watch;
 
-/// How much longer than the limit of an operation a command of ours is waited for.
+/// How long a command may still run after something has hung.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long a mount is tried again where the source is in trouble.
+/// How long mounting is retried while the source is in trouble.
 const TRIED: Duration = Duration::from_secs(45);
 
-/// Starts the rest of its words in a cgroup, if the first is not empty, and with the limits of the
-/// next two.
+/// Runs its arguments from the fourth on. The first, if not empty, is the cgroup's file of processes. The
+/// next two are limits.
 const LIMITED: &str = r#"
 [ -z "$1" ] || echo $$ > "$1"
 [ -z "$2" ] || ulimit -n "$2"
@@ -56,16 +56,15 @@ pub(crate) struct Belady {
     plan: Plan,
     source: PathBuf,
     cache: Vec<String>,
-    /// Where it is mounted.
+    /// Where the source is mounted.
     pub(crate) points: Vec<PathBuf>,
-    /// The memory that it may have.
+    /// The limit of the daemon's memory.
     pub(crate) group: Option<MemoryGroup>,
     /// The daemon that serves.
     pub(crate) pid: Option<i32>,
 }
 
 impl Belady {
-    /// Nothing is mounted yet.
     pub(crate) fn new(
         ground: Arc<Ground>,
         watch: Arc<Watch>,
@@ -79,7 +78,6 @@ impl Belady {
         Ok(Belady { ground, watch, plan: plan.clone(), source, cache, points, group, pid: None })
     }
 
-    /// The command line, with a runtime directory of our own and no settings of others.
     fn command(&self, words: &[OsString]) -> Command {
         let mut command = command(&self.ground);
         command.args(words);
@@ -109,7 +107,7 @@ impl Belady {
         command
     }
 
-    /// Runs a command; its exit code and what it said, or none where it did not end.
+    /// Runs a command. Returns its exit code and output, or `None` if it did not end.
     fn run(
         &self,
         kind: &'static str,
@@ -118,7 +116,7 @@ impl Belady {
     ) -> Option<(i32, String)> {
         let said = self.ground.path(&format!("said-{kind}"));
         let operation = self.watch.begin(kind, subject);
-        // The watch knows when it is too long; then it is given a moment to show itself.
+        // If the watch finds the command too slow, the command gets a moment to end.
         let mut hung_since = None;
         let patience = || {
             if self.watch.has_hung() {
@@ -136,18 +134,18 @@ impl Belady {
         }
     }
 
-    /// Mounts at all points. Where the source is in trouble it is tried again, until it is not.
+    /// Mounts at all points. While the source is in trouble, mounting is retried.
     pub(crate) fn mount(&mut self) -> bool {
         let (points, before) = (self.points.clone(), self.pid);
         points.iter().all(|point| self.mount_at(point, before))
     }
 
-    /// `before` is the daemon that was there before.
+    /// `before` is the daemon of the previous mount.
     fn mount_at(&mut self, point: &Path, before: Option<i32>) -> bool {
         let first = now();
         loop {
             let began = now();
-            // The log begins anew.
+            // A new mount begins a new log.
             self.report_panic();
             let is_early = began - first < nanos(TRIED) + self.watch.limit();
             let command = self.mount_command(point);
@@ -174,26 +172,25 @@ impl Belady {
         }
     }
 
-    /// Tells of a panic that a log has.
+    /// Reports a panic in a log.
     pub(crate) fn report_panic(&self) {
         if let Some(line) = panic_in(&self.ground.logs()) {
             self.watch.wrong(Wrong::Error, &format!("the daemon panicked: {line}"));
         }
     }
 
-    /// Kills the daemon by a signal.
     pub(crate) fn kill(&self, by: Signal) {
         if let Some(pid) = self.pid {
             signal(pid, by);
         }
     }
 
-    /// Whether the daemon runs that was mounted last.
+    /// Whether the daemon of the last mount runs.
     pub(crate) fn is_alive(&self) -> bool {
         self.pid.is_some_and(is_there)
     }
 
-    /// Ends all mounts, the last first, and waits for the end of the daemon.
+    /// Ends all mounts, the last first, and waits until the daemon has ended.
     pub(crate) fn end(&mut self, end: End) -> bool {
         let ended = match end {
             End::Umount | End::Force => {
@@ -209,7 +206,7 @@ impl Belady {
         ended && self.has_ended(end)
     }
 
-    /// Unmounts one point. One that is in use is tried again: a reader may be about to close a file.
+    /// Unmounts one point. If it is in use, that is retried: a reader may be about to close a file.
     fn umount(&self, point: &Path, force: bool) -> bool {
         const IN_USE: i32 = 8;
         let mut words: Vec<OsString> = vec!["umount".into(), point.into()];
@@ -234,7 +231,7 @@ impl Belady {
         }
     }
 
-    /// Waits for the end of the daemon, however long that takes to be a hang.
+    /// Waits until the daemon has ended, or something hangs.
     fn has_ended(&mut self, end: End) -> bool {
         let Some(pid) = self.pid else { return true };
         let kind = match end {
@@ -255,7 +252,7 @@ impl Belady {
         ended
     }
 
-    /// Asks for the status of the first mount.
+    /// Asks for the status of a mount. An error is wrong unless the mount is away.
     pub(crate) fn status(ground: &Ground, watch: &Watch, point: &Path) {
         let began = now();
         let mut command = command(ground);
@@ -284,7 +281,7 @@ fn panic_in(logs: &str) -> Option<&str> {
     logs.lines().find(|line| line.contains("panicked"))
 }
 
-/// The command line, with a runtime directory of our own and no settings of others.
+/// A command of belady with the run's own runtime directory, and without settings of the environment.
 fn command(ground: &Ground) -> Command {
     let mut command = Command::new(&ground.belady);
     for (name, _) in std::env::vars_os() {

@@ -1,4 +1,4 @@
-//! A memory cgroup for the daemon, with either version of the controller.
+//! A memory cgroup for the daemon, for both versions of the controller.
 
 use std::fs;
 use std::io;
@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a group may be in use after its processes were ended.
+/// How long a group may stay in use after its processes have ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A group with a limit.
 #[derive(Debug)]
 pub(crate) struct MemoryGroup {
     path: PathBuf,
@@ -53,12 +52,12 @@ impl MemoryGroup {
         self.path.join(if self.is_second { second } else { first })
     }
 
-    /// Sets the limit. The kernel refuses one that it cannot enforce now.
+    /// Sets the limit. The kernel refuses a limit that it cannot enforce at once.
     pub(crate) fn limit(&self, bytes: u64) -> io::Result<()> {
         fs::write(self.file("memory.limit_in_bytes", "memory.max"), bytes.to_string())
     }
 
-    /// Processes that the kernel has killed for want of memory.
+    /// How many processes the kernel has killed for want of memory.
     pub(crate) fn kills(&self) -> u64 {
         let file = self.file("memory.oom_control", "memory.events");
         let text = fs::read_to_string(file).unwrap_or_default();
@@ -66,7 +65,7 @@ impl MemoryGroup {
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// The file that takes the numbers of processes.
+    /// The file that takes process ids.
     pub(crate) fn processes(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }

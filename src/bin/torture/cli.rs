@@ -8,34 +8,34 @@ use crate::plan::Kind;
 
 /// Reads through belady under faults and abuse, and judges every byte, error and wait.
 ///
-/// Everything random follows from the seed: `--seed S --episode N` repeats an episode. It exits with
-/// 0 if nothing was wrong: no wrong byte, no error and no wait that a fault does not explain, and no
-/// daemon that was killed for want of memory. Needs root, and belady and slowpfs beside it.
+/// Everything random follows from the seed: `--seed S --episode N` repeats an episode. The exit code is 0 if
+/// nothing was wrong: no wrong byte, no error and no wait that no fault explains, and no daemon killed for
+/// want of memory. Needs root, and belady and slowpfs beside it.
 #[derive(Debug, Parser)]
 #[command(name = "torture", version)]
 pub(crate) struct Cli {
-    /// What it does in processes of its own.
+    /// The role of a child process.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
-    /// How long episodes begin.
+    /// Minutes in which episodes begin.
     #[arg(long, value_name = "N", default_value_t = 60.0, value_parser = positive)]
     pub(crate) minutes: f64,
-    /// What all chance comes from. Default: another one each time.
+    /// Seed of all random choices. Default: another one each time.
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
-    /// Play this episode only.
+    /// Play only this episode.
     #[arg(long, value_name = "N")]
     pub(crate) episode: Option<u64>,
-    /// Play episodes of this kind only.
+    /// Play only episodes of this kind.
     #[arg(long, value_enum)]
     pub(crate) kind: Option<Kind>,
-    /// An operation that takes longer, and that nothing explains, hangs.
+    /// An operation that takes longer hangs, unless a fault explains it.
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive)]
     pub(crate) hang: f64,
-    /// Go on until there were so many cycles of mount and umount.
+    /// Go on until there were this many cycles of mount and umount.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) cycles: u64,
-    /// Go on until the daemon was killed so often in push mode.
+    /// Go on until the daemon was killed this often in push mode.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) kills: u64,
     /// Print the counts as JSON.
@@ -44,10 +44,10 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Whether the run can end: only episodes of a kind make so many of what is asked for.
+    /// Whether the run can end: cycles and kills come only from episodes of their kind.
     ///
     /// # Errors
-    /// What to leave out, in a sentence.
+    /// Which option to leave out, in a sentence.
     pub(crate) fn is_possible(&self) -> Result<(), String> {
         let wanted = [("cycles", self.cycles, Kind::Cycles), ("kills", self.kills, Kind::Kills)];
         for (name, number, kind) in wanted {
@@ -61,10 +61,10 @@ impl Cli {
     }
 }
 
-/// What is no run.
+/// Roles of child processes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Maps the files whose paths it is told.
+    /// Maps the files whose paths it reads from standard input.
     #[command(hide = true)]
     Mapper,
     /// Reads the files below a directory until it is killed.
@@ -72,12 +72,12 @@ pub(crate) enum Command {
     Victim {
         /// The directory.
         root: PathBuf,
-        /// What its order follows from.
+        /// The seed of its order.
         seed: u64,
     },
 }
 
-/// A time that makes sense.
+/// A time above 0.
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number < 1e6 => Ok(number),

@@ -1,4 +1,4 @@
-//! What is printed of a daemon that hangs or serves wrong bytes.
+//! Prints the state of a daemon that hangs or serves wrong bytes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::mounts::below;
 
-/// Lines of a log that are printed.
+/// Lines printed of each log.
 const LOG_LINES: usize = 30;
 
-/// The lines of a thread's status that tell where it is and what signals do to it.
+/// The lines of a thread's status that tell its state and what signals do to it.
 const STATUS: [&str; 6] = ["State:", "SigPnd:", "ShdPnd:", "SigBlk:", "SigIgn:", "SigCgt:"];
 
 /// Prints every thread of some processes, the mounts below a directory, and the ends of logs.
@@ -27,7 +27,7 @@ pub(crate) fn print(processes: &[i32], own_threads: &[i32], directory: &Path) {
     print_logs(directory);
 }
 
-/// Prints threads; those that are at the same place are printed once.
+/// Prints threads. Threads in the same state are printed once.
 fn print_threads(tasks: impl Iterator<Item = PathBuf>) {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for task in tasks {

@@ -1,4 +1,4 @@
-//! Cache disks, and what goes wrong with them.
+//! Cache disks and their faults.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,21 +14,20 @@ use crate::ground::Ground;
 use crate::mounts::sever;
 use crate::plan::{Disk, Trouble};
 
-/// Size of a disk of its own.
+/// Size of a separate disk, in MiB.
 const MIB: u64 = 48;
 
-/// How long a slow disk takes writes, and how long it does not.
+/// How long a slow disk takes writes, and how long it holds them.
 const SLOW: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
 nix::ioctl_read!(
-    /// Has everything on a filesystem fail from now on.
+    /// Makes everything on a filesystem fail.
     go_down, b'X', 125, u32
 );
 
-/// What ext4 is told: forget what was not written yet.
+/// Makes ext4 forget what is not written yet.
 const WITHOUT_FLUSH: u32 = 2;
 
-/// A cache disk.
 #[derive(Debug)]
 pub(crate) struct CacheDisk {
     kind: Disk,
@@ -47,7 +46,7 @@ fn succeed(command: &mut Command) -> io::Result<()> {
 }
 
 impl CacheDisk {
-    /// Makes a disk, if there is to be one.
+    /// Makes a disk. `None` if the plan has no disk.
     pub(crate) fn new(kind: Disk, ground: &Ground) -> io::Result<Option<Self>> {
         if kind == Disk::None {
             return Ok(None);
@@ -71,19 +70,19 @@ impl CacheDisk {
         Ok(Some(disk))
     }
 
-    /// The options of a mount that has its cache here.
+    /// Mount options that put the cache on this disk.
     pub(crate) fn options(&self) -> Vec<String> {
         let cache = self.point.join("cache").display().to_string();
         let words = ["--cache-dir", &cache, "--nvme", "32MiB", "--set", "cache.min-free=2MiB"];
         words.map(str::to_owned).to_vec()
     }
 
-    /// A trouble begins.
+    /// Begins a trouble.
     pub(crate) fn begin(&mut self, trouble: Trouble) -> io::Result<()> {
         match trouble {
             Trouble::DiskFull => fill(&self.point.join("others")),
             Trouble::DiskReadOnly => {
-                // As after an error of the disk: files may be open for writing.
+                // As after a disk error: files may be open for writing.
                 let options = ["-o", "remount,abort"];
                 succeed(Command::new("mount").args(options).arg(&self.point))
             }
@@ -114,7 +113,7 @@ impl CacheDisk {
         }
     }
 
-    /// It ends, where it can.
+    /// Ends a trouble, if it can end.
     pub(crate) fn end(&mut self, trouble: Trouble) -> io::Result<()> {
         match trouble {
             Trouble::DiskFull => match fs::remove_file(self.point.join("others")) {
@@ -137,7 +136,7 @@ impl CacheDisk {
         }
     }
 
-    /// Whether what fails stays so until the disk is mounted again.
+    /// Whether a trouble lasts until the disk is mounted again.
     pub(crate) fn is_lasting(trouble: Trouble) -> bool {
         matches!(trouble, Trouble::DiskGone | Trouble::DiskReadOnly)
     }
@@ -153,7 +152,7 @@ impl Drop for CacheDisk {
     }
 }
 
-/// Others write until no space is left.
+/// Fills the disk until no space is left, as other processes would.
 fn fill(path: &Path) -> io::Result<()> {
     let mut file = File::create(path)?;
     for size in [1 << 20, 4096] {

@@ -1,4 +1,4 @@
-//! One episode from an empty directory to an empty directory.
+//! Plays one episode, from an empty directory to an empty directory.
 
 use std::fs;
 use std::io;
@@ -34,46 +34,45 @@ use crate::yardstick::Yardstick;
 /// What all episodes of a run share.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// The seed of all chance.
+    /// The seed of all random choices.
     pub(crate) seed: u64,
     /// How long an operation may take.
     pub(crate) limit: Nanos,
-    /// What is counted.
     pub(crate) tally: Arc<Tally>,
-    /// Where everything is.
+    /// The directory of the run.
     pub(crate) ground: Arc<Ground>,
-    /// How long everybody waits on this machine.
+    /// How long operations without belady wait on this machine.
     pub(crate) yardstick: Arc<Yardstick>,
     /// The kernel's list of connections.
     pub(crate) connections: Option<Connections>,
-    /// A signal asked for the end.
+    /// Set when a signal asks for the end.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// How often operations are looked at.
+/// How often operations are checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Hangs of an episode that are told of in all detail.
+/// How many hangs of an episode are reported in all detail.
 const DIAGNOSED: u32 = 2;
 
-/// How much later than promised a change may show on a machine that is slow. It does not follow from the
-/// limit of a hang, which may be longer than an episode.
+/// How much later than promised a change may show on a slow machine. It is not derived from the limit of a
+/// hang, which may be longer than an episode.
 const LATE: Duration = Duration::from_secs(8);
 
-/// How long actors may take to end once nothing holds them.
+/// How long actors may take to end when nothing holds them.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Run {
     /// Plays an episode.
     ///
     /// # Errors
-    /// If the machine does not give what the scene needs.
+    /// If the machine lacks what the episode needs.
     pub(crate) fn play(&self, plan: &Plan) -> io::Result<()> {
         eprintln!("episode {} of seed {}: {}", plan.number, self.seed, plan.describe());
         for name in ["source", "slow", "run", "mount0", "mount1", "mount2"] {
             fs::create_dir_all(self.ground.path(name))?;
         }
-        // An answer that hung tells what was when it was asked for.
+        // An answer that hung tells the state at the time of its request.
         let slack = nanos(LATE) + plan.longest_ms() * 1_000_000;
         let promise = Promise::new(plan.period_ms.map(|ms| ms * 1_000_000), slack);
         let shadow = plant(plan, &self.ground.path("source"), promise)?;
@@ -127,7 +126,7 @@ impl Run {
         })
     }
 
-    /// Mounted: all that happens until it is not.
+    /// Runs actors and troubles while the source is mounted, then ends the mounts.
     fn with_actors(
         &self,
         stage: &Arc<Stage>,
@@ -165,7 +164,7 @@ impl Run {
         Ok(())
     }
 
-    /// Looks at what goes on until the episode is over, and tells of what hangs.
+    /// Checks operations until the episode is over, and reports those that hang.
     fn look(&self, stage: &Stage, over: &AtomicBool) {
         let mut diagnosed = 0;
         while !over.load(Relaxed) {
@@ -200,7 +199,7 @@ impl Run {
         }
     }
 
-    /// Waits for the end of all actors. One that cannot be freed ends the run.
+    /// Waits until all actors have ended. An actor that cannot be freed ends the run.
     fn join(&self, stage: &Stage, actors: Vec<JoinHandle<()>>) {
         let began = Instant::now();
         let patience = PATIENCE + Duration::from_nanos(self.limit);
@@ -224,7 +223,7 @@ impl Run {
         }
     }
 
-    /// Nothing of a mount that has ended may be left.
+    /// Reports mounts that are left after the end.
     fn is_clean(&self, stage: &Stage) {
         let left = |point| below(point).into_iter().map(|mount| mount.line);
         let lines: Vec<String> = stage.points.iter().flat_map(|point| left(point)).collect();
@@ -234,7 +233,7 @@ impl Run {
         }
     }
 
-    /// What shows only at the end.
+    /// Reports what shows only at the end: kills for want of memory, and panics.
     fn look_back(&self, stage: &Stage, belady: &Belady) {
         let kills = belady.group.as_ref().map_or(0, |group| group.kills());
         if kills > 0 {

@@ -1,4 +1,4 @@
-//! What excuses an error or a wait: the faults, and the time in which each was active.
+//! Which errors and waits are explained: the faults, and when each was active.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,10 +8,10 @@ use crate::clock::{Nanos, now};
 use crate::plan::{Plan, Trouble};
 use crate::target::{Subject, Target};
 
-/// What a fault began may end this much later: an answer that was on its way.
+/// How long after a fault its effects may last, because answers were on their way.
 const TAIL: Nanos = 1_500_000_000;
 
-/// A fault while it was active.
+/// A fault and when it was active.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     trouble: Trouble,
@@ -24,16 +24,16 @@ struct Window {
 #[derive(Debug, Default)]
 pub(crate) struct Excuses {
     windows: Mutex<Vec<Window>>,
-    /// How many files the source has.
+    /// Number of files of the source.
     files: u64,
 }
 
-/// A fault that was noted.
+/// The number of a fault that was noted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted(usize);
 
 impl Excuses {
-    /// None yet, of a source with so many files.
+    /// No faults yet, for a source with `files` files.
     pub(crate) fn new(files: u64) -> Self {
         Excuses { files, ..Excuses::default() }
     }
@@ -42,19 +42,19 @@ impl Excuses {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A fault begins.
+    /// Notes that a fault begins.
     pub(crate) fn begin(&self, trouble: Trouble, target: Target) -> Noted {
         let mut windows = self.windows();
         windows.push(Window { trouble, target, from: now(), until: Nanos::MAX });
         Noted(windows.len() - 1)
     }
 
-    /// It is over.
+    /// Notes that a fault is over.
     pub(crate) fn end(&self, noted: Noted) {
         self.windows()[noted.0].until = now();
     }
 
-    /// Whether an operation of that time may have failed with this error.
+    /// Whether a fault explains this error of an operation between the two times.
     pub(crate) fn explains(
         &self,
         errno: i32,
@@ -69,19 +69,20 @@ impl Excuses {
         })
     }
 
-    /// Whether the source had trouble in that time, so that nothing of it could be mounted.
+    /// Whether the source had trouble between the two times, so that mounting may have failed.
     pub(crate) fn source_was_in_trouble(&self, began: Nanos, ended: Nanos) -> bool {
         let is_it = |window: &Window| window.trouble.is_of_the_source();
         self.windows().iter().any(|window| window.overlaps(began, ended) && is_it(window))
     }
 
-    /// Whether the mount was away at a moment of that time.
+    /// Whether the mount was away at some moment between the two times.
     pub(crate) fn is_away(&self, began: Nanos, ended: Nanos) -> bool {
         let is_it = |window: &Window| window.trouble.takes_the_mount_away();
         self.windows().iter().any(|window| window.overlaps(began, ended) && is_it(window))
     }
 
-    /// Until when the operation that began then may wait. An hour where that is not known yet.
+    /// Until when faults may hold an operation that began at `began`. `Nanos::MAX` if such a fault is not
+    /// over.
     pub(crate) fn held_until(&self, subject: &Subject, began: Nanos) -> Nanos {
         let windows = self.windows();
         let holds = |window: &&Window| window.ends() >= began && window.holds(subject, self.files);
@@ -89,7 +90,7 @@ impl Excuses {
         holds.map(|window| window.until).max().unwrap_or(0).max(began)
     }
 
-    /// What was going on in that time, as the cause of a stall.
+    /// The fault that is named as the cause of a stall between the two times.
     pub(crate) fn cause(&self, subject: &Subject, began: Nanos, ended: Nanos) -> &'static str {
         let windows = self.windows();
         let here = || windows.iter().filter(|window| window.overlaps(began, ended));
@@ -99,7 +100,7 @@ impl Excuses {
         found.map_or("no fault", |window| window.trouble.name())
     }
 
-    /// All faults of that time and where they were, for people.
+    /// All faults between the two times and their targets, for people.
     pub(crate) fn all(&self, began: Nanos, ended: Nanos) -> String {
         let windows = self.windows();
         let here = windows.iter().filter(|window| window.overlaps(began, ended));
@@ -113,15 +114,15 @@ impl Excuses {
 }
 
 impl Window {
-    /// Whether operations on the subject may wait as long as it lasts, where there are so many files.
+    /// Whether the fault may hold operations on the subject while it lasts. The source has `files` files.
     fn holds(&self, subject: &Subject, files: u64) -> bool {
         let spreads = |from| self.target.beside(subject, (0..files).map(Plan::name)) >= from;
         let meets = self.target.covers(subject) || self.trouble.spreads_from().is_some_and(spreads);
         meets && self.trouble.holds(subject)
     }
 
-    /// Until when operations may begin that it excuses. A mount that is there again has no part in the end
-    /// of the one before.
+    /// The last moment at which an operation may begin that the fault explains. If the fault took the mount
+    /// away, its effects end with it: they do not concern the next mount.
     fn ends(&self) -> Nanos {
         let tail = if self.trouble.takes_the_mount_away() { 0 } else { TAIL };
         self.until.saturating_add(tail)
@@ -137,7 +138,7 @@ pub(crate) fn name_of(errno: i32) -> String {
     nix::errno::Errno::from_raw(errno).to_string()
 }
 
-/// What readers see of a mount whose daemon was killed, that ends, or that is not there.
+/// Errors of a mount whose daemon was killed, that ends, or that is not there.
 pub(crate) const AWAY: &[i32] = &[
     libc::ENOTCONN,
     libc::ECONNABORTED,
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn few_names_that_hang_hold_no_others() {
         let file = |path: &str| Subject::File(path.to_owned());
-        // In d3 are the files 3, 43, 83 and so on of those that end with 3.
+        // Of the files that end with 3, directory d3 has 3, 43, 83 and so on.
         for (files, holds) in [(243, false), (244, true)] {
             let excuses = Excuses::new(files);
             excuses.begin(Trouble::SourceHangNames, Target::Ending(3));

@@ -1,7 +1,8 @@
-//! The directory of a run, and what clears it away whatever has happened in it.
+//! The directory of a run, which is cleared away whatever happened in it.
 //!
-//! Processes are known by their program and by a path below the directory among their words, mounts
-//! by their paths. So nothing of others is ever touched. Processes of this very program end with it.
+//! Processes are recognised by their program and by an argument that is a path below the directory. Mounts
+//! are recognised by their paths. So nothing outside the run is touched. Processes of torture itself end with
+//! it.
 
 use std::fs;
 use std::io;
@@ -16,10 +17,10 @@ use tempfile::TempDir;
 use crate::mounts::{below, sever};
 use crate::process::{of_program, program, signal};
 
-/// How long processes that were killed may take to be gone.
+/// How long killed processes may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A directory for all that a run makes.
+/// A directory for everything that a run makes.
 #[derive(Debug)]
 pub(crate) struct Ground {
     dir: TempDir,
@@ -48,22 +49,22 @@ impl Ground {
         &self.root
     }
 
-    /// A path in it.
+    /// A path in the directory of an episode.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// What lasts for the run.
+    /// The directory of what lasts for the run.
     pub(crate) fn beside(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The processes of belady that have to do with it.
+    /// The processes of belady that use the directory of an episode.
     pub(crate) fn daemons(&self) -> Vec<i32> {
         of_program(&self.belady, self.root())
     }
 
-    /// The daemon that is noted as the one of a mount point.
+    /// The daemon that belady has noted for a mount point.
     pub(crate) fn daemon_of(&self, point: &Path) -> Option<i32> {
         let entries = fs::read_dir(self.path("run/belady")).ok()?.flatten();
         let notes = entries.filter_map(|entry| fs::read(entry.path().join("mount.json")).ok());
@@ -79,7 +80,7 @@ impl Ground {
         entries.filter_map(|entry| fs::read_to_string(entry.path().join("log")).ok()).collect()
     }
 
-    /// Ends every process of an episode, takes every mount away, and then what is in its directory.
+    /// Kills every process of an episode, removes every mount, and then empties its directory.
     pub(crate) fn clear(&self) {
         clear(self.root(), &self.belady, &self.slowpfs);
     }
@@ -91,10 +92,10 @@ impl Drop for Ground {
     }
 }
 
-/// See [`Ground::clear`]; for whoever has no more than the paths.
+/// As [`Ground::clear`], for callers that have only the paths.
 pub(crate) fn clear(root: &Path, belady: &Path, slowpfs: &Path) {
     for mount in below(root).iter().filter(|mount| mount.kind == "ext4") {
-        // Whoever writes to a frozen disk cannot be ended.
+        // A process that writes to a frozen disk cannot be killed.
         let mut thaw = Command::new("fsfreeze");
         let _ = thaw.arg("--unfreeze").arg(&mount.point).stderr(Stdio::null()).status();
     }
@@ -112,7 +113,7 @@ pub(crate) fn clear(root: &Path, belady: &Path, slowpfs: &Path) {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     for entry in entries {
         let path = entry.path();
-        // What is mounted still is left alone: it would be emptied.
+        // A path with a mount left is not removed: that would empty the mount.
         if below(&path).is_empty() {
             let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         }

@@ -1,5 +1,5 @@
-//! The troubles of an episode of faults, made and ended at their times: those of the source, of the
-//! cache disk and of the daemon side by side.
+//! Begins and ends the troubles of an episode of faults at their times. There are three lanes side by side:
+//! the source, the cache disk and the daemon.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,20 +19,18 @@ use crate::target::Target;
 
 /// What the lanes share.
 pub(crate) struct Lanes<'e> {
-    /// The episode.
     pub(crate) stage: &'e Stage,
-    /// The mounts.
     pub(crate) belady: &'e Mutex<&'e mut Belady>,
 }
 
-/// How often the daemon is looked at.
+/// How often the daemon is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The memory of a daemon that has less for a while.
+/// The memory limit of a daemon that has less for a while.
 const LESS: u64 = 64 << 20;
 
 impl<'e> Lanes<'e> {
-    /// Goes through all steps, and returns when their time is over.
+    /// Runs all steps, and returns when their time is over.
     pub(crate) fn run(&self, slow: &mut Option<Slow>, disk: &mut Option<CacheDisk>) {
         let began = now();
         thread::scope(|scope| {
@@ -46,7 +44,7 @@ impl<'e> Lanes<'e> {
         self.stage.plan.steps.iter().filter(move |step| step.lane() == lane)
     }
 
-    /// Waits until a step is due; false where the episode is over before.
+    /// Waits until a step is due. False if the episode is over before.
     fn is_due(&self, began: Nanos, at_ms: u64) -> bool {
         let due = began + at_ms * 1_000_000;
         self.stage.sleep(Duration::from_nanos(due.saturating_sub(now())));
@@ -61,7 +59,7 @@ impl<'e> Lanes<'e> {
         self.belady.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the tool itself cannot do is an error of the run.
+    /// Reports an error of torture itself.
     fn must<T>(&self, what: &str, result: io::Result<T>) -> Option<T> {
         result.map_err(|error| self.stage.fails(what, &error)).ok()
     }
@@ -92,8 +90,8 @@ impl<'e> Lanes<'e> {
         }
     }
 
-    /// The source ends and comes back; the mount has to be made again then. Nothing is mounted meanwhile:
-    /// there is an empty directory in place of the source.
+    /// Ends the source and brings it back. Then the mount is made again. Meanwhile an empty directory is in
+    /// place of the source.
     fn without_source(&self, slow: &mut Option<Slow>, step: &Step, noted: Noted) {
         let Source::Slow(options) = &self.stage.plan.source else { return };
         let mut belady = self.belady();
@@ -102,7 +100,8 @@ impl<'e> Lanes<'e> {
         }
         self.last(step);
         *slow = self.must("slowpfs", Slow::start(&self.stage.ground, options));
-        // It is well again, and no excuse for a mount that fails; the old mount does not know it yet.
+        // The source is well again, so it explains no failing mount. The old mount does not know the new
+        // source.
         let excuses = &self.stage.watch.excuses;
         let old = excuses.begin(Trouble::Cycle, Target::All);
         excuses.end(noted);
@@ -121,7 +120,7 @@ impl<'e> Lanes<'e> {
             watch.tally.fault(step.trouble);
             let noted = excuses.begin(step.trouble, Target::All);
             let is_lasting = CacheDisk::is_lasting(step.trouble);
-            // From a disk that is full or takes no writes the kernel reads on.
+            // On a disk that is full or holds writes, the kernel can still read passed-through files.
             if is_lasting && self.stage.plan.mode == "passthrough" {
                 excuses.begin(Trouble::PassedThrough, Target::All);
             }
@@ -163,7 +162,7 @@ impl<'e> Lanes<'e> {
                     let noted = excuses.begin(step.trouble, Target::All);
                     let limit = |bytes: u64| {
                         let belady = self.belady();
-                        // The kernel takes it as soon as it has made room.
+                        // The kernel takes the limit when it has made room.
                         belady.group.as_ref().map(|group| group.limit(bytes))
                     };
                     limit(LESS);
@@ -175,9 +174,9 @@ impl<'e> Lanes<'e> {
         }
     }
 
-    /// A daemon that ended by itself is told of, and replaced.
+    /// Reports and replaces a daemon that ended by itself.
     fn is_lost(&self) {
-        // Another lane that mounts has it.
+        // A lane that mounts again holds the lock.
         let Ok(mut belady) = self.belady.try_lock() else { return };
         self.stage.replaces_lost(&mut belady);
     }

@@ -1,14 +1,14 @@
-//! torture: faults and abuse for hours, and a verdict on every byte, error and wait.
+//! torture: hours of faults and abuse, and a verdict on every byte, error and wait.
 //!
-//! A tool for tests. A run is a row of episodes. The seed and the episode's number decide the mount, its
+//! A tool for tests. A run is a sequence of episodes. The seed and the episode's number decide the mount, its
 //! readers and its troubles ([`plan`]). An episode leaves nothing behind.
 //!
-//! 1. [`source`] writes files whose bytes tell of which file and content they are ([`shadow`]), and
-//!    [`disk`] makes a cache disk. [`belady`] mounts, [`actors`] read, list and change files.
-//! 2. [`lanes`] makes the troubles, [`rounds`] kills and remounts.
+//! 1. [`source`] writes files whose bytes tell their file and content ([`shadow`]), and [`disk`] makes a
+//!    cache disk. [`belady`] mounts. [`actors`] read, list and change files.
+//! 2. [`lanes`] makes the troubles. [`rounds`] kills and remounts.
 //! 3. [`shadow`] judges the bytes that were read, [`excuse`] the errors, and [`watch`] the waits.
-//!    [`yardstick`] measures how long everybody waits on this machine.
-//! 4. [`settle`] looks whether all is well when the troubles are over. [`tally`] counts.
+//!    [`yardstick`] measures how long operations without belady wait on this machine.
+//! 4. [`settle`] checks all files when the troubles are over. [`tally`] counts.
 //!
 //! [`ground`] ends every process and mount that is left, also after a signal.
 
@@ -73,13 +73,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Plays episodes until the time is over; whether nothing was wrong.
+/// Plays episodes until the time is over. Returns whether nothing was wrong.
 fn run(cli: &Cli) -> io::Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         return Err(io::Error::other("it mounts filesystems and disks: run it as root"));
     }
     cli.is_possible().map_err(io::Error::other)?;
-    // A daemon that aborts leaves no file.
+    // A daemon that aborts leaves no core file.
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     let seed = cli.seed.unwrap_or_else(|| plan::mix(u64::from(std::process::id()), 0) >> 32);
     let limit = nanos(Duration::from_secs_f64(cli.hang));
@@ -114,7 +114,6 @@ fn run(cli: &Cli) -> io::Result<bool> {
     played.map(|()| counts.wrong_in_all() == 0)
 }
 
-/// Plays one episode.
 fn play(run: &Run, watchdog: &Watchdog, number: u64) -> io::Result<()> {
     let plan = Plan::draw(run.seed, number);
     watchdog.begin(&plan);
@@ -124,7 +123,7 @@ fn play(run: &Run, watchdog: &Watchdog, number: u64) -> io::Result<()> {
     played
 }
 
-/// Plays episodes as long as there is time, and until there were enough cycles and kills.
+/// Plays episodes until the time is over and there were enough cycles and kills.
 fn play_on(cli: &Cli, run: &Run, watchdog: &Watchdog) -> io::Result<()> {
     let until = now() + nanos(Duration::from_secs_f64(cli.minutes * 60.0));
     for number in 0.. {

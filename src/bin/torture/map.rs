@@ -1,4 +1,4 @@
-//! A mapped file, read so that an error is an error and no SIGBUS.
+//! A mapped file, read so that a failure is an error and no SIGBUS.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
@@ -8,14 +8,13 @@ use nix::libc;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-/// A map of a file.
 pub(crate) struct Map {
     address: NonNull<libc::c_void>,
     length: usize,
 }
 
 impl Map {
-    /// Maps so many bytes, more than none.
+    /// Maps `length` bytes. Not 0.
     pub(crate) fn new(file: RawFd, length: usize) -> io::Result<Self> {
         let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
         // SAFETY: the kernel chooses the address, so that nothing of ours is replaced.
@@ -27,8 +26,8 @@ impl Map {
         Ok(Map { address, length })
     }
 
-    /// All bytes of it. The kernel copies them, as it would another process's: a page that cannot be
-    /// had is EFAULT then.
+    /// Reads all bytes. The kernel copies them as from another process, so a page that it cannot get is
+    /// EFAULT.
     pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.length];
         let mut read = 0;

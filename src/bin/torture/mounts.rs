@@ -1,4 +1,4 @@
-//! What is mounted below a directory, and how it is taken away whatever its daemon does.
+//! Lists the mounts below a directory, and removes them whatever their daemon does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,15 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 /// A line of the mount table.
 #[derive(Clone, Debug)]
 pub(crate) struct Mount {
-    /// Where it is.
     pub(crate) point: PathBuf,
-    /// The minor number of its device, by which the kernel lists connections.
+    /// The minor number of its device. The kernel lists connections by it.
     pub(crate) minor: u32,
-    /// Type of the filesystem.
     pub(crate) kind: String,
     /// The whole line.
     pub(crate) line: String,
 }
 
-/// What is mounted at a directory and below it, in the order in which it was.
+/// The mounts at and below a directory, in the order in which they were made.
 pub(crate) fn below(directory: &Path) -> Vec<Mount> {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let table = String::from_utf8_lossy(&table);
@@ -32,15 +30,15 @@ pub(crate) fn below(directory: &Path) -> Vec<Mount> {
     table.lines().filter_map(parse).filter(here).collect()
 }
 
-/// Cuts the connection of what is mounted at a directory, and takes away that and what is in it.
-/// From the outside, so that nothing waits for what does not answer.
+/// Cuts the FUSE connections and removes the mounts at and below a directory. It acts from outside, so it
+/// waits for no daemon.
 pub(crate) fn sever(directory: &Path) {
     for mount in below(directory) {
         if mount.kind.starts_with("fuse") {
             let _ = umount2(&mount.point, MntFlags::MNT_FORCE);
         }
     }
-    // Several may lie on each other.
+    // Mounts may be stacked.
     for _ in 0..8 {
         let left = below(directory);
         if left.is_empty() {
@@ -52,12 +50,12 @@ pub(crate) fn sever(directory: &Path) {
     }
 }
 
-/// The kernel's list of FUSE connections, mounted in a directory of ours.
+/// The kernel's list of FUSE connections, mounted in a directory of the run.
 #[derive(Debug)]
 pub(crate) struct Connections(PathBuf);
 
 impl Connections {
-    /// Mounts the list. Without it a connection that is detached cannot be aborted.
+    /// Mounts the list. Without it, a detached connection cannot be aborted.
     pub(crate) fn at(directory: PathBuf) -> Option<Self> {
         let none = None::<&str>;
         fs::create_dir(&directory).ok()?;
@@ -65,7 +63,7 @@ impl Connections {
         Some(Connections(directory))
     }
 
-    /// Aborts a connection that was ours, unless its number is now that of another mount.
+    /// Aborts a connection of the run, unless another mount has its number by then.
     pub(crate) fn abort(&self, minor: u32) {
         let mounted = below(Path::new("/"));
         if !mounted.iter().any(|mount| mount.minor == minor) {

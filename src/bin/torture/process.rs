@@ -1,4 +1,4 @@
-//! Processes: started with limits, waited for with patience, ended by their number.
+//! Starts commands, waits for them within limits, and finds and kills processes.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How often a process that ends is looked at.
+/// How often an ending process is checked.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A program that was built with this one.
+/// The path of a program that was built with this one.
 pub(crate) fn program(name: &str) -> io::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let found = own.with_file_name(name);
@@ -25,17 +25,17 @@ pub(crate) fn program(name: &str) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::NotFound, message))
 }
 
-/// What became of a command.
+/// How a command ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// It ended, and has said this.
+    /// With this status and output.
     With(ExitStatus, String),
-    /// It did not end as long as there was patience, and was killed.
+    /// Not in time: it was killed.
     Never,
 }
 
-/// Runs a command to its end, or as long as `patience` says. What it says goes to a file: a
-/// daemon that it leaves behind may keep a pipe open.
+/// Runs a command to its end, or while `patience` returns true. Its output goes to a file, because a daemon
+/// that it leaves behind may keep a pipe open.
 pub(crate) fn run(
     command: &mut Command,
     said: &Path,
@@ -56,7 +56,8 @@ pub(crate) fn run(
     }
 }
 
-/// Kills a child, and waits for its end for a while: one that is stuck in the kernel has none.
+/// Kills a child, and waits a while for its end: a child that is stuck in the kernel does not end. Returns
+/// whether it ended.
 pub(crate) fn end(child: &mut Child, patience: Duration) -> bool {
     let _ = child.kill();
     let began = Instant::now();
@@ -69,13 +70,12 @@ pub(crate) fn end(child: &mut Child, patience: Duration) -> bool {
     false
 }
 
-/// Sends a signal; the process may be gone.
+/// Sends a signal. The process may be gone.
 pub(crate) fn signal(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
 }
 
-/// Whether there is such a process with anything left of it. One that waits to be reaped has
-/// ended only if none of its threads is left.
+/// Whether anything is left of a process. A zombie has ended only if none of its threads is left.
 pub(crate) fn is_there(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let is_dead = stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with(['Z', 'X']));
@@ -83,8 +83,8 @@ pub(crate) fn is_there(pid: i32) -> bool {
     !is_dead || tasks() > 1
 }
 
-/// The processes of a program that were started with words of which one begins with `path`. The words
-/// of others are not looked at: they cannot be read as long as the memory of a process is locked.
+/// The processes of a program with an argument that begins with `path`. Arguments of other programs are not
+/// read, because that waits while the memory of a process is locked.
 pub(crate) fn of_program(program: &Path, path: &Path) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

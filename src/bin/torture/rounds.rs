@@ -1,4 +1,4 @@
-//! Mounts that end, and are made again at once: by kills and by quick cycles.
+//! Ends mounts and makes them again at once: kills and quick cycles.
 
 use std::thread;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::tally::Wrong;
 use crate::target::{Subject, Target};
 
 impl Stage {
-    /// Ends the mount in a way, and makes it again; meanwhile readers see that it is away.
+    /// Ends the mount and makes it again. Readers see meanwhile that it is away.
     pub(crate) fn remount(
         &self,
         belady: &mut Belady,
@@ -25,7 +25,7 @@ impl Stage {
     ) -> bool {
         let noted = self.watch.excuses.begin(trouble, Target::All);
         self.shadow.promise.begins(now());
-        // The first reads may come before the mount command has returned.
+        // Reads may come before the mount command has returned.
         self.expect_remembered();
         let mounted = end(belady) && belady.mount();
         if !mounted {
@@ -38,15 +38,15 @@ impl Stage {
         true
     }
 
-    /// A mount that begins about now may serve what its catalog remembers.
+    /// Permits a mount that begins about now to serve what its catalog remembers.
     fn expect_remembered(&self) {
         if self.plan.has_cache() {
             self.shadow.promise.remembers(now());
         }
     }
 
-    /// Kills the daemon, and mounts again: at once, or when everything is free that waited for it. A mount
-    /// frees that, too; without one it is the daemon's watcher alone.
+    /// Kills the daemon and mounts again. With `waits`, it mounts when all operations that waited for the
+    /// daemon are free. A new mount frees them, too. Without one, only the daemon's watcher does.
     pub(crate) fn kill_and_mount(&self, belady: &mut Belady, by: Signal, waits: bool) -> bool {
         if self.plan.mode == "push" {
             self.watch.tally.counts().kills += 1;
@@ -62,7 +62,7 @@ impl Stage {
         mounted
     }
 
-    /// Whether the daemon had ended by itself. That is told of, and another takes its place.
+    /// Reports and replaces a daemon that ended by itself. Returns whether there was one.
     pub(crate) fn replaces_lost(&self, belady: &mut Belady) -> bool {
         if belady.pid.is_none() || belady.is_alive() {
             return false;
@@ -72,14 +72,14 @@ impl Stage {
         true
     }
 
-    /// A daemon has ended by itself. What the kernel killed is counted at the end of the episode.
+    /// Reports that a daemon ended by itself. Kills for want of memory are counted at the end of the episode.
     pub(crate) fn report_loss(&self, belady: &Belady) {
         if belady.group.as_ref().is_none_or(|group| group.kills() == 0) {
             self.watch.wrong(Wrong::Error, "the daemon has ended by itself");
         }
     }
 
-    /// Cycles of mount and umount, in all ways to end a mount.
+    /// Cycles of mount and umount, with all ways to end a mount.
     pub(crate) fn cycle(&self, belady: &mut Belady, random: &mut ChaCha8Rng) {
         let ends = [End::Umount, End::Umount, End::Force, End::Terminate, End::Interrupt];
         for _ in 0..self.plan.rounds {
@@ -104,8 +104,8 @@ impl Stage {
         }
     }
 
-    /// Kills of the daemon: by whoever wants its end, and by a fault of its own, after which its threads
-    /// wait for each other until core is dumped.
+    /// Kills the daemon again and again. SIGKILL acts as a kill from outside. SIGABRT acts as a fault of the
+    /// daemon itself: its threads wait for each other until core is dumped.
     pub(crate) fn kill_again_and_again(&self, belady: &mut Belady, random: &mut ChaCha8Rng) {
         for _ in 0..self.plan.rounds {
             self.sleep(Duration::from_millis(random.random_range(20..600)));
@@ -121,7 +121,7 @@ impl Stage {
             if !self.kill_and_mount(belady, by, random.random_bool(0.5)) {
                 return;
             }
-            // No fault of the source holds it.
+            // No fault of the source may hold this end.
             let operation = self.watch.begin("end after a kill", Subject::Local("the daemon"));
             while killed.is_some_and(is_there) && !self.watch.has_hung() {
                 thread::sleep(Duration::from_millis(2));

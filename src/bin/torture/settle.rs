@@ -1,4 +1,4 @@
-//! When all faults are over, every file can be read, and is what the source has.
+//! After all faults, checks that every file can be read and is as in the source.
 
 use std::thread;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::tally::Wrong;
 /// How many files are read at once.
 const READERS: usize = 4;
 
-/// How often a file is tried again.
+/// The pause before a file is tried again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Reads every file until it is as it should be, or should have been by now.
+/// Reads every file until it is right, or must have been right by now.
 pub(crate) fn settle(stage: &Stage) {
     let patience = stage.shadow.promise.delay() + stage.watch.limit();
     let until = now() + patience;

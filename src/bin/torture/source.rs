@@ -1,4 +1,4 @@
-//! The source: its files as the plan has them, and slowpfs over them.
+//! The source: the files of the plan, and slowpfs over them.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ use crate::target::Target;
 /// How long slowpfs may take to answer a command or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Writes the files of a plan, and knows them from now on.
+/// Writes the files of a plan. Returns their shadow.
 pub(crate) fn plant(plan: &Plan, root: &Path, promise: Promise) -> io::Result<Shadow> {
     for digit in 0..plan::DIRECTORIES {
         fs::create_dir_all(root.join(format!("d{digit}")))?;
@@ -48,7 +48,7 @@ impl Slow {
         let (point, socket) = (ground.path("slow"), ground.path("slow.socket"));
         let mut child = Command::new(&ground.slowpfs)
             .args([&ground.path("source"), &point])
-            // Names are asked for each time: what is kept here would outlive the promise.
+            // Names are not cached: a name cached here would outlive the promise.
             .args(["--ttl", "0", "--control"])
             .arg(&socket)
             .args(options)
@@ -66,7 +66,6 @@ impl Slow {
         Ok(Slow { child, point, socket })
     }
 
-    /// Sends a command.
     fn tell(&self, line: &str) -> io::Result<()> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -80,7 +79,7 @@ impl Slow {
         }
     }
 
-    /// A trouble begins.
+    /// Begins a trouble.
     pub(crate) fn begin(&self, trouble: Trouble, target: Target) -> io::Result<()> {
         let pattern = target.pattern();
         match trouble {
@@ -100,12 +99,12 @@ impl Slow {
         }
     }
 
-    /// All troubles end.
+    /// Ends all troubles.
     pub(crate) fn clear(&self) -> io::Result<()> {
         self.tell("fault clear")
     }
 
-    /// Ends it from one moment to the next; nothing is mounted any more.
+    /// Kills slowpfs and removes its mount.
     pub(crate) fn stop(mut self) {
         self.end();
     }

@@ -19,25 +19,21 @@ use crate::watch::Watch;
 /// An episode as its actors see it.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    /// What was drawn.
     pub(crate) plan: Plan,
-    /// Where everything is.
     pub(crate) ground: Arc<Ground>,
-    /// What the files may hold.
+    /// Which bytes each file may have.
     pub(crate) shadow: Shadow,
-    /// Who watches over all operations.
     pub(crate) watch: Arc<Watch>,
-    /// Where the source is mounted.
+    /// The mount points.
     pub(crate) points: Vec<PathBuf>,
     over: AtomicBool,
     paused: AtomicBool,
     broken: AtomicBool,
-    /// The daemon, 0 before there is one.
+    /// The process id of the daemon. 0 before there is one.
     daemon: AtomicI32,
 }
 
 impl Stage {
-    /// Nobody acts yet.
     pub(crate) fn new(
         plan: Plan,
         ground: Arc<Ground>,
@@ -50,28 +46,28 @@ impl Stage {
         Stage { plan, ground, shadow, watch, points, over, paused, broken, daemon }
     }
 
-    /// The daemon is this one from now on.
+    /// Sets the daemon that serves.
     pub(crate) fn is_served_by(&self, pid: i32) {
         self.daemon.store(pid, Relaxed);
     }
 
-    /// It cannot be mounted any more: the episode ends, and nothing of it is judged.
+    /// Breaks the episode off because it cannot be mounted. Nothing of it is judged any more.
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Relaxed);
         self.end();
     }
 
-    /// What the tool itself cannot do is an error of the run.
+    /// Reports an error of torture itself.
     pub(crate) fn fails(&self, what: &str, error: &std::io::Error) {
         self.watch.wrong(Wrong::Error, &format!("torture itself: {what}: {error}"));
     }
 
-    /// Whether it was broken off, or something hangs.
+    /// Whether the episode was broken off, or something hangs.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Relaxed) || self.watch.has_hung()
     }
 
-    /// Whether the daemon has ended by itself; one that is about to end is waited for.
+    /// Whether the daemon has ended by itself. A daemon that is about to end is waited for.
     fn is_cut_off(&self) -> bool {
         const LOOKS: u32 = 20;
         let is_gone = |look: u32| {
@@ -83,8 +79,8 @@ impl Stage {
         (0..LOOKS).any(is_gone)
     }
 
-    /// Whether an error of an operation of that time is explained: by a fault, or by something that
-    /// is wrong and told of once.
+    /// Whether an error of an operation between the two times is explained: by a fault, or by a failure that
+    /// is reported once elsewhere.
     pub(crate) fn explains(
         &self,
         errno: i32,
@@ -97,17 +93,17 @@ impl Stage {
             || AWAY.contains(&errno) && self.is_cut_off()
     }
 
-    /// All actors are to end.
+    /// Tells all actors to end.
     pub(crate) fn end(&self) {
         self.over.store(true, Relaxed);
     }
 
-    /// Whether they are.
+    /// Whether actors must end.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Relaxed)
     }
 
-    /// Waits until an actor may go on; false where it is to end.
+    /// Waits while actors are paused. False if the actor must end.
     pub(crate) fn may_go_on(&self) -> bool {
         while self.paused.load(Relaxed) && !self.is_over() {
             thread::sleep(Duration::from_millis(1));
@@ -115,7 +111,7 @@ impl Stage {
         !self.is_over()
     }
 
-    /// Has all actors pause, and waits until none has anything open, or something hangs.
+    /// Pauses all actors. Waits until no operation is under way, or something hangs.
     pub(crate) fn pause(&self) {
         self.paused.store(true, Relaxed);
         while self.watch.going_on() > 0 && !self.watch.has_hung() {
@@ -123,12 +119,12 @@ impl Stage {
         }
     }
 
-    /// They go on.
+    /// Lets paused actors continue.
     pub(crate) fn go_on(&self) {
         self.paused.store(false, Relaxed);
     }
 
-    /// Sleeps for so long, or until the end.
+    /// Sleeps for `duration`, or until the episode ends or something hangs.
     pub(crate) fn sleep(&self, duration: Duration) {
         const STEP: Duration = Duration::from_millis(20);
         let mut left = duration;

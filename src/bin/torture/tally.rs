@@ -1,4 +1,4 @@
-//! What is counted, and what was found.
+//! Counts operations, faults and failures.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::clock::{Nanos, seconds};
 use crate::plan::Trouble;
 
-/// What was wrong.
+/// Kinds of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wrong {
     /// Bytes, sizes or names that the source never had at that time.
@@ -19,16 +19,14 @@ pub(crate) enum Wrong {
     OutOfMemory,
 }
 
-/// The longest stall of a cause.
+/// The longest stall with a cause.
 #[derive(Clone, Debug)]
 pub(crate) struct Stall {
-    /// How long it was.
     pub(crate) lasted: Nanos,
-    /// What waited for what.
+    /// The kind of the operation and its subject.
     pub(crate) what: String,
 }
 
-/// All counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     /// Operations by kind.
@@ -47,7 +45,7 @@ pub(crate) struct Counts {
     pub(crate) cycles: u64,
     /// Episodes that have ended.
     pub(crate) episodes: u64,
-    /// What was wrong, by kind.
+    /// Failures by kind.
     pub(crate) wrong: BTreeMap<Wrong, u64>,
     /// One line for each of the first findings of an episode.
     pub(crate) findings: Vec<String>,
@@ -59,19 +57,18 @@ pub(crate) struct Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Tally(Mutex<Counts>);
 
-/// Findings of an episode and a kind that are told of word by word.
+/// How many findings of an episode and a kind are reported word by word.
 const FINDINGS: usize = 8;
 
-/// Stalls shorter than this are not told of.
+/// Shorter stalls are not reported.
 const STALL: Nanos = 100_000_000;
 
 impl Tally {
-    /// The counts.
     pub(crate) fn counts(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operation has ended, after this time, with something else going on.
+    /// Counts an operation that has ended, and notes the longest stall of its cause.
     pub(crate) fn operation(
         &self,
         kind: &'static str,
@@ -88,17 +85,16 @@ impl Tally {
         }
     }
 
-    /// A fault was made.
     pub(crate) fn fault(&self, trouble: Trouble) {
         *self.counts().faults.entry(trouble.name()).or_default() += 1;
     }
 
-    /// A file of the source was changed.
+    /// Counts a change of a file of the source.
     pub(crate) fn edit(&self, kind: &'static str) {
         *self.counts().edits.entry(kind).or_default() += 1;
     }
 
-    /// Something is wrong: counted, and told of at once unless much was told before.
+    /// Counts a failure. Reports it at once, unless many of its kind were reported before.
     pub(crate) fn wrong(&self, kind: Wrong, episode: u64, what: &str) {
         let mut counts = self.counts();
         *counts.wrong.entry(kind).or_default() += 1;
@@ -115,7 +111,6 @@ impl Tally {
 }
 
 impl Wrong {
-    /// All of them.
     pub(crate) const ALL: [Wrong; 4] =
         [Wrong::Bytes, Wrong::Error, Wrong::Hang, Wrong::OutOfMemory];
 
@@ -131,7 +126,7 @@ impl Wrong {
 }
 
 impl Counts {
-    /// How much was wrong in all.
+    /// The number of all failures.
     pub(crate) fn wrong_in_all(&self) -> u64 {
         self.wrong.values().sum()
     }

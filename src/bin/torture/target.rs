@@ -1,6 +1,7 @@
-//! Which part of the source a fault is about.
+//! The part of the source that a fault concerns.
 //!
-//! The files of a source are `dD/NNNN.bin`: D is one digit, and so many files end with each digit.
+//! The files of a source are `dD/NNNN.bin`, where D is one digit. Their numbers end equally often with each
+//! digit.
 
 /// A part of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,16 +19,16 @@ pub(crate) enum Target {
 pub(crate) enum Subject {
     /// A file, by its path in the source.
     File(String),
-    /// A directory, by its path; empty: the top.
+    /// A directory, by its path. Empty: the top.
     Directory(String),
-    /// The mount as a whole, which needs all of the source.
+    /// The mount as a whole, which needs the whole source.
     Mount,
-    /// The same after a killed daemon of which something is left: its store is free when the source has
-    /// answered what that daemon has asked.
+    /// A mount after a killed daemon of which something is left. The store is free only when the source has
+    /// answered the requests of that daemon.
     Remount,
-    /// The end of a mount, which needs no answer of the source, but writes to the cache disk.
+    /// The end of a mount. It needs no answer of the source, but writes to the cache disk.
     End(&'static str),
-    /// What needs no answer of the source, so that no fault there is an excuse.
+    /// An operation that needs no answer of the source, so no fault there explains its errors.
     Local(&'static str),
 }
 
@@ -51,12 +52,12 @@ impl Target {
                 path.is_empty() || path.starts_with(&format!("d{digit}"))
             }
             (Target::Ending(digit), Subject::File(path)) => path.ends_with(&format!("{digit}.bin")),
-            // Each directory has such files.
+            // Each directory has files that end with the digit.
             (Target::Ending(_), Subject::Directory(_)) => true,
         }
     }
 
-    /// How many of these files are in the directory of a file and may meet the fault.
+    /// How many of these files are in the directory of the subject and may meet the fault.
     pub(crate) fn beside(self, subject: &Subject, files: impl Iterator<Item = String>) -> usize {
         let directory = |path: &str| path.split_once('/').map(|(top, _)| top.to_owned());
         let Subject::File(path) = subject else { return 0 };
@@ -67,7 +68,7 @@ impl Target {
 }
 
 impl Subject {
-    /// What it is called in a message.
+    /// Its name in a message.
     pub(crate) fn name(&self) -> String {
         match self {
             Subject::File(path) | Subject::Directory(path) if !path.is_empty() => path.clone(),

@@ -1,4 +1,4 @@
-//! The operations that go on, and which of them take too long.
+//! Watches the operations that are under way, and finds operations that take too long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,23 +10,22 @@ use crate::tally::{Tally, Wrong};
 use crate::target::Subject;
 use crate::yardstick::Yardstick;
 
-/// An operation that goes on.
+/// An operation that is under way.
 #[derive(Clone, Debug)]
 struct Flight {
     kind: &'static str,
     subject: Subject,
     began: Nanos,
     thread: i32,
-    /// It counts as a hang already.
+    /// Whether it was reported as a hang.
     is_told: bool,
 }
 
 /// All operations of an episode.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// What excuses a wait.
+    /// Which waits are explained.
     pub(crate) excuses: Excuses,
-    /// What is counted.
     pub(crate) tally: Arc<Tally>,
     episode: u64,
     yardstick: Arc<Yardstick>,
@@ -36,7 +35,7 @@ pub(crate) struct Watch {
     hangs: AtomicBool,
 }
 
-/// An operation, until it is dropped.
+/// An operation. It ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Operation<'w> {
     watch: &'w Watch,
@@ -46,7 +45,7 @@ pub(crate) struct Operation<'w> {
 }
 
 impl Watch {
-    /// Watches over an episode: nothing may take longer than `limit`.
+    /// Watches an episode. No operation may take longer than `limit`.
     pub(crate) fn new(
         tally: Arc<Tally>,
         yardstick: Arc<Yardstick>,
@@ -70,7 +69,7 @@ impl Watch {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operation begins on this thread.
+    /// Begins an operation on this thread.
     pub(crate) fn begin(&self, kind: &'static str, subject: Subject) -> Operation<'_> {
         let (number, began) = (self.next.fetch_add(1, Relaxed), now());
         let thread = nix::unistd::gettid().as_raw();
@@ -78,14 +77,14 @@ impl Watch {
         Operation { watch: self, number, began }
     }
 
-    /// How long the operation has waited for nothing that explains it.
+    /// How long the operation has waited without an explanation.
     fn overdue(&self, flight: &Flight, now: Nanos) -> Nanos {
         let from = self.excuses.held_until(&flight.subject, flight.began);
         now.saturating_sub(from).saturating_sub(self.yardstick.waited(from, now))
     }
 
-    /// Looks at what goes on; the threads of those that hang now, and have not before. Whoever looks
-    /// says [`Self::confirm`] when it has seen enough of them: then they are freed.
+    /// Reports the operations that hang and were not reported before. Returns their threads. The caller calls
+    /// [`Self::confirm`] when it has examined them: then they are freed.
     pub(crate) fn look(&self) -> Vec<i32> {
         let (mut found, now) = (Vec::new(), now());
         for flight in self.flights().values_mut() {
@@ -100,7 +99,7 @@ impl Watch {
         found.iter().map(|flight| flight.thread).collect()
     }
 
-    /// From now on it is known that something hangs.
+    /// Makes it known that something hangs.
     pub(crate) fn confirm(&self) {
         self.hangs.store(true, Relaxed);
     }
@@ -113,18 +112,18 @@ impl Watch {
         self.tally.wrong(Wrong::Hang, self.episode, &what);
     }
 
-    /// Something is wrong.
+    /// Reports a failure.
     pub(crate) fn wrong(&self, kind: Wrong, what: &str) {
         self.tally.wrong(kind, self.episode, what);
     }
 
-    /// Something hangs that is not an operation of ours.
+    /// Reports that something else than an operation hangs.
     pub(crate) fn found_hang(&self, what: &str) {
         self.confirm();
         self.wrong(Wrong::Hang, what);
     }
 
-    /// Whether anything has hung.
+    /// Whether it is known that something hangs.
     pub(crate) fn has_hung(&self) -> bool {
         self.hangs.load(Relaxed)
     }

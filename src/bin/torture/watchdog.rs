@@ -1,4 +1,4 @@
-//! What ends a run that does not end: after a signal, or when an episode takes far too long.
+//! Ends a run that does not end by itself: after a signal, or when an episode takes far too long.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::ground::{Ground, clear};
 use crate::plan::Plan;
 use crate::process::of_program;
 
-/// How long an episode may take beyond its plan, besides some times the limit of an operation.
+/// How long an episode may take beyond its plan and six times the limit of an operation.
 const BEYOND: Duration = Duration::from_secs(180);
 
 /// How long an episode may take to end after a signal.
@@ -24,11 +24,10 @@ const AFTER_SIGNAL: Duration = Duration::from_secs(20);
 /// The exit code after a signal.
 const SIGNALLED: i32 = 130;
 
-/// Watches over a run.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     stop: Arc<AtomicBool>,
-    /// When the episode has to be over.
+    /// When the episode must be over.
     deadline: Arc<AtomicU64>,
     limit: Nanos,
 }
@@ -40,7 +39,7 @@ extern "C" fn note(_: i32) {
     SIGNAL.store(true, Relaxed);
 }
 
-/// Has signals ask for the end. They are not blocked: programs that are started would inherit that.
+/// Lets signals ask for the end. They are not blocked, because programs that are started would inherit that.
 fn listen() -> io::Result<()> {
     let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -54,7 +53,7 @@ impl Watchdog {
     /// Starts to watch.
     ///
     /// # Errors
-    /// If signals cannot be handled or no thread can be had.
+    /// If signals cannot be handled or no thread can be started.
     pub(crate) fn start(ground: &Ground, limit: Nanos) -> io::Result<Self> {
         listen()?;
         let (stop, deadline) = (Arc::<AtomicBool>::default(), Arc::new(AtomicU64::new(Nanos::MAX)));
@@ -83,13 +82,13 @@ impl Watchdog {
         Ok(Watchdog { stop, deadline, limit })
     }
 
-    /// An episode begins.
+    /// Sets the deadline of an episode that begins.
     pub(crate) fn begin(&self, plan: &Plan) {
         let planned = plan.ends_ms() * 1_000_000 + 6 * self.limit + nanos(BEYOND);
         self.deadline.store(now() + planned, Relaxed);
     }
 
-    /// It has ended.
+    /// Removes the deadline.
     pub(crate) fn end(&self) {
         self.deadline.store(Nanos::MAX, Relaxed);
     }
@@ -99,13 +98,13 @@ impl Watchdog {
         Arc::clone(&self.stop)
     }
 
-    /// Whether one has.
+    /// Whether a signal has asked for the end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stop.load(Relaxed)
     }
 }
 
-/// Clears everything away, and ends.
+/// Clears everything away, and exits.
 fn give_up([root, belady, slowpfs]: &[PathBuf; 3], code: i32) -> ! {
     clear(root, belady, slowpfs);
     let _ = std::fs::remove_dir_all(root);

@@ -1,8 +1,8 @@
-//! Controls that wait for nothing of belady, which show how long everybody waits on this machine.
+//! Measures how long operations without belady wait on this machine.
 //!
-//! Each does again and again what belady's operations wait for in the kernel: to be given a processor, a local
-//! file, work on every processor, a thread, a program. What one of them waits longer than usual is
-//! subtracted from what others have waited at that time.
+//! Each control repeats something that belady's operations wait for in the kernel: a processor, a local file,
+//! work on every processor, a thread, a program. A control's waits beyond its usual time are subtracted from
+//! the waits of belady's operations at the same time.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,21 +17,21 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::clock::{Nanos, now};
 
-/// How long the reader of a local file sleeps, which is a part of what it measures.
+/// How long the file control sleeps. The sleep is a part of what it measures.
 const NAP: Duration = Duration::from_millis(10);
 
-/// What a control does. Errors are not what it measures.
+/// The action of a control. Its errors do not matter.
 type Act = fn(&Path);
 
-/// The controls: a name, what each does, and how long it rests in between. A program is started seldom: that
-/// takes a processor for milliseconds.
+/// The controls: name, action, and rest between two actions. A program is started seldom, because that takes
+/// a processor for milliseconds.
 const CONTROLS: [(&str, Act, Duration); 3] = [
     ("yardstick file", use_file, Duration::ZERO),
     ("yardstick work", have_work_done, Duration::from_millis(50)),
     ("yardstick run", run_program, Duration::from_millis(500)),
 ];
 
-/// What an act may take as usual. What it takes beyond that, it has waited.
+/// The usual time of an action. Time beyond it counts as waiting.
 const USUAL: Nanos = 30_000_000;
 
 /// The waits of all controls.
@@ -45,7 +45,7 @@ pub(crate) struct Yardstick {
 #[derive(Debug, Default)]
 struct Control {
     past: Mutex<Vec<(Nanos, Nanos)>>,
-    /// When the act that goes on began; 0 while it rests.
+    /// When the current action began. 0 while the control rests.
     since: AtomicU64,
 }
 
@@ -69,12 +69,12 @@ impl Yardstick {
         Ok((yardstick, threads))
     }
 
-    /// It has measured enough.
+    /// Stops measuring.
     pub(crate) fn stop(&self) {
         self.over.store(true, Relaxed);
     }
 
-    /// How much of the time between the two the control has waited that waited longest.
+    /// How long the control that waited longest has waited between the two times.
     pub(crate) fn waited(&self, began: Nanos, ended: Nanos) -> Nanos {
         let waited = self.controls.iter().map(|control| control.waited(began, ended));
         waited.max().unwrap_or(0)
@@ -96,7 +96,7 @@ impl Control {
 
     fn waited(&self, began: Nanos, ended: Nanos) -> Nanos {
         let overlap = |from: Nanos, until: Nanos| until.min(ended).saturating_sub(from.max(began));
-        // One that ends just now is not counted twice.
+        // An action that ends just now is not counted twice.
         let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let late = past.iter().rev().take_while(|wait| wait.1 >= began);
         let waited: Nanos = late.map(|&(from, until)| overlap(from, until)).sum();
@@ -116,8 +116,8 @@ fn use_file(path: &Path) {
     let _ = fs::remove_file(&made);
 }
 
-/// Has the kernel drop a page that was just written. It cannot at once, and so waits for a worker on each
-/// processor. Then starts a thread.
+/// Makes the kernel drop a page that was just written. The kernel cannot do that at once, so it waits for a
+/// worker on each processor. Then a thread is started.
 fn have_work_done(path: &Path) {
     let _ = fs::write(path, [7; 4096]);
     if let Ok(file) = File::open(path) {
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Else everything would be excused on a machine on which all that goes on takes a little longer.
+    /// Otherwise every wait would be explained on a machine where everything takes a little longer.
     #[test]
     fn what_an_act_takes_as_usual_is_no_wait() {
         let (control, began) = (Control::default(), now());

@@ -1,7 +1,7 @@
 //! Class-balanced reservoir sampling (CBRS, Chrysakis and Moens, ICML 2020).
 //!
-//! As long as a class was never cut, its newcomers take the place of a sample of the largest class.
-//! A class that was cut, or is the largest, is a reservoir of itself.
+//! If no sample of a class was ever given up, its newcomers replace samples of the largest class. A class
+//! that lost samples, or is the largest, is a reservoir of its own.
 
 use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim, highest};
 

@@ -1,6 +1,6 @@
-//! Greedy balance (GDumb, Prabhu, Torr and Dokania, ECCV 2020): a sample is taken as long as its
-//! class has less than an equal share of the room, and takes the place of a random sample of the
-//! largest class where there is none. What is once balanced stays as it is.
+//! Greedy balance (GDumb, Prabhu, Torr and Dokania, ECCV 2020). A sample is taken while its class has less
+//! than an equal share of the room. If there is no room, it replaces a random sample of the largest class. A
+//! balanced buffer does not change.
 
 use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim};
 

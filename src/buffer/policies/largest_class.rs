@@ -1,5 +1,5 @@
-//! The buffer of REMIND (Hayes et al., ECCV 2020) and SIESTA: every newcomer is added, then a random
-//! sample of the largest class must go.
+//! The buffer of REMIND (Hayes et al., ECCV 2020) and SIESTA: every newcomer is added, then a random sample
+//! of the largest class is given up.
 
 use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim};
 
@@ -16,7 +16,7 @@ impl Keeper for LargestClass {
         let class = newcomer.member.class;
         let own = held.count(class);
         let (largest, count) = match held.largest() {
-            // With the newcomer its class counts one more; of several the first is the largest.
+            // The newcomer counts for its class. Of equal classes, the first is the largest.
             Some((largest, count)) if own + 1 < count || (own + 1 == count && largest < class) => {
                 (largest, count)
             }

@@ -1,13 +1,13 @@
-//! Who is kept in a buffer, and who must go.
+//! Policies: which samples a buffer keeps, and which it gives up.
 //!
-//! A policy is asked whether it wants a newcomer at all, and as long as the newcomer does not fit,
-//! who must go: one that is held, or the newcomer itself. Policies hold no state: what they need
-//! of the past is in [`Members`] and [`Evicted`].
+//! A policy decides whether it wants a newcomer at all. While the newcomer does not fit, the policy chooses
+//! the victim: a held sample or the newcomer itself. Policies have no state. What they need of the past is in
+//! [`Members`] and [`Evicted`].
 //!
-//! Most of them order samples by *rank* and give up the highest. Where the rank is chance, what
-//! remains is a uniform sample of everything that was offered, by the same argument that makes
-//! Algorithm R one: the k lowest of n random numbers belong to any k samples alike. With ranks that
-//! also holds where capacity is in bytes: whoever ranks below all that were given up is in.
+//! Most policies order samples by *rank* and give up the highest. If ranks are random, the kept samples are a
+//! uniform sample of all offers, by the argument for Algorithm R: the k lowest of n random numbers are
+//! equally likely to belong to any k samples. This also holds for a capacity in bytes: every sample that
+//! ranks below all that were given up is kept.
 
 mod class_balanced;
 mod gdumb;
@@ -25,23 +25,23 @@ use serde::{Deserialize, Serialize};
 use super::counter_rng::CounterRng;
 use super::members::{ClassId, Member, Members, SampleId};
 
-/// Who is kept in a buffer.
+/// Which samples a buffer keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Each sample that was offered is kept with the same probability (Vitter 1985).
+    /// Every offered sample is kept with the same probability (Vitter 1985).
     Reservoir,
-    /// Classes are held alike, each a uniform sample of itself (CBRS, Chrysakis and Moens 2020).
+    /// Equal classes, each a uniform sample of its offers (CBRS, Chrysakis and Moens 2020).
     #[default]
     ClassBalanced,
-    /// The last ones that were offered.
+    /// The samples offered last.
     Ring,
     /// Greedy balance of classes (GDumb, Prabhu et al. 2020).
     Gdumb,
-    /// A newcomer replaces a random sample with probability 1/4 (Neomem, 14 candidates of a batch
-    /// of 56): not uniform, recent samples prevail. For comparison.
+    /// A newcomer replaces a random sample with probability 1/4 (Neomem, 14 candidates of a batch of 56). Not
+    /// uniform: recent samples prevail. For comparison.
     RandomReplace,
-    /// Classes are held alike, and become so again when one that was scarce goes on.
+    /// Equal classes. Unlike with CBRS, they become equal again when a scarce class gets more offers.
     UniformBalanced,
     /// A newcomer replaces a random sample of the largest class (REMIND, Hayes et al. 2020).
     LargestClass,
@@ -53,7 +53,7 @@ pub enum Policy {
     MinMargin,
     /// Samples that were shown again least often.
     MinReplay,
-    /// Samples that are nearest to the mean of their class.
+    /// Samples nearest to the mean of their class.
     Prototypical,
     /// Samples whose loss would grow most by the next update (as MIR, Aljundi et al. 2019).
     Mir,
@@ -76,7 +76,7 @@ impl Policy {
         Policy::Mir,
     ];
 
-    /// Whether features say something: scores are made of them.
+    /// Whether its scores are made from features.
     pub fn goes_by_features(self) -> bool {
         matches!(self, Policy::Herding | Policy::Prototypical)
     }
@@ -97,33 +97,33 @@ impl Policy {
     }
 }
 
-/// A sample that is offered, with the rank that it would have.
+/// A sample that is offered, with its rank.
 pub(super) struct Newcomer {
     pub(super) member: Member,
     pub(super) rank: u64,
 }
 
-/// Who must go.
+/// Which sample is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victim {
     Held(SampleId),
-    /// The one that is offered.
+    /// The offered sample.
     Newcomer,
 }
 
-/// The lowest ranks that were given up for want of room, by class: whoever ranks above is out.
+/// The lowest rank given up for want of room, by class. A sample with a higher rank is not kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Evicted(BTreeMap<ClassId, u64>);
 
 impl Evicted {
-    /// Notes a rank, and says what was the lowest of the class before.
+    /// Notes a rank. Returns the lowest rank of the class before.
     pub(super) fn note(&mut self, class: ClassId, rank: u64) -> Option<u64> {
         let before = self.of(class);
         self.0.insert(class, before.map_or(rank, |lowest| rank.min(lowest)));
         before
     }
 
-    /// What was noted last for a class is as it was before.
+    /// Undoes the last note of a class.
     pub(super) fn take_back(&mut self, class: ClassId, before: Option<u64>) {
         match before {
             Some(lowest) => self.0.insert(class, lowest),
@@ -131,30 +131,29 @@ impl Evicted {
         };
     }
 
-    /// The lowest of a class.
     fn of(&self, class: ClassId) -> Option<u64> {
         self.0.get(&class).copied()
     }
 
-    /// The lowest of all.
+    /// The lowest rank of all classes.
     fn of_all(&self) -> Option<u64> {
         self.0.values().min().copied()
     }
 }
 
-/// What a policy decides.
+/// The decisions of a policy.
 pub(super) trait Keeper: Sync {
     /// Whether ranks are compared within a class only.
     fn by_class(&self) -> bool {
         true
     }
 
-    /// The rank of a sample, of which `rng` is the random part.
+    /// The rank of a sample. `rng` is its random part.
     fn rank(&self, _member: &Member, rng: u64) -> u64 {
         rng
     }
 
-    /// Whether a newcomer is wanted, should there be room.
+    /// Whether a newcomer is wanted if there is room.
     fn admits(
         &self,
         _held: &Members,
@@ -165,7 +164,7 @@ pub(super) trait Keeper: Sync {
         true
     }
 
-    /// Who must go for a newcomer that does not fit.
+    /// The victim of a newcomer that does not fit.
     fn victim(
         &self,
         held: &Members,
@@ -174,15 +173,15 @@ pub(super) trait Keeper: Sync {
         rng: &mut CounterRng,
     ) -> Victim;
 
-    /// Who goes first where there is less room: whoever ranks highest, of the largest class where
-    /// ranks are compared within one.
+    /// The first victim if the capacity shrinks: the highest rank, in the largest class if ranks are compared
+    /// within a class.
     fn spare(&self, held: &Members, _luck: &mut CounterRng) -> Option<SampleId> {
         let (class, _) = held.largest()?;
         held.last(class).map(|(_, sample)| sample)
     }
 }
 
-/// Whoever ranks highest of those that `class` is compared with, and the newcomer if it is one.
+/// The sample of the highest rank in the group of `class`, including the newcomer if it is given.
 fn highest(held: &Members, class: ClassId, newcomer: Option<&Newcomer>) -> Victim {
     match (held.last(class), newcomer) {
         (Some((rank, _)), Some(newcomer)) if newcomer.rank > rank => Victim::Newcomer,
@@ -191,7 +190,7 @@ fn highest(held: &Members, class: ClassId, newcomer: Option<&Newcomer>) -> Victi
     }
 }
 
-/// Whoever ranks highest of the class that would be the largest with the newcomer.
+/// The sample of the highest rank in the class that is the largest with the newcomer.
 fn highest_of_largest(held: &Members, newcomer: &Newcomer) -> Victim {
     let class = newcomer.member.class;
     match held.largest() {

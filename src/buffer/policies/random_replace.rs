@@ -1,9 +1,9 @@
-//! The update of Neomem: a full buffer takes a newcomer with a fixed probability, in the place of
-//! any sample. What is old goes as fast as what is new, so the tasks of late prevail.
+//! The update of Neomem. A full buffer takes a newcomer with a fixed probability, in place of any sample. Old
+//! and new samples are replaced equally often, so recent tasks prevail.
 
 use super::{CounterRng, Evicted, Keeper, Members, Newcomer, SampleId, Victim};
 
-/// One in so many newcomers is taken: 14 candidates of a batch of 56.
+/// One of this many newcomers is taken: 14 candidates of a batch of 56.
 const ONE_IN: u64 = 4;
 
 pub(super) struct RandomReplace;
@@ -51,7 +51,7 @@ mod tests {
         });
     }
 
-    /// What is known of Neomem: the last of four equal tasks has nearly half of the buffer.
+    /// Neomem's known shares: the last of four equal tasks has nearly half of the buffer.
     #[test]
     fn tasks_of_one_size_have_unequal_shares() {
         let shares = shares_of_tasks(Policy::RandomReplace, 4, 2500, 1000, 20);

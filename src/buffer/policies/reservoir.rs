@@ -1,4 +1,4 @@
-//! A uniform sample of everything that was offered: the lowest ranks, which are chance.
+//! A uniform sample of all offers: the lowest ranks, which are random.
 
 use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim, highest};
 
@@ -61,7 +61,7 @@ mod tests {
         assert!(shares.iter().all(|share| (share - 0.25).abs() < 0.02), "{shares:?}");
     }
 
-    /// With room in bytes, large samples are kept as often as small ones.
+    /// With a capacity in bytes, large samples are kept as often as small ones.
     #[test]
     fn size_does_not_matter() {
         let (mut large, mut all) = (0, 0);

@@ -1,4 +1,4 @@
-//! The last samples that were offered: first in, first out.
+//! The samples offered last: first in, first out.
 
 use super::{CounterRng, Evicted, Keeper, Member, Members, Newcomer, Victim, highest};
 

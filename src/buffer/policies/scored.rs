@@ -1,19 +1,18 @@
-//! Policies that go by what the trainer found out: of the largest class, the sample goes whose
-//! replay promises least. What nothing is known of yet stays until all else is gone; among equals
-//! chance decides.
+//! Policies by scores of the trainer. From the largest class, the sample whose replay promises least is given
+//! up. A sample without a score stays until all others are gone. Ties are random.
 
 use super::{CounterRng, Evicted, Keeper, Member, Members, Newcomer, Victim, highest_of_largest};
 
-/// Small scores stay: a margin, a distance from the mean, a place in an order of herding.
+/// Keeps small scores: a margin, a distance from the mean, a place in an order of herding.
 pub(super) struct Least;
 
-/// Large scores stay: a loss, its growth.
+/// Keeps large scores: a loss, the growth of a loss.
 pub(super) struct Most;
 
-/// Samples stay that were shown again least often.
+/// Keeps the samples that were shown again least often.
 pub(super) struct MinReplay;
 
-/// The rank of a sample that can be spared by so much, if that is known.
+/// The rank of a sample. `spared` tells how well it can be spared, if that is known.
 fn rank(spared: Option<u32>, rng: u64) -> u64 {
     match spared {
         None => rng >> 1,
@@ -21,7 +20,7 @@ fn rank(spared: Option<u32>, rng: u64) -> u64 {
     }
 }
 
-/// The number in the order of integers.
+/// Maps a score to an integer with the same order.
 fn ordered(score: f32) -> u32 {
     let bits = score.to_bits();
     if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
@@ -118,7 +117,7 @@ mod tests {
             (Policy::Herding, [0.0, 1.0, 2.0, 3.0, 4.0]),
         ] {
             let mut buffer = scored(policy);
-            // A third class takes a third of the room; what is new of the first is not known yet.
+            // A third class takes a third of the room. The new samples of the first class have no score.
             fill(&mut buffer, &[(2, 6)]);
             fill(&mut buffer, &[(0, 2)]);
             assert_eq!(buffer.len(), 20, "{policy:?}");

@@ -1,6 +1,6 @@
-//! Classes held alike: each a uniform sample of itself, none larger than need be.
+//! Equal classes, each a uniform sample of its offers.
 //!
-//! Unlike CBRS, a class that was cut takes room from a larger one when its turn comes again.
+//! Unlike with CBRS, a class that lost samples takes room from a larger class when it gets offers again.
 
 use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim, highest_of_largest};
 
@@ -34,7 +34,7 @@ mod tests {
     use super::super::super::tests::{buffer_of, fill};
     use super::super::super::{Capacity, Policy};
 
-    /// Classes that are alike in number: each gets its share, drawn at once when all is known.
+    /// Equally many offers of each class: each keeps its share, as if drawn at once from all offers.
     #[test]
     fn keeps_an_equal_share_of_each_class() {
         let stream = Stream::of_tasks(&[(0, 30), (1, 30), (2, 30)]);
@@ -50,7 +50,7 @@ mod tests {
         });
     }
 
-    /// A class has what there is of it, or as much as the largest, give or take one.
+    /// A class keeps all its offers, or as many as the largest class, plus or minus one.
     #[test]
     fn scarce_classes_are_held_whole() {
         for seed in 0..50 {

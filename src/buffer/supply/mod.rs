@@ -1,23 +1,23 @@
-//! Samples for whoever asks for one at any time, a fresh one for each taking.
+//! Supplies samples to readers that ask at any time, a new sample for each taking.
 //!
-//! A sample is *dealt* first, when a reader looks a name up, and *taken* when it opens what it found;
-//! what is never opened comes *back*. As [`Draws`](super::Draws), what is taken goes in rounds: each
-//! round takes every sample once, and two takings of one sample are `distance` apart at least. It
-//! differs in that readers decide over the order in which samples are taken, and that the buffer
-//! may change at any time. What is dealt next is drawn ahead, so that it can be fetched before.
+//! A sample is *dealt* when a reader looks a name up. It is *taken* when the reader opens what it found. A
+//! sample that is dealt and never opened is *given back*. As with [`Draws`](super::Draws), takings go in
+//! rounds: each round takes every sample once, and two takings of one sample are at least `distance` apart.
+//! Unlike with draws, readers decide in which order samples are taken, and the buffer may change at any time.
+//! The next deals are drawn ahead, so that they can be prefetched.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::counter_rng::{CounterRng, Purpose};
 use super::members::SampleId;
 
-/// Samples that are drawn ahead of their deals.
+/// How many samples are drawn ahead of their deals.
 pub const AHEAD: usize = 32;
 
-/// What comes back is dealt again after so many others at most, but for what chance decides.
+/// A sample that is given back has at most this many samples before it in the queue.
 const SOON: usize = 4;
 
-/// A sample, and the taking before which it may not be taken again.
+/// A sample, and the number of the taking before which it may not be taken again.
 type Resting = (SampleId, u64);
 
 /// A sample that was dealt to a reader.
@@ -25,42 +25,42 @@ type Resting = (SampleId, u64);
 pub struct Deal {
     pub sample: SampleId,
     number: u64,
-    /// The taking before which it could not be taken again if it were taken next.
+    /// The taking before which the sample may not be taken again, if it is taken next.
     from: u64,
 }
 
-/// A sample in the hands of readers.
+/// A sample with open deals: neither taken nor given back.
 struct Hand {
-    /// To whom it was dealt, the latest last; not empty.
+    /// The open deals, the latest last. Not empty.
     deals: Vec<Deal>,
-    /// None of them has taken it since it was dealt first.
+    /// Whether the sample was dealt and no reader has taken it since.
     waits: bool,
-    /// The round in which it began to wait.
+    /// The round in which that wait began.
     round: u64,
 }
 
-/// Samples to be taken one after the other.
+/// A supply of samples, to be taken one after the other.
 ///
-/// The same seed, samples and calls in the same order give the same samples. A call takes O(log n),
-/// but for [`renew`](Supply::renew), and for the taking of what had been given back or taken before.
+/// The same seed, samples and sequence of calls give the same samples. A call takes O(log n). Exceptions are
+/// [`renew`](Supply::renew), and taking a sample that was given back or taken before.
 pub struct Supply {
     distance: usize,
     rng: CounterRng,
-    /// Those that there are, each with the number of its latest deal; 0: of none.
+    /// All samples, each with the number of its latest deal. 0: it has none.
     all: HashMap<SampleId, u64>,
-    /// Samples of this round that are dealt next, the first one first.
+    /// Samples of this round that are dealt next, in this order.
     next: VecDeque<SampleId>,
-    /// Further ones that may be dealt.
+    /// Further samples of this round that may be dealt.
     open: Vec<SampleId>,
-    /// Samples of this round that are still too close to their last taking, the longest ago first.
+    /// Samples of this round that are too close to their last taking. The longest ago comes first.
     rest: VecDeque<Resting>,
     /// Samples that this round has taken, in this order.
     taken: VecDeque<Resting>,
-    /// Samples that are dealt; those that wait to be taken are in none of the lists above.
+    /// Samples with open deals. If such a sample waits to be taken, it is in none of the lists above.
     dealt: HashMap<SampleId, Hand>,
-    /// The latest deals of those, by their numbers.
+    /// The latest deals of the samples that wait, by number.
     waiting: BTreeMap<u64, Deal>,
-    /// Samples that a round ended without: the next one takes them twice.
+    /// Samples that a round ended without. The next round takes them twice.
     owed: HashSet<SampleId>,
     round: u64,
     takings: u64,
@@ -68,10 +68,12 @@ pub struct Supply {
 }
 
 impl Supply {
-    /// A supply without samples; `number` tells those of one seed apart. No sample is taken twice
-    /// within any `distance` takings that follow each other, as long as those that are dealt and not
-    /// taken leave others; with fewer samples than that, it comes again after all others but one:
-    /// were there no choice at all, what is always given back would never be taken.
+    /// A supply without samples. `number` distinguishes supplies of one seed.
+    ///
+    /// No sample is taken twice within `distance` consecutive takings, if samples other than the dealt ones
+    /// are left. With fewer samples than `distance`, a sample comes again after all others except one.
+    /// Without that exception the order would be fixed, and a sample that is always given back would never be
+    /// taken.
     pub fn new(seed: u64, number: u64, distance: usize) -> Supply {
         let rng = CounterRng::new(seed, Purpose::Supply, number);
         let (all, next, open, rest, taken, dealt) = Default::default();
@@ -93,8 +95,8 @@ impl Supply {
         }
     }
 
-    /// Has these samples from now on. One that is new has its place in this round like the others:
-    /// it is taken in it as likely as the round has samples left.
+    /// Replaces the set of samples. A new sample gets a place in this round: it is still taken in it with a
+    /// probability equal to the share of the round that is left.
     pub fn renew(&mut self, samples: impl IntoIterator<Item = SampleId>) {
         let mut samples: Vec<SampleId> = samples.into_iter().collect();
         samples.sort_unstable();
@@ -126,23 +128,22 @@ impl Supply {
         self.all.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The taking before which what is taken next may not be taken again.
+    /// The taking before which the sample that is taken next may not be taken again.
     fn rests_until(&self) -> u64 {
         self.takings + self.distance.min(self.all.len().saturating_sub(1)).max(1) as u64
     }
 
-    /// Lets those in that have rested.
+    /// Makes the samples that have rested available.
     fn admit(&mut self) {
         let rested = self.rest.iter().take_while(|(_, from)| *from <= self.takings).count();
         self.open.extend(self.rest.drain(..rested).map(|(sample, _)| sample));
     }
 
-    /// Draws ahead, among those that have rested.
+    /// Draws the next deals from the samples that have rested.
     fn draw_ahead(&mut self) {
         self.admit();
         while self.next.len() < AHEAD && !self.open.is_empty() {
@@ -150,16 +151,16 @@ impl Supply {
         }
     }
 
-    /// What is taken next, as far as that is decided, the soonest first: what is in the hands of
-    /// readers, what is dealt next, and what may be when it has rested. At the end of a round that is
-    /// less than [`AHEAD`].
+    /// The samples that are taken next, as far as that is decided, the soonest first: dealt samples that
+    /// wait, the next deals, and samples that still rest. At the end of a round these may be fewer than
+    /// [`AHEAD`].
     pub fn upcoming(&self) -> impl Iterator<Item = SampleId> {
         let waiting = self.waiting.values().map(|deal| deal.sample);
         let rest = self.rest.iter().map(|(sample, _)| *sample);
         waiting.chain(self.next.iter().copied()).chain(rest).take(AHEAD)
     }
 
-    /// Begins the next round; what this one still had to take is owed.
+    /// Begins the next round. The samples that this round did not take are owed.
     fn begin_round(&mut self) {
         self.round += 1;
         self.owed.extend(self.rest.iter().map(|(sample, _)| *sample));
@@ -167,13 +168,13 @@ impl Supply {
         self.rest.make_contiguous().sort_by_key(|(_, from)| *from);
     }
 
-    /// The sample whose last taking is the longest ago, where what is dealt counts as taken then:
-    /// whoever looked a name up that long ago is the least likely to open what it found.
+    /// The sample whose last taking is the longest ago. A dealt sample counts as taken at its deal: the
+    /// reader that looked a name up the longest ago is the least likely to open what it found.
     fn longest_ago(&mut self) -> Option<SampleId> {
         let rests = self.rest.front().map(|(_, from)| *from);
         let waits = self.waiting.first_key_value().map(|(_, deal)| deal.from);
         match (rests, waits) {
-            // What was taken next was dealt before.
+            // If both are equal, the deal came before the taking.
             (Some(rests), waits) if waits.is_none_or(|waits| rests < waits) => {
                 self.rest.pop_front().map(|(sample, _)| sample)
             }
@@ -181,14 +182,14 @@ impl Supply {
         }
     }
 
-    /// Deals a sample; none where there are none.
+    /// Deals a sample. `None` if the supply has none.
     pub fn deal(&mut self) -> Option<Deal> {
         self.draw_ahead();
         if self.next.is_empty() && !self.taken.is_empty() {
             self.begin_round();
             self.draw_ahead();
         }
-        // One of two: the first of what a name is looked up for twice always comes back.
+        // One of the first two, by chance: if a name is looked up twice, its first deal always comes back.
         let either = self.rng.index(self.next.len().min(2));
         let sample = self.next.remove(either).or_else(|| self.longest_ago())?;
         self.deals += 1;
@@ -204,8 +205,7 @@ impl Supply {
         Some(deal)
     }
 
-    /// Whom a sample was dealt to lets go of it. Says in which round it began to wait, if it did so and
-    /// does no more.
+    /// Ends a deal. Returns the round in which the sample began to wait, if it waited and does no more.
     fn let_go(&mut self, deal: Deal, taken: bool) -> Option<u64> {
         let hand = self.dealt.get_mut(&deal.sample)?;
         let at = hand.deals.iter().rposition(|of| *of == deal)?;
@@ -221,7 +221,7 @@ impl Supply {
             self.waiting.remove(&latest);
         }
         match before {
-            // It waits for the others still.
+            // It still waits for the readers of other deals.
             Some(before) if waited && !taken => {
                 self.waiting.insert(before.number, before);
                 None
@@ -230,12 +230,12 @@ impl Supply {
         }
     }
 
-    /// Whether the sample of a deal has been dealt to somebody else since.
+    /// Whether the sample of a deal was dealt to another reader since.
     pub fn was_dealt_again(&self, deal: Deal) -> bool {
         self.all.get(&deal.sample).is_some_and(|latest| *latest != deal.number)
     }
 
-    /// A sample that was dealt is taken.
+    /// The reader of a deal takes the sample.
     pub fn take(&mut self, deal: Deal) {
         let sample = deal.sample;
         let resting = (sample, self.rests_until());
@@ -246,7 +246,7 @@ impl Supply {
         }
         let mut again = waited.is_some_and(|round| round < self.round);
         if waited.is_none() {
-            // It had been given back, or this is not the first one to take it.
+            // It had been given back, or another reader took it first.
             let other = |(other, _): &Resting| *other != sample;
             let resting = self.rest.len();
             self.rest.retain(other);
@@ -262,13 +262,13 @@ impl Supply {
         }
     }
 
-    /// A sample that was dealt will not be taken.
+    /// The reader of a deal will not take the sample.
     pub fn give_back(&mut self, deal: Deal) {
         if let Some(round) = self.let_go(deal, false) {
             if round < self.round {
                 self.owed.insert(deal.sample);
             }
-            // Soon, for it may have been fetched, but not always where it was.
+            // Soon, because it may have been fetched, but not always at the same place.
             let place = self.rng.index(self.next.len().min(SOON) + 1);
             self.next.insert(place, deal.sample);
         }

@@ -1,4 +1,4 @@
-//! Who is shown when: rounds, distances and chances, whatever readers and the buffer do.
+//! Which sample is shown when: rounds, distances and probabilities, whatever readers and the buffer do.
 
 use super::super::tests::chi_square::uniform;
 use super::*;
@@ -28,8 +28,8 @@ fn each_round_takes_every_sample_once() {
     assert_eq!(supply(0, 3).deal(), None);
 }
 
-/// What is taken is what was drawn ahead for it, also where names are looked up twice, but for the
-/// first of a round.
+/// Every taking was drawn ahead, even if names are looked up twice. The first takings of a round are
+/// exceptions.
 #[test]
 fn what_comes_next_is_known_ahead() {
     for (n, distance) in [(200, 20), (40, 40)] {
@@ -47,7 +47,7 @@ fn what_comes_next_is_known_ahead() {
     }
 }
 
-/// Readers that look names up and never open what they find, or much later.
+/// Readers look names up and open what they find much later, or never.
 #[test]
 fn nothing_repeats_within_the_distance_whatever_readers_do() {
     for (n, distance, hands) in [(137, 64, 16), (40, 20, 8), (20, 12, 7), (9, 4, 4)] {
@@ -73,8 +73,8 @@ fn nothing_repeats_within_the_distance_whatever_readers_do() {
     }
 }
 
-/// Each is taken as often as the others although many are dealt and come back, and the first
-/// taking of a supply is any of them.
+/// All samples are taken equally often, although many are dealt and given back. The first taking of a supply
+/// is uniform.
 #[test]
 fn no_sample_is_favoured() {
     let mut counts = vec![0; 30];
@@ -87,7 +87,7 @@ fn no_sample_is_favoured() {
         }
     }
     let (most, least) = (*counts.iter().max().unwrap(), *counts.iter().min().unwrap());
-    // A sample may be owed more than once, and be given it once.
+    // A sample may be owed several times, but gets only one extra taking.
     assert!(most - least <= 20, "{counts:?}");
     let mut first = vec![0; 10];
     for number in 0..5000 {
@@ -114,7 +114,7 @@ fn a_buffer_that_changes_is_followed() {
     assert_eq!((seen.len(), supply.len()), (15, 15));
     supply.renew([]);
     assert_eq!((supply.deal(), supply.is_empty()), (None, true));
-    // All are dealt: there is one for everybody nonetheless.
+    // All samples are dealt, but every reader gets one.
     supply.renew([SampleId(1)]);
     let dealt = [supply.deal().unwrap(), supply.deal().unwrap()];
     assert_eq!(dealt.map(|deal| deal.sample.0), [1, 1]);
@@ -123,12 +123,12 @@ fn a_buffer_that_changes_is_followed() {
     assert_eq!(take(&mut supply), 1);
 }
 
-/// Names that readers look up. As with the kernel, what was found behind a name and not taken
-/// stays dealt until that is looked up again; then it is looked up twice.
+/// Names that readers look up. As with the kernel, a sample that was found behind a name and not taken stays
+/// dealt until the name is looked up again. Then the name is looked up twice.
 struct Names {
     supply: Supply,
     found: Vec<Option<Deal>>,
-    /// What was found first is given back after the second look.
+    /// Whether the first deal is given back only after the second look.
     late: bool,
 }
 
@@ -154,13 +154,13 @@ impl Names {
         self.found[name].unwrap()
     }
 
-    /// Gives back what is behind names.
+    /// Gives back the samples behind names.
     fn give_up(&mut self) {
         let found = self.found.iter_mut().filter_map(Option::take);
         found.for_each(|deal| self.supply.give_back(deal));
     }
 
-    /// What was opened stays behind the name as well.
+    /// A sample that is opened stays behind the name, too.
     fn open(&mut self, name: usize) -> u32 {
         let found = self.look(name);
         self.supply.take(found);
@@ -168,8 +168,8 @@ impl Names {
     }
 }
 
-/// Opens few names many times; each sample must be found as often as the others, and come again
-/// after nearly all of them.
+/// Opens few names many times. Each sample must be found equally often, and repeat only after nearly all
+/// others.
 #[track_caller]
 fn open_few(mut names: Names, held: std::ops::Range<u32>) {
     let n = held.len();
@@ -178,7 +178,7 @@ fn open_few(mut names: Names, held: std::ops::Range<u32>) {
         let sample = names.open(turn % 8);
         *counts.entry(sample).or_default() += 1;
         let gap = last.insert(sample, turn).map_or(usize::MAX, |before| turn - before);
-        // One is in the hands of the reader besides.
+        // The reader has one more sample.
         assert!(gap >= n - 2, "{sample} of {n} after {gap}");
     }
     let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
@@ -186,8 +186,8 @@ fn open_few(mut names: Names, held: std::ops::Range<u32>) {
     assert!(counts.len() == n && most - least <= 5, "{counts:?}");
 }
 
-/// More names than samples, all of them looked at, and few of them opened from then on: all that
-/// can be found are, and at last what was never opened is given back.
+/// More names than samples. All names are looked up, then few of them are opened: all samples that can be
+/// found are found. At last the samples that were never opened are given back.
 #[test]
 fn what_is_looked_at_and_never_opened_is_drawn_like_the_rest() {
     for (n, late) in [(50, false), (50, true), (30, false), (30, true), (63, true)] {
@@ -200,7 +200,7 @@ fn what_is_looked_at_and_never_opened_is_drawn_like_the_rest() {
     }
 }
 
-/// Half of what was dealt and not taken is replaced by other samples.
+/// Half of the samples that were dealt and not taken are replaced by other samples.
 #[test]
 fn what_is_held_no_more_is_not_dealt() {
     for late in [false, true] {
@@ -213,7 +213,7 @@ fn what_is_held_no_more_is_not_dealt() {
     }
 }
 
-/// Who had been given up on comes nonetheless, or two take the same.
+/// A sample is taken after it was given back, or two readers take the same sample.
 #[test]
 fn a_taking_counts_whoever_comes() {
     let mut supply = supply(10, 10);
@@ -234,7 +234,7 @@ fn a_taking_counts_whoever_comes() {
     assert_eq!(others, HashSet::from([dealt[0].sample.0, dealt[1].sample.0]));
 }
 
-/// Newcomers have their chance in the round that they come in.
+/// New samples have their chance in the round in which they come.
 #[test]
 fn newcomers_are_taken_in_proportion_to_what_is_left_of_the_round() {
     let mut counts = [0; 2];

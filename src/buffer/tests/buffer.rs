@@ -1,4 +1,4 @@
-//! What holds for every policy.
+//! Tests of what holds for every policy.
 
 use proptest::prelude::*;
 
@@ -44,8 +44,8 @@ fn apply(buffer: &mut Buffer, step: &Step) -> Option<Offered> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-    /// The buffer never holds more than it may, says who came and who went, and goes on from what
-    /// was written down at any moment as if nothing had been.
+    /// The buffer never exceeds its capacity and reports which samples came and went. Serialized at any
+    /// moment, it continues as if it had not been.
     #[test]
     fn a_buffer_says_what_it_does_and_can_be_written_down(
         policy in prop::sample::select(&Policy::ALL[..]),
@@ -120,8 +120,8 @@ fn what_is_larger_than_the_buffer_is_passed_over_and_nobody_goes_for_it() {
     }
 }
 
-/// With less room a buffer is as if it had never had more, where the policy is not of the past; with
-/// more it goes on with what it has.
+/// After shrinking, a buffer is as if it had never had more room, unless its policy depends on the past.
+/// After growing, it continues with what it has.
 #[test]
 fn a_buffer_of_another_size_knows_what_it_knew() {
     for policy in Policy::ALL {
@@ -169,7 +169,7 @@ fn seeds_are_apart_and_each_is_the_same_again() {
         let of = |seed| offer_all(policy, Capacity::Samples(20), seed, &[1; 400]);
         let kept = |buffer: Buffer| buffer.members().map(|m| m.sample).collect::<Vec<_>>();
         assert_eq!(of(1), of(1), "{policy:?}");
-        // GDumb keeps the first of a single class, whatever the seed.
+        // GDumb keeps the first samples of a single class, whatever the seed.
         assert!(policy == Policy::Gdumb || kept(of(1)) != kept(of(2)), "{policy:?}");
     }
 }
@@ -185,7 +185,7 @@ fn what_is_no_buffer_is_refused() {
     }
 }
 
-/// An offer costs about the same in a large buffer as in a small one: nothing is looked through.
+/// The cost of an offer hardly depends on the size of the buffer: no offer scans it.
 #[test]
 fn a_large_buffer_takes_many_offers() {
     for policy in Policy::ALL {
@@ -197,7 +197,8 @@ fn a_large_buffer_takes_many_offers() {
     }
 }
 
-/// With room in bytes a large newcomer may need that of several: they all go for it, or none does.
+/// With a capacity in bytes, a large newcomer may need the room of several samples. Either all of them go for
+/// it, or none.
 #[test]
 fn nobody_goes_for_a_sample_that_does_not_come() {
     let (mut refused, mut kept) = (0, 0);

@@ -1,10 +1,10 @@
-//! Pearson's chi-square test, with the p-value printed.
+//! Pearson's chi-square test, which prints its p-value.
 
-/// Below this the tests fail: with fixed seeds a fair generator was not just unlucky.
+/// Tests fail below this. Seeds are fixed, so a failure is not bad luck.
 const P_MIN: f64 = 1e-3;
 
-/// The probability that a chi-square of so many degrees of freedom is at least this large, by the
-/// approximation of Wilson and Hilferty (1931): the cube root is nearly normal.
+/// The probability that a chi-square with `degrees` degrees of freedom is at least this large, by the
+/// approximation of Wilson and Hilferty (1931): its cube root is nearly normal.
 fn p_value(chi_square: f64, degrees: f64) -> f64 {
     let spread = 2.0 / (9.0 * degrees);
     let z = ((chi_square / degrees).cbrt() - (1.0 - spread)) / spread.sqrt();
@@ -22,7 +22,7 @@ fn judge(what: &str, chi_square: f64, degrees: usize) {
     assert!(p > P_MIN, "{what}: p = {p:.6}");
 }
 
-/// Counts that should be alike.
+/// For counts that should be equal.
 pub(in super::super) fn uniform(what: &str, counts: &[u64]) {
     let all: u64 = counts.iter().sum();
     let expected = all as f64 / counts.len() as f64;
@@ -30,7 +30,7 @@ pub(in super::super) fn uniform(what: &str, counts: &[u64]) {
     judge(what, squares.sum(), counts.len() - 1);
 }
 
-/// Counts that should be in these proportions.
+/// For counts that should be in these proportions.
 pub(in super::super) fn proportional(what: &str, counts: &[u64], weights: &[f64]) {
     let (all, sum) = (counts.iter().sum::<u64>() as f64, weights.iter().sum::<f64>());
     let of = |(count, weight): (&u64, &f64)| {
@@ -40,8 +40,8 @@ pub(in super::super) fn proportional(what: &str, counts: &[u64], weights: &[f64]
     judge(what, counts.iter().zip(weights).map(of).sum(), counts.len() - 1);
 }
 
-/// Two counts of as many trials that should come from one distribution. Cells that neither has are
-/// left out.
+/// For two lists of counts from equally many trials that should have the same distribution. Cells that are
+/// empty in both are ignored.
 pub(in super::super) fn alike(what: &str, one: &[u64], other: &[u64]) {
     let cells: Vec<(f64, f64)> = one
         .iter()

@@ -1,4 +1,4 @@
-//! What the tests of policies, draws and sleep sets have in common.
+//! What the tests of policies, draws and sleep sets share.
 
 mod buffer;
 pub(super) mod chi_square;
@@ -16,22 +16,21 @@ pub(super) fn candidate(class: u32, bytes: u64) -> Candidate {
     Candidate { class: ClassId(class), task: class, bytes }
 }
 
-/// Offers so many samples of each class, one class after the other.
+/// Offers `count` samples of each class, one class after the other.
 pub(super) fn fill(buffer: &mut Buffer, classes: &[(u32, u32)]) {
     for (class, count) in classes {
         (0..*count).for_each(|_| drop(buffer.offer(candidate(*class, 1))));
     }
 }
 
-/// Offers samples of one class and these sizes.
+/// Offers samples of one class with these sizes.
 pub(super) fn offer_all(policy: Policy, capacity: Capacity, seed: u64, sizes: &[u64]) -> Buffer {
     let mut buffer = buffer_of(policy, capacity, seed);
     sizes.iter().for_each(|bytes| drop(buffer.offer(candidate(0, *bytes))));
     buffer
 }
 
-/// The shares that tasks have of a buffer, each of `length` samples of one class, in the mean over
-/// seeds.
+/// The share of each task in a buffer, averaged over seeds. Each task has `length` samples of one class.
 pub(super) fn shares_of_tasks(
     policy: Policy,
     tasks: u32,

@@ -1,8 +1,8 @@
-//! Policies compared with plain implementations of what their papers say.
+//! Compares policies with plain implementations of their papers.
 //!
-//! Goal: the same distribution. Method: one stream is offered under many seeds; each time one of
-//! the samples kept is picked by chance and counted by its place in the stream, so that the counts
-//! are independent and a chi-square test is exact. The reference's generator is another one.
+//! Goal: the same distribution. Method: one stream is offered under many seeds. Each time, one of the kept
+//! samples is picked at random and counted by its place in the stream. So the counts are independent and a
+//! chi-square test is exact. The reference uses another random generator.
 
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
@@ -20,18 +20,17 @@ pub(in super::super) struct Item {
     pub(in super::super) class: u32,
 }
 
-/// The samples in the order in which they are offered.
 pub(in super::super) struct Stream(Vec<Item>);
 
 impl Stream {
-    /// Tasks one after the other, each of so many samples of one class.
+    /// Tasks in sequence, each with this number of samples of one class.
     pub(in super::super) fn of_tasks(tasks: &[(u32, usize)]) -> Stream {
         let classes = tasks.iter().flat_map(|(class, count)| std::iter::repeat_n(*class, *count));
         Stream(classes.zip(0..).map(|(class, place)| Item { place, class }).collect())
     }
 }
 
-/// The reference's chance.
+/// The reference's random numbers.
 pub(in super::super) struct Random(ChaCha12Rng);
 
 impl Random {
@@ -44,7 +43,7 @@ impl Random {
     }
 }
 
-/// Where a random sample of the largest class stands; of several the first class is the largest.
+/// The position of a random sample of the largest class. Of equal classes, the first is the largest.
 pub(in super::super) fn random_largest(kept: &[Item], random: &mut Random) -> usize {
     let count = |class: u32| kept.iter().filter(|item| item.class == class).count();
     let classes = kept.iter().map(|item| item.class);
@@ -53,7 +52,7 @@ pub(in super::super) fn random_largest(kept: &[Item], random: &mut Random) -> us
     own[random.index(own.len())]
 }
 
-/// Compares what a policy keeps of a stream with what a reference keeps.
+/// Compares the samples that a policy keeps of a stream with those that a reference keeps.
 pub(in super::super) fn compare(
     policy: Policy,
     stream: &Stream,

@@ -1,9 +1,8 @@
-//! Policies that go by what the trainer says, compared with what their papers say, step by step.
+//! Compares policies by scores with plain implementations of their papers, step by step.
 //!
-//! Goal: the same samples are held. Method: a long log of offers, scores, features and replays from a
-//! fixed seed goes to a buffer and to a list of samples, in which every number is found by looking at
-//! all of them. All that is held is told of before each offer, each sample in another way, so that
-//! chance decides nothing.
+//! Goal: the same samples are held. Method: a long log of offers, scores, features and replays from a fixed
+//! seed goes to a buffer and to a list of samples. In the list, every answer is found by a scan. Before each
+//! offer, every held sample gets a distinct score, so that no decision is random.
 
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
@@ -15,17 +14,17 @@ const CAPACITY: usize = 24;
 const OFFERS: u32 = 400;
 const DIMENSION: usize = 6;
 
-/// What is known of a sample that is held.
+/// What is known of a held sample.
 #[derive(Clone)]
 struct Known {
     sample: u32,
     class: u32,
-    /// By how much it can be spared: the larger, the sooner it goes. None: nothing was said of it.
+    /// How well it can be spared: the largest goes first. `None`: it has no score.
     spared: Option<f64>,
     feature: Vec<f64>,
 }
 
-/// A buffer as the papers have it.
+/// A buffer as in the papers.
 struct Naive(Vec<Known>);
 
 impl Naive {
@@ -33,8 +32,8 @@ impl Naive {
         self.0.iter().filter(|known| known.class == class).count()
     }
 
-    /// Room is made by the class that is the largest with the newcomer, of several the first that was
-    /// so before: the sample goes that can be spared most. What nothing was said of stays.
+    /// The class that is the largest with the newcomer makes room. Of equal classes, it is the first that was
+    /// the largest before. The sample that can be spared best is given up. Samples without a score stay.
     fn offer(&mut self, sample: u32, class: u32) {
         let most = (0..CLASSES).map(|class| self.count(class)).max().unwrap();
         let largest = (0..CLASSES).find(|class| self.count(*class) == most).unwrap();
@@ -68,8 +67,8 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
 }
 
-/// By algorithm 4 of iCaRL: the place at which each is taken, where each step takes the one that brings
-/// the mean of all taken nearest to the mean of the class.
+/// Algorithm 4 of iCaRL: the place at which each sample is taken. Each step takes the sample that brings the
+/// mean of all taken nearest to the mean of the class.
 fn herding(units: &[Vec<f64>]) -> Vec<f64> {
     let goal = mean(units);
     let mut taken: Vec<usize> = Vec::new();
@@ -85,14 +84,14 @@ fn herding(units: &[Vec<f64>]) -> Vec<f64> {
     (0..units.len()).map(|at| taken.iter().position(|of| *of == at).unwrap() as f64).collect()
 }
 
-/// The distance of each direction from that of the mean of all (SIESTA): of unit vectors the farther
-/// one has the larger angle.
+/// The distance of each direction from the direction of the mean (SIESTA). Of unit vectors, the farther has
+/// the larger angle.
 fn prototypical(units: &[Vec<f64>]) -> Vec<f64> {
     let prototype = unit(&mean(units));
     units.iter().map(|unit| distance(unit, &prototype)).collect()
 }
 
-/// Tells both of all that is held, each sample in another way.
+/// Gives both buffers a distinct score for each held sample.
 fn tell(policy: Policy, buffer: &mut Buffer, naive: &mut Naive, random: &mut ChaCha12Rng) {
     match policy {
         Policy::Herding | Policy::Prototypical => {
@@ -118,7 +117,7 @@ fn tell(policy: Policy, buffer: &mut Buffer, naive: &mut Naive, random: &mut Cha
             }
         }
         Policy::MinReplay => {
-            // The newcomer is shown as often as no other was.
+            // The newcomer gets a number of replays that no other sample has.
             let mut known: Vec<f64> = naive.0.iter().filter_map(|known| known.spared).collect();
             for of in naive.0.iter_mut().filter(|known| known.spared.is_none()) {
                 let free = |times: &u32| !known.contains(&f64::from(*times));
@@ -129,7 +128,7 @@ fn tell(policy: Policy, buffer: &mut Buffer, naive: &mut Naive, random: &mut Cha
             }
         }
         _ => {
-            // Some of what was said before is said anew.
+            // Some known scores change.
             for known in &mut naive.0 {
                 if known.spared.is_none() || random.random_range(0..4) == 0 {
                     let score: f32 = random.random_range(-9.0..9.0);
@@ -157,7 +156,7 @@ fn the_same_is_held_as_by_the_papers() {
             let mut buffer = buffer_of(policy, Capacity::Samples(CAPACITY as u64), seed);
             let mut naive = Naive(Vec::new());
             for sample in 0..OFFERS {
-                // Classes come and go, as tasks have them.
+                // Classes come and go, as with tasks.
                 let class = (sample / 50 + random.random_range(0..2)) % CLASSES;
                 assert_eq!(buffer.offer(candidate(class, 1)).unwrap().sample, SampleId(sample));
                 naive.offer(sample, class);

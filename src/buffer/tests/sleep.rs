@@ -1,4 +1,4 @@
-//! Sleep sets against the probabilities that define them.
+//! Compares sleep sets with the probabilities that define them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +10,7 @@ fn member(sample: u32, class: u32, score: Option<f32>) -> Member {
     Member { sample, class, task: 0, bytes: 1, score, replays: sample.0 % 5 }
 }
 
-/// Classes of 3, 9 and 28 samples, with scores 0.5, 1.0, ... in a row.
+/// Classes of 3, 9 and 28 samples, with scores 0.5, 1.0, ... in sequence.
 fn members() -> Vec<Member> {
     let class = |sample| {
         if sample < 3 {
@@ -29,7 +29,7 @@ fn choose(members: &[Member], chooser: Chooser, budget: u64, batch: u64, seed: u
     sleep_set(members, &set).iter().map(|sample| sample.0).collect()
 }
 
-/// Sets of one sample: the probabilities of a first draw are the weights.
+/// Sets of one sample: the probabilities of a first draw are proportional to the weights.
 #[test]
 fn the_first_draw_is_in_proportion_to_the_weights() {
     let members = members();
@@ -48,7 +48,7 @@ fn the_first_draw_is_in_proportion_to_the_weights() {
     }
 }
 
-/// The second draw of a batch, given the first: in proportion among those that are left.
+/// The second draw of a batch, given the first: in proportion to the weights that are left.
 #[test]
 fn the_next_draw_of_a_batch_is_from_what_is_left() {
     let members: Vec<Member> = (0..4).map(|n| member(n, 0, Some(n as f32))).collect();
@@ -102,7 +102,7 @@ fn interference_and_herding_go_by_place() {
     assert_eq!(choose(&unknown, Chooser::Mir, 1, 0, 1), [2]);
 }
 
-/// Batch after batch goes through the order; when all were there it begins anew.
+/// Batches follow the order one after the other. After the last sample the order begins again.
 #[test]
 fn what_goes_by_place_is_not_chosen_again_before_all_others() {
     let members = members();
@@ -130,7 +130,7 @@ const EVERY: [Chooser; 8] = [
     Chooser::Herding,
 ];
 
-/// All of each batch are different, and a batch that is larger than all has everything equally often.
+/// All samples of a batch are different. A batch larger than the buffer has all samples equally often.
 fn check_batches(members: &[Member], budget: u64, batches: &[u64]) {
     for (chooser, batch) in EVERY.iter().flat_map(|of| batches.iter().map(move |batch| (of, batch)))
     {
@@ -160,7 +160,7 @@ fn nothing_comes_twice_in_a_batch_as_long_as_there_are_others() {
     }
 }
 
-/// A class that was drawn as a whole waits for the next batch; the others take its turns.
+/// A class whose samples were all drawn waits for the next batch. The other classes take its turns.
 #[test]
 fn small_classes_leave_the_turn_of_a_batch() {
     let members = members();
@@ -181,8 +181,8 @@ fn a_set_is_the_same_again() {
     assert_ne!(set(4), set(5));
 }
 
-/// A night of SIESTA: 2,502 batches of 512 from as many samples as ImageNet has codes, of classes of
-/// one size or of all sizes up to half of it.
+/// A night of SIESTA: 2,502 batches of 512, from as many samples as ImageNet has codes. Classes have one
+/// size, or sizes up to half of all.
 #[test]
 fn a_night_is_chosen_at_once() {
     let even = |n: u32| n % 1000;

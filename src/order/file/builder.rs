@@ -1,4 +1,4 @@
-//! Collects the samples of an order file into epochs and holds them to what the file promises.
+//! Collects the samples of an order file into epochs and checks them against the file's directives.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 use crate::order::sample::IdSet;
 
-/// Where in an order file something stands, counted from 1.
+/// A line or entry of an order file, counted from 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Line(u64),
@@ -32,23 +32,22 @@ impl fmt::Display for Place {
 
 /// The epochs read so far.
 ///
-/// The samples of an epoch are gathered as they stand in the file. Only when it ends are they
-/// looked up and held against each other, in loops over the whole epoch: one by one, 10^7 random
-/// accesses to memory would take longer than everything else. What stays is 4 bytes a sample, and
-/// no more than 8 are held while it is read.
+/// The samples of an epoch are collected in the order of the file. When the epoch ends, loops over the whole
+/// epoch turn them into ids and look for duplicates. Done one by one, 10^7 random accesses to memory would
+/// take longer than everything else. A finished epoch takes 4 bytes a sample, and at most 8 while it is read.
 pub(super) struct Builder<'p> {
     epochs: Vec<Arc<[u32]>>,
     current: Vec<u32>,
-    /// What the samples are places of; without it they are sample ids.
+    /// The index order that the samples are positions of. `None`: the samples are sample ids.
     index: Option<&'p [FileId]>,
-    /// The samples of an epoch, when none may stand twice.
+    /// Finds duplicates in an epoch. `None`: duplicates are allowed.
     seen: Option<IdSet>,
     count: Option<u64>,
-    /// The number of the current epoch, if a line has given one.
+    /// The number of the current epoch, if a line gave one.
     label: Option<u64>,
-    /// Samples of the epochs before the current one.
+    /// Number of samples in the epochs before the current one.
     before: u64,
-    /// Where the sample stands that so many others stand before.
+    /// Gives the place of a sample from the number of samples before it in the file.
     locate: &'p dyn Fn(u64) -> Place,
 }
 
@@ -67,13 +66,13 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// The samples that are pushed are places of this index, and below its length.
+    /// The samples that are pushed are positions in this index order, below its length.
     pub(super) fn with_index(mut self, index: Option<&'p [FileId]>) -> Self {
         self.index = index;
         self
     }
 
-    /// Every epoch has to have `count` samples, if it is given.
+    /// Requires `count` samples in every epoch, if it is given.
     pub(super) fn with_count(mut self, count: Option<u64>) -> Self {
         self.count = count;
         self
@@ -83,14 +82,14 @@ impl<'p> Builder<'p> {
         !(self.current.is_empty() && self.epochs.is_empty())
     }
 
-    /// From here on no sample may stand twice in an epoch.
+    /// Forbids duplicates in an epoch.
     pub(super) fn require_unique(&mut self, place: Place) -> Result<()> {
         self.check_early(place)?;
         self.seen = Some(IdSet::default());
         Ok(())
     }
 
-    /// Every epoch has to have `count` samples.
+    /// Requires `count` samples in every epoch.
     pub(super) fn require_count(&mut self, count: u64, place: Place) -> Result<()> {
         self.check_early(place)?;
         match self.count.replace(count) {
@@ -108,12 +107,11 @@ impl<'p> Builder<'p> {
         Ok(())
     }
 
-    /// Adds a sample to the current epoch.
     pub(super) fn push(&mut self, sample: u32) {
         self.current.push(sample);
     }
 
-    /// Ends the current epoch, if there is one, and begins the one numbered `label`.
+    /// Ends the current epoch, if there is one, and begins the epoch with the number `label`.
     pub(super) fn begin_epoch(&mut self, label: u64, place: Place) -> Result<()> {
         if self.has_samples() || self.label.is_some() {
             self.end_epoch(place)?;
@@ -126,7 +124,7 @@ impl<'p> Builder<'p> {
         Ok(())
     }
 
-    /// Ends the last epoch, at the file's last line or entry.
+    /// Ends the last epoch. `place` is the file's last line or entry.
     pub(super) fn finish(mut self, place: Place) -> Result<Vec<Arc<[u32]>>> {
         self.end_epoch(place)?;
         Ok(self.epochs)

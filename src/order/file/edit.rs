@@ -1,7 +1,7 @@
-//! Order files put together and taken apart, line by line.
+//! Edits of order files, line by line: cut, concatenate, interleave.
 //!
-//! Nothing is looked up: a line names the same sample in whichever file it stands. Lines are handed
-//! on as they are in the text, so that an edit holds no more than that.
+//! An edit looks nothing up, because a line names the same sample in every order file. It emits lines as they
+//! stand in the text, so it needs no memory beyond the text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -12,10 +12,10 @@ use super::builder::Place;
 use super::text::{Line, Shape, decimal};
 use crate::error::{Error, ErrorKind, Result};
 
-/// An order file as text; one in binary becomes a text of numbers.
+/// The text form of an order file. A binary file becomes a text of numbers.
 ///
 /// # Errors
-/// Where the length of a binary one is no multiple of an entry's.
+/// When the length of a binary file is no multiple of 4 bytes.
 pub fn as_text(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
     if !bytes[..bytes.len().min(PROBE_BYTES)].contains(&0) {
         return Ok(Cow::Borrowed(bytes));
@@ -44,14 +44,14 @@ struct Epoch<'t> {
     samples: u64,
 }
 
-/// Which of an epoch's samples are a rank's: `batch` of every `world * batch`.
+/// Which samples of an epoch belong to a rank: `batch` of every `world * batch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The rank, from 0.
     pub rank: u64,
     /// Number of ranks, 1 or more.
     pub world: u64,
-    /// How many samples in a row are a rank's, 1 or more.
+    /// How many consecutive samples belong to one rank, 1 or more.
     pub batch: u64,
 }
 
@@ -67,8 +67,8 @@ impl<'t> Written<'t> {
     /// Finds the epochs of a text.
     ///
     /// # Errors
-    /// With the line: epochs that do not count up by one, an epoch without a sample, a directive
-    /// after the first sample.
+    /// When epoch numbers do not count up by one, an epoch has no sample, or a directive stands after the
+    /// first sample. The error names the line.
     pub fn read(text: &'t [u8]) -> Result<Self> {
         let mut written = Written {
             epochs: Vec::new(),
@@ -100,7 +100,7 @@ impl<'t> Written<'t> {
                 Line::Unique => {
                     return Err(place.error("a directive has to stand before the first sample"));
                 }
-                // How many samples an epoch has is another number afterwards.
+                // `# count` is dropped: the edited epochs have other lengths.
                 Line::Nothing | Line::Count(_) | Line::BadNumber(_) => {}
             }
         }
@@ -121,11 +121,11 @@ impl<'t> Written<'t> {
         first..first + self.epochs.len() as u64
     }
 
-    /// Hands on what of some epochs, at some places and of a rank's share, there is. Epochs keep
-    /// their numbers.
+    /// Emits the samples of `epochs` that lie within `places` and belong to `share`. Epochs keep their
+    /// numbers.
     ///
     /// # Errors
-    /// Where nothing is left of an epoch, or of all.
+    /// When none of the epochs exists, or nothing is left of an epoch.
     pub fn cut(
         &self,
         epochs: Range<u64>,
@@ -160,9 +160,8 @@ impl<'t> Written<'t> {
         Ok(())
     }
 
-    /// Hands on a sample's line.
     fn emit(&self, line: &[u8], emit: &mut impl FnMut(&[u8])) {
-        // Where only such names are left, they would read as numbers.
+        // With `./` the name stays a path. If only such names are left, they would read as numbers.
         if !self.numbers && decimal(line.trim_ascii()).is_some() {
             emit(&[b"./", line].concat());
         } else {
@@ -198,10 +197,10 @@ fn refuse_mixed(files: &[Written<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// Hands on the epochs of all files one after the other, numbered on from the first one's.
+/// Emits the epochs of all files in sequence. Their numbers continue from the first epoch of the first file.
 ///
 /// # Errors
-/// Where some hold numbers and others paths.
+/// When some files hold numbers and others hold paths.
 pub fn concatenate(files: &[Written<'_>], emit: &mut impl FnMut(&[u8])) -> Result<()> {
     refuse_mixed(files)?;
     begin(files.iter().all(|file| file.unique), emit);
@@ -214,12 +213,12 @@ pub fn concatenate(files: &[Written<'_>], emit: &mut impl FnMut(&[u8])) -> Resul
     Ok(())
 }
 
-/// Hands on the orders of ranks as one: in each epoch `batch` samples of the first file, as many
-/// of the second, and so on around until all are through. With `once` a sample that an epoch has
-/// already is left out: what ranks read twice so that all read as much.
+/// Merges the orders of several ranks into one. Each epoch takes `batch` samples of the first file, then of
+/// the second, and so on in turn until all files end. With `once`, a sample that the epoch already has is
+/// left out: samplers repeat such samples to give every rank the same number.
 ///
 /// # Errors
-/// Where the files have not the same epochs, or some hold numbers and others paths.
+/// When the files do not have the same epochs, or some hold numbers and others hold paths.
 pub fn interleave(
     files: &[Written<'_>],
     batch: u64,

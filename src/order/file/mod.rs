@@ -1,20 +1,20 @@
-//! Order files: an access order written down.
+//! Order files: access orders written to a file, as text or binary.
 //!
 //! **Text.** One sample a line, in the order of access:
 //!
 //! - a path relative to the source, as raw bytes: the whole file;
 //! - `path<TAB>offset<TAB>length`: that byte range of it;
-//! - a decimal number: the file at that place of an [index order](crate::order::index), counted
-//!   from 0. This holds only when every sample line of the file is a number.
+//! - a decimal number: the file at that position of an [index order](crate::order::index), counted from 0.
+//!   This holds only if every sample line of the file is a number.
 //!
-//! A line `# epoch K` begins an epoch; `K` counts up by one from any number. Two directives may
-//! stand before the first sample: `# unique` (no sample stands twice in an epoch) and `# count N`
-//! (every epoch has exactly `N`). Other lines that begin with `#` are comments. Blank lines do not
-//! count, a carriage return before the end of a line is not part of it, and `./` before a path
-//! shields a name that would read as something else, such as `./#1.png`.
+//! A line `# epoch K` begins an epoch. `K` counts up by one from any number. Two directives may stand before
+//! the first sample: `# unique` (no sample stands twice in an epoch) and `# count N` (every epoch has exactly
+//! `N` samples). Other lines that begin with `#` are comments. Blank lines are skipped. A carriage return
+//! before the end of a line is dropped. `./` before a path protects a name that would read as something else,
+//! such as `./#1.png`.
 //!
-//! **Binary.** Places of the index order as little-endian `u32`, one epoch. A file with a NUL byte
-//! among its first 4,096 bytes is binary.
+//! **Binary.** One epoch: positions in the index order as little-endian `u32`. A file with a NUL byte among
+//! its first 4,096 bytes is binary.
 
 mod builder;
 pub mod edit;
@@ -31,10 +31,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 use builder::{Builder, Place};
 
-/// How far into a file a NUL byte tells that it is binary.
+/// How many bytes of a file are searched for the NUL byte of a binary file.
 const PROBE_BYTES: usize = 4096;
 
-/// What an order file says.
+/// The content of an order file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parsed {
     /// The sample ids of each epoch.
@@ -45,14 +45,13 @@ pub struct Parsed {
 
 /// Reads an order file, text or binary.
 ///
-/// `index` is what numbers count in; it is asked for only if the file is binary or its first
-/// sample is a number. With `count`
-/// every epoch has to have this many samples.
+/// `index` makes the index order. It is called only if the file is binary or its first sample is a number. If
+/// `count` is given, every epoch must have this many samples.
 ///
 /// # Errors
-/// With the line or the entry (both counted from 1) and the reason: an unknown path, a number
-/// beyond the index, a range beyond the file, a duplicate, an epoch of another length, an order
-/// without a sample.
+/// The error names the line or the entry (both counted from 1) and the reason: an unknown path, a number
+/// beyond the index, a range beyond the file, a duplicate, an epoch of another length, an order without a
+/// sample.
 pub fn parse(
     text: &[u8],
     listing: &Listing<'_>,
@@ -62,8 +61,8 @@ pub fn parse(
     if text[..text.len().min(PROBE_BYTES)].contains(&0) {
         return parse_binary(text, &index()?, count);
     }
-    // Most files that begin with a number hold nothing else; the whole text is looked at before
-    // that is believed only if they turn out not to.
+    // Most files that begin with a number hold only numbers. So all lines are examined only if reading them
+    // as numbers fails.
     let numbers = text::begins_with_number(text)
         .then(|| index().and_then(|index| text::parse_numbers(text, &index, count)));
     if let Some(Ok(parsed)) = numbers {

@@ -1,8 +1,8 @@
-//! The text form of order files.
+//! Reads the text form of order files.
 //!
-//! A text whose first sample is a number is read as numbers in one pass over its bytes. If that
-//! fails, or the first sample is a path, another pass ([`Shape`]) decides between numbers and paths
-//! by all of its lines. No line becomes a string.
+//! A text whose first sample is a number is read as numbers in one pass. If that fails, or the first sample
+//! is a path, another pass over all lines ([`Shape`]) decides between numbers and paths. No line becomes a
+//! string.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) enum Line<'t> {
     Epoch(u64),
     Unique,
     Count(u64),
-    /// `# epoch` or `# count` with something that is no number.
+    /// `# epoch` or `# count`, followed by something that is no number.
     BadNumber(&'t [u8]),
     Sample(&'t [u8]),
 }
@@ -30,7 +30,7 @@ impl<'t> Line<'t> {
     pub(super) fn of(line: &'t [u8]) -> Self {
         match line.first() {
             Some(b'#') => Line::directive(&line[1..]),
-            // The first byte of nearly every line settles this.
+            // For nearly every line, the first byte settles this.
             Some(byte) if !byte.is_ascii_whitespace() || !line.trim_ascii().is_empty() => {
                 Line::Sample(line)
             }
@@ -38,7 +38,7 @@ impl<'t> Line<'t> {
         }
     }
 
-    /// What stands after a `#`; anything that has not the form of a directive is a comment.
+    /// Reads what follows a `#`. Anything that is no directive is a comment.
     fn directive(line: &'t [u8]) -> Self {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let form = (words.next(), words.next(), words.next());
@@ -60,7 +60,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = (u64, Line<'_>)> {
     (1..).zip(lines.map(|line| Line::of(line.strip_suffix(b"\r").unwrap_or(line))))
 }
 
-/// The number a word of decimal digits is; the greatest there is if it is greater.
+/// The value of a word of decimal digits, at most `u64::MAX`. `None` for another word.
 pub(super) fn decimal(word: &[u8]) -> Option<u64> {
     if word.is_empty() || !word.iter().all(u8::is_ascii_digit) {
         return None;
@@ -82,13 +82,12 @@ pub(super) fn range_form(line: &[u8]) -> Option<(&[u8], u64, u64)> {
     Some((&line[..first], offset, length))
 }
 
-/// Whether a line that names a file would read as something else.
+/// Whether a file's name needs `./` to be read as a path.
 pub(super) fn needs_shield(name: &[u8]) -> bool {
     name.first().is_none_or(|byte| *byte == b'#' || byte.is_ascii_whitespace())
         || decimal(name.trim_ascii()).is_some()
 }
 
-/// Whether the first sample is a number.
 pub(super) fn begins_with_number(text: &[u8]) -> bool {
     let first = lines(text).find_map(|(_, line)| match line {
         Line::Sample(line) => Some(line),
@@ -97,10 +96,10 @@ pub(super) fn begins_with_number(text: &[u8]) -> bool {
     first.is_some_and(|line| decimal(line.trim_ascii()).is_some())
 }
 
-/// What the lines of a text are, all in all.
+/// What the sample lines of a text are.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
-    /// The first sample line that is no number; where there is one, all sample lines are paths.
+    /// The first sample line that is no number. If there is one, all sample lines are paths.
     pub(super) first_path: Option<u64>,
     /// Whether any sample is a byte range.
     ranged: bool,
@@ -121,7 +120,7 @@ impl Shape {
     }
 }
 
-/// Reads a text whose samples are numbers that count in `index`.
+/// Reads a text whose samples are numbers, which are positions in `index`.
 ///
 /// # Errors
 /// Also when a sample is no number.
@@ -161,8 +160,8 @@ pub(super) fn parse_paths(
     Ok(Parsed { epochs, samples: SampleTable::Ranges(ranges.rows) })
 }
 
-/// Goes over the lines; `sample` gives what a sample line stands for, a place of the index if there
-/// is one and else a sample id.
+/// Reads all lines. `sample` turns a sample line into a position in `index` or, without an index, into a
+/// sample id.
 fn read(
     text: &[u8],
     index: Option<&[FileId]>,
@@ -214,9 +213,9 @@ impl<'l> Names<'l> {
     }
 }
 
-/// A range that lies in its file and is not empty, unless the file is.
+/// A range that lies in its file. It is empty only if the file is empty.
 fn checked_range(entry: &Entry<'_>, offset: u64, length: u64, place: Place) -> Result<Range> {
-    // Nothing of an empty file is all of it.
+    // The empty range is the whole of an empty file.
     if length == 0 && (offset, entry.size) != (0, 0) {
         return Err(place.error("a range of length 0"));
     }
@@ -230,7 +229,7 @@ fn checked_range(entry: &Entry<'_>, offset: u64, length: u64, place: Place) -> R
     Ok(Range { file: entry.file, offset, length })
 }
 
-/// The ranges seen so far; equal ones get the same id.
+/// The ranges seen so far. Equal ranges get the same id.
 #[derive(Default)]
 struct Ranges {
     rows: Vec<Range>,

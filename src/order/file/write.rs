@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 use crate::order::Order;
 
-/// Epochs `epochs` of an order as an order file that reads back as the same.
+/// Writes epochs `epochs` of an order as an order file that reads back as the same order.
 ///
 /// `path` gives the path of a file relative to the source.
 ///
@@ -35,10 +35,10 @@ pub fn write_text<'n>(
     Ok(out)
 }
 
-/// Appends the line of a sample: a file, or `(offset, length)` of it in bytes.
+/// Appends the line of a sample: a file, or the range `(offset, length)` of it in bytes.
 ///
 /// # Errors
-/// When a path holds a line feed, or ends as a byte range does (tab, number, tab, number).
+/// When a path holds a line feed, or ends like a byte range (tab, number, tab, number).
 pub fn write_sample(out: &mut Vec<u8>, path: &[u8], range: Option<(u64, u64)>) -> Result<()> {
     if path.contains(&b'\n') || range_form(path).is_some() {
         let shown = String::from_utf8_lossy(path).escape_debug().to_string();
@@ -54,7 +54,7 @@ pub fn write_sample(out: &mut Vec<u8>, path: &[u8], range: Option<(u64, u64)>) -
         // Writing to a Vec cannot fail.
         let _ = write!(out, "\t{offset}\t{length}");
     } else if path.ends_with(b"\r") {
-        // The reader takes one carriage return off.
+        // The reader drops one carriage return.
         out.push(b'\r');
     }
     out.push(b'\n');

@@ -1,4 +1,4 @@
-//! Lists of files that a dataset is read from: text, CSV, JSON.
+//! Manifests: files that list the files of a dataset, as text, CSV or JSON.
 
 use serde_json::Value;
 
@@ -7,36 +7,36 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 use crate::order::listing::{Listing, Lookup};
 
-/// A file that lists a dataset, as a job reads it: the order of its entries numbers the files.
+/// A file that lists a dataset as a job reads it. The order of its entries numbers the files.
 ///
 /// Paths are relative to the dataset's directory, or absolute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manifest<'a> {
     pub text: &'a [u8],
-    /// What it is written in.
     pub format: Format,
-    /// Where in an entry the path stands. In text: which of its words, from 0; none: the whole
-    /// line is the path. In CSV: the column's name in the first line, or its number from 0; none:
-    /// the first that has paths of the dataset. In JSON: the names that lead to it, with dots
-    /// between them; arrays are gone through by themselves.
+    /// Where the path stands in an entry.
+    ///
+    /// - In text: which word of the line, from 0. `None`: the whole line is the path.
+    /// - In CSV: the column's name in the first line, or its number from 0. `None`: the first column that has
+    ///   paths of the dataset.
+    /// - In JSON: the names that lead to the path, with dots between them. Arrays need no name.
     pub column: Option<&'a str>,
 }
 
-/// What a manifest is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// One entry a line.
     Text,
-    /// Values with commas between them, quoted where they must be.
+    /// Comma-separated values, quoted if necessary.
     Csv,
-    /// The same with tabs.
+    /// The same, separated by tabs.
     Tsv,
-    /// One JSON document, or one after the other (JSON lines).
+    /// One JSON document, or several in sequence (JSON lines).
     Json,
 }
 
 impl Format {
-    /// The format by the ending of a file's name; text for all that are not known.
+    /// The format that the ending of a file's name means. An unknown ending means text.
     pub fn of_name(name: &str) -> Format {
         let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
         match ending.as_deref() {
@@ -49,11 +49,11 @@ impl Format {
 }
 
 impl Manifest<'_> {
-    /// The files in the order of the entries, without those that `filter` leaves out.
+    /// The files in the order of the entries, without those that `filter` excludes.
     ///
     /// # Errors
-    /// With the line or the entry, when the text is not of its format, has no such column, or
-    /// names a file that does not exist.
+    /// When the text is not of its format, has no such column, or names a file that does not exist. The error
+    /// names the line or the entry.
     pub(super) fn files(&self, listing: &Listing<'_>, filter: &Filter) -> Result<Vec<FileId>> {
         let mut files = Files::new(listing, filter);
         match self.format {
@@ -96,7 +96,7 @@ impl Manifest<'_> {
         for (number, record) in (0u64..).zip(reader.byte_records()) {
             let record = record.map_err(|error| wrong(format!("not CSV: {error}")))?;
             let line = record.position().map_or(number + 1, |position| position.line());
-            // The first line may be names, and decides where the paths are.
+            // One of the first two lines tells which column has the paths. The first may be a header.
             if number == 0 || at.is_none() {
                 let (column, is_header) = self.column_of(&record, number, files)?;
                 at = column;
@@ -111,7 +111,7 @@ impl Manifest<'_> {
         Ok(())
     }
 
-    /// Where the paths are, and whether a record among the first two is names.
+    /// Finds the column of the paths in one of the first two records, and whether that record is a header.
     fn column_of(
         &self,
         record: &csv::ByteRecord,
@@ -150,8 +150,8 @@ impl Manifest<'_> {
     }
 }
 
-/// Takes the paths to which the names of `way` lead. Numbers and the like are passed over: lists
-/// of pairs have labels among them.
+/// Takes the paths that the names of `way` lead to. Numbers and other values are skipped, because lists of
+/// pairs have labels among them.
 fn paths_in(value: &Value, way: &[&str], files: &mut Files<'_>) -> Result<()> {
     match (value, way) {
         (Value::Array(values), _) => {
@@ -181,7 +181,7 @@ fn wrong(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Order, message)
 }
 
-/// The files that a manifest has named.
+/// The files that a manifest has named so far.
 struct Files<'l> {
     lookup: Lookup<'l>,
     filter: &'l Filter,
@@ -194,7 +194,7 @@ impl<'l> Files<'l> {
         Files { lookup: Lookup::new(listing), filter, found: Vec::new(), entries: 0 }
     }
 
-    /// Takes the file of a path; none where it is empty or left out.
+    /// Adds the file of a path, unless the path is empty or excluded.
     fn take(&mut self, path: &[u8], place: impl Fn() -> String) -> Result<()> {
         self.entries += 1;
         if path.is_empty() || !self.filter.takes(path, &[]) {

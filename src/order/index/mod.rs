@@ -1,12 +1,12 @@
 //! Index orders: which file is number `i` of the job's dataset.
 //!
-//! A sampler draws positions, and the dataset class has decided what they stand for by sorting its
-//! files in some way before the first epoch. [`index_order`] repeats that: it takes the files below
-//! the dataset's directory, leaves out those of other kinds, and sorts.
+//! A sampler draws positions. The dataset class gives each position a file by sorting its files before the
+//! first epoch. [`index_order`] repeats that: it takes the files below the dataset's directory, excludes
+//! other kinds of files, and sorts.
 //!
-//! The sorts really differ. `-` and `.` come before `/`, so `a-b/x` stands before `a/x` when whole
-//! paths are compared and after it when classes are; and ImageFolder has a directory's own files
-//! before those of its subdirectories, whatever their names.
+//! The sorts really differ. `-` and `.` come before `/`, so `a-b/x` stands before `a/x` if whole paths are
+//! compared, and after it if classes are compared. ImageFolder puts a directory's own files before those of
+//! its subdirectories, whatever their names.
 
 mod manifest;
 
@@ -35,29 +35,30 @@ const DALI_FILES: [&str; 15] = [
 /// How a dataset class sorts the files that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sorting {
-    /// torchvision's `ImageFolder`: the directories directly below the root are the classes,
-    /// sorted by name; within a class the directories sorted by whole path (as
-    /// `sorted(os.walk(class))` has them) and within a directory the names.
+    /// torchvision's `ImageFolder`. The directories directly below the root are the classes, sorted by name.
+    /// Within a class, directories are sorted by whole path, as `sorted(os.walk(class))` gives them. Within a
+    /// directory, files are sorted by name.
     ImageFolder,
-    /// Keras's `image_dataset_from_directory` before it shuffles: as [`Sorting::ImageFolder`],
-    /// with other endings and without classes whose name begins with a dot.
+    /// Keras's `image_dataset_from_directory` before it shuffles: like [`Sorting::ImageFolder`], with other
+    /// endings and without classes whose name begins with a dot.
     Keras,
-    /// DALI's `readers.file(file_root=...)`: classes and the names directly in them, by bytes.
+    /// DALI's `readers.file(file_root=...)`: by class and then by name, bytewise. Only files directly in a
+    /// class belong to it.
     Dali,
     /// Bytewise by path: `sorted()` of all paths, as `find | LC_ALL=C sort` gives them.
     Path,
-    /// `sorted()` of `pathlib.Path` objects, such as those of `rglob`: name by name, files and
+    /// `sorted()` of `pathlib.Path` objects, such as those of `rglob`: component by component, files and
     /// directories alike.
     Pathlib,
-    /// By the name of the file alone, whatever its directory: DLIO with sub-folders.
+    /// By the file's name, whatever its directory: DLIO with sub-folders.
     Name,
-    /// `os.walk` over names as the mount lists them, which is sorted: the files of a directory and
-    /// then, one after the other, its subdirectories.
+    /// `os.walk` over names as the mount lists them, which is sorted: first the files of a directory, then
+    /// its subdirectories in turn.
     Walk,
 }
 
 impl Sorting {
-    /// All of them with their words in a spec.
+    /// All sortings with their words in a spec.
     pub const WORDS: [(&str, Sorting); 7] = [
         ("imagefolder", Sorting::ImageFolder),
         ("keras", Sorting::Keras),
@@ -68,7 +69,7 @@ impl Sorting {
         ("walk", Sorting::Walk),
     ];
 
-    /// Whether it goes by paths alone: below a directory it is then the order of the whole.
+    /// Whether it sorts by paths alone. Then the files below a directory keep the order of the whole dataset.
     pub fn is_of_paths(self) -> bool {
         matches!(self, Sorting::Path | Sorting::Pathlib | Sorting::Name | Sorting::Walk)
     }
@@ -82,7 +83,7 @@ impl Sorting {
 /// How a dataset class numbers its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexOrder<'a> {
-    /// By sorting what it finds.
+    /// By sorting the files that it finds.
     Sorted(Sorting),
     /// As a file lists them.
     Manifest(Manifest<'a>),
@@ -103,8 +104,8 @@ impl IndexOrder<'_> {
 pub struct Filter {
     /// The dataset's directory relative to the source, such as `train`; empty for the source.
     pub root: String,
-    /// Endings of the names to take, such as `.jpg`, in either case. None: what the index order
-    /// takes by itself: images where classes are directories, and everything else elsewhere.
+    /// Endings of the names to take, such as `.jpg`, in either case. If empty, the index order decides: those
+    /// with classes take images (DALI also audio), the others take all files.
     pub ext: Vec<String>,
 }
 
@@ -115,7 +116,7 @@ impl Filter {
         if root == "." { "" } else { root }
     }
 
-    /// What is left of a path below the root.
+    /// The rest of a path below the root. `None` if the path is not below it.
     fn below<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         match self.directory().as_bytes() {
             b"" => Some(path),
@@ -123,9 +124,10 @@ impl Filter {
         }
     }
 
-    /// Whether the name ends as it should; `default` are the endings when none are given.
+    /// Whether the name has a wanted ending. `default` are the endings if the filter has none.
     ///
-    /// Python folds case by Unicode, but no other character folds to one of an image's ending.
+    /// Python folds case by Unicode. No other character folds to one of an image's ending, so ASCII is
+    /// enough.
     fn takes(&self, path: &[u8], default: &[&str]) -> bool {
         let ends = |ext: &str| {
             let start = path.len().checked_sub(ext.len());
@@ -138,11 +140,10 @@ impl Filter {
     }
 }
 
-/// The files of a dataset by their numbers: element `i` is what position `i` of a sampler stands
-/// for.
+/// Numbers the files of a dataset: element `i` is the file at position `i` of a sampler.
 ///
 /// # Errors
-/// When no file is left, or a manifest names one that does not exist (with its line).
+/// When no file is left, or a manifest names a file that does not exist (with its line).
 pub fn index_order(
     listing: &Listing<'_>,
     order: IndexOrder<'_>,
@@ -197,8 +198,8 @@ fn sorted(listing: &Listing<'_>, sorting: Sorting, filter: &Filter) -> Vec<FileI
     files.into_iter().map(|(_, file)| file).collect()
 }
 
-/// Compares two paths name by name; with `files_first` a name that ends a path comes before one
-/// that is a directory's.
+/// Compares two paths component by component. With `files_first`, the files of a directory come before its
+/// subdirectories.
 fn by_name(a: &[u8], b: &[u8], files_first: bool, cmp: fn(&[u8], &[u8]) -> Ordering) -> Ordering {
     let (mut a, mut b) = (a, b);
     loop {
@@ -220,18 +221,18 @@ fn position(path: &[u8]) -> Option<usize> {
     path.iter().position(|byte| *byte == b'/')
 }
 
-/// A path of `ImageFolder` in the parts by which it is sorted, one after the other.
+/// A path of `ImageFolder`, split into the parts by which it is sorted in turn.
 #[derive(Debug)]
 struct Parts<'p> {
     class: &'p [u8],
-    /// The directory below the class; empty for the class's own.
+    /// The directory below the class. Empty for a file directly in the class.
     directory: &'p [u8],
     name: &'p [u8],
     file: FileId,
 }
 
 impl<'p> Parts<'p> {
-    /// Takes the path below the root apart; `None` for a file that is in no class.
+    /// Splits a path below the root. `None` for a file that is in no class.
     fn of(path: &'p [u8], file: FileId) -> Option<Self> {
         let class = path.iter().position(|byte| *byte == b'/')?;
         let name = path.iter().rposition(|byte| *byte == b'/')?;
@@ -255,11 +256,11 @@ fn image_folder(files: &[(&[u8], FileId)]) -> Vec<FileId> {
 
 /// Compares two names as Python compares the `str` that `os.fsdecode` makes of them.
 ///
-/// Python compares code points, which is the order of the bytes in UTF-8. A byte that is not
-/// UTF-8 becomes the lone surrogate U+DC80 to U+DCFF (PEP 383), between U+D7FF and U+E000.
+/// Python compares code points, which is the order of the bytes in UTF-8. A byte that is not UTF-8 becomes a
+/// lone surrogate U+DC80 to U+DCFF (PEP 383), between U+D7FF and U+E000.
 fn python_cmp(a: &[u8], b: &[u8]) -> Ordering {
     if a.is_ascii() || b.is_ascii() {
-        // The other's first byte beyond ASCII is greater than any of these, whatever it decodes to.
+        // The other name's first byte beyond ASCII is greater than any of these, whatever it decodes to.
         return a.cmp(b);
     }
     code_points(a).cmp(code_points(b))

@@ -11,35 +11,35 @@ sampler! {
 
     /// A prepared `DataLoader(shuffle=True)` with a seedable sampler: `use_seedable_sampler=True`.
     ///
-    /// Epoch `k` is a permutation seeded with `seed + epoch + k`; batches of it go round the
-    /// processes (`BatchSamplerShard`).
+    /// Epoch `k` is a permutation seeded with `seed + epoch + k`. Its batches go to the processes in turn
+    /// (`BatchSamplerShard`).
     ///
-    /// Its defaults are accelerate's, in a world of one.
+    /// The defaults are accelerate's, with one process.
     #[derive(Copy)]
     pub struct Accelerate {
-        /// The sampler's `data_seed`, or else the process's `torch.initial_seed()`.
+        /// The sampler's `data_seed`. If it is not set, the process's `torch.initial_seed()`.
         pub seed: u64 = 0 => SEED,
-        /// The sampler's first epoch of the stream.
+        /// The sampler's epoch number at the stream's first epoch.
         pub epoch: u64 = 0,
-        /// Processes. Not 0.
+        /// Number of processes. Not 0.
         pub world: u32 = 1,
-        /// The process of this stream, below `world`.
+        /// This stream's process, below `world`.
         pub rank: u32 = 0,
-        /// The batch size of the loader as the script makes it. Not 0.
+        /// The loader's batch size as the script sets it. Not 0.
         pub batch_size: u32 = 1,
-        /// Whether each batch is divided among the processes, instead of going to one of them.
+        /// Whether each batch is divided among the processes. Otherwise it goes to one process.
         pub split_batches: bool = false,
         /// Whether the last round is filled up with samples from the epoch's beginning.
         pub even_batches: bool = true,
-        /// Whether the loader drops its last batch if it is not full.
+        /// Whether a last batch that is not full is dropped.
         pub drop_last: bool = false,
-        /// Whether the loader shuffles at all.
+        /// Whether the loader shuffles.
         pub shuffle: bool = true,
     }
 }
 
 impl Accelerate {
-    /// How many positions the process gets in an epoch over `n` samples.
+    /// How many positions this process gets in an epoch over `n` samples.
     fn len(&self, n: u32) -> u64 {
         let (n, batch, world, rank) = self.shape(n);
         let round = batch * world;
@@ -52,13 +52,13 @@ impl Accelerate {
         }
     }
 
-    /// The process's positions in the stream's epoch `k` over `n` samples.
+    /// This process's positions in the stream's epoch `k` over `n` samples.
     pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
         let len = self.len(n);
         let (n64, batch, world, rank) = self.shape(n);
         let places = (0..len).map(|i| {
             let place = (i / batch * world + rank) * batch + i % batch;
-            // The filling goes round the samples of the first round.
+            // The filling repeats the samples of the first round.
             if place < n64 { place } else { (place - n64) % n64.min(batch * world) }
         });
         if !self.shuffle {
@@ -69,15 +69,15 @@ impl Accelerate {
         places.map(|place| perm[place as usize]).collect()
     }
 
-    /// The number of samples, and the batches that go round: a batch that is divided among the
-    /// processes is as many batches of that part's size.
+    /// Number of samples, size of the batches that the processes take in turn, `world` and `rank`. A divided
+    /// batch counts as `world` smaller batches.
     fn shape(&self, n: u32) -> (u64, u64, u64, u64) {
         let divided = if self.split_batches { self.world } else { 1 };
         let batch = self.batch_size / divided;
         (n.into(), batch.into(), self.world.into(), self.rank.into())
     }
 
-    /// Whether the last round is filled up; a process by itself reads its batches as they are.
+    /// Whether the last round is filled up. A single process reads its batches as they are.
     fn fills(&self) -> bool {
         self.even_batches && !self.drop_last && self.world > 1
     }

@@ -2,17 +2,17 @@
 
 /// How a `torch.utils.data.DataLoader` divides an epoch among its workers.
 ///
-/// The epoch is cut into batches, and batch `i` goes to worker `i % workers`, which reads its
-/// batches one after the other (`in_order=True`, the default).
+/// The epoch is cut into batches. Batch `i` goes to worker `i % workers`, which reads its batches in sequence
+/// (`in_order=True`, the default).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
     /// Samples in a batch. Not 0.
     pub batch_size: u32,
-    /// `num_workers`; the process that has none is one itself. Not 0.
+    /// `num_workers`, or 1 if the process itself reads. Not 0.
     pub workers: u32,
     /// Whether a last batch that is not full is never read.
     pub drop_last: bool,
-    /// Batches that each worker is given before the first is consumed.
+    /// Batches that each worker gets before the first is consumed.
     pub prefetch_factor: u32,
 }
 
@@ -27,7 +27,7 @@ impl Workers {
         place / self.batch_size % self.workers
     }
 
-    /// The places that a worker reads of an epoch of `len` positions, in its order.
+    /// The places that a worker reads in an epoch of `len` positions, in its order.
     pub fn places_of(&self, worker: u32, len: u32) -> impl Iterator<Item = u32> + use<> {
         let (batch, workers) = (u64::from(self.batch_size), u64::from(self.workers));
         let read = u64::from(self.read(len));
@@ -37,8 +37,8 @@ impl Workers {
             .map(|place| place as u32)
     }
 
-    /// How many opens may come at once when the epoch begins, of one of `len` positions: the
-    /// batches that are given out before the first is consumed.
+    /// How many opens may come at once when an epoch of `len` positions begins: those of the batches that are
+    /// given out before the first is consumed.
     pub fn burst(&self, len: u32) -> u32 {
         let ahead = u64::from(self.workers) * u64::from(self.prefetch_factor);
         (ahead * u64::from(self.batch_size)).min(self.read(len).into()) as u32

@@ -1,6 +1,6 @@
-//! NVIDIA DALI's `fn.readers.file`, as DALI 2.0 has it. Later versions shuffle after an epoch by
-//! another rule. `checkpointing` follows DALI's source (`FileLabelLoaderBase::Reset`); the rest is
-//! compared with what DALI read.
+//! NVIDIA DALI's `fn.readers.file`, as in DALI 2.0. Later versions shuffle after an epoch by another rule.
+//! `checkpointing` follows DALI's source (`FileLabelLoaderBase::Reset`). The rest is compared with what DALI
+//! read.
 
 use rand_mt::Mt;
 
@@ -10,7 +10,7 @@ use super::{Positions, Sampling, libstdcxx};
 use crate::error::Result;
 use crate::order::index::Sorting;
 
-/// What DALI seeds its shuffles of the list with, whatever the pipeline's seed.
+/// DALI's seed for shuffles of the list, whatever the pipeline's seed.
 const LIST_SEED: u32 = 524_287;
 
 sampler! {
@@ -19,21 +19,20 @@ sampler! {
 
     /// `fn.readers.file(random_shuffle, shuffle_after_epoch, ...)`: which files it reads when.
     ///
-    /// The reader goes through its shard of a list, and on to the next shard in the next epoch. The
-    /// buffer of `initial_fill` samples changes only the order in which they leave the reader, not
-    /// that in which their files are read.
+    /// An epoch reads one shard of a list, and the next epoch the next shard. The buffer of `initial_fill`
+    /// samples changes the order in which samples leave the reader, but not the order of the file reads.
     ///
-    /// Its defaults are DALI's: nothing is shuffled.
+    /// The defaults are DALI's: nothing is shuffled.
     #[derive(Copy)]
     pub struct Dali {
         /// Whether the list is shuffled once.
         pub random_shuffle: bool = false,
-        /// Whether the list is shuffled before every epoch; the reader then stays with its shard.
+        /// Whether the list is shuffled before every epoch. The reader then keeps its shard.
         pub shuffle_after_epoch: bool = false,
-        /// With `shuffle_after_epoch`: every epoch shuffles the list as it was at first
-        /// (`enable_checkpointing`), not as the last epoch left it.
+        /// With `shuffle_after_epoch`: whether every epoch shuffles the original list
+        /// (`enable_checkpointing`), not the list that the last epoch left.
         pub checkpointing: bool = false,
-        /// Whether the reader stays with its shard.
+        /// Whether the reader keeps its shard.
         pub stick_to_shard: bool = false,
         /// `num_shards`. Not 0.
         pub world: u32 = 1,
@@ -45,7 +44,7 @@ sampler! {
 }
 
 impl Dali {
-    /// The places of the list that an epoch reads, by DALI's number.
+    /// The range of the list that an epoch reads. `epoch` is DALI's number.
     fn shard(&self, n: u32, epoch: u64) -> [u32; 2] {
         let (n, world) = (u64::from(n), u64::from(self.world));
         let moved = if self.stick_to_shard || self.shuffle_after_epoch { 0 } else { epoch };
@@ -77,7 +76,7 @@ impl Sampling for Dali {
     }
 
     fn epoch_len(&self, n: u32, k: u32) -> u32 {
-        // Shards differ by one.
+        // Shards differ in length by at most one.
         let [from, to] = self.shard(n, u64::from(self.epoch) + u64::from(k));
         to - from
     }
@@ -104,7 +103,7 @@ impl Sampling for Dali {
 struct Reading {
     dali: Dali,
     list: Vec<u32>,
-    /// Epochs that the list has been shuffled for.
+    /// How many epochs the list has been shuffled for.
     shuffled: u64,
 }
 

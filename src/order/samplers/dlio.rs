@@ -1,5 +1,5 @@
-//! DLIO, the storage benchmark of MLPerf: its own orders, as `dlio_benchmark` of 2025 and 2026
-//! makes them for files of one sample each.
+//! DLIO, MLPerf's storage benchmark: its own orders, as `dlio_benchmark` of 2025 and 2026 makes them for
+//! files with one sample each.
 
 use rand_mt::Mt;
 
@@ -28,28 +28,26 @@ sampler! {
 
     /// A run of DLIO.
     ///
-    /// `iterative` (the TensorFlow loader): the list of files is shuffled in place before every
-    /// epoch, by numpy seeded with `seed + epoch`, on top of what the epochs before made of it. A
-    /// rank reads one file at its own place of the list and then the list from its second file on,
-    /// as many as its share has.
+    /// `iterative` (the TensorFlow loader): before every epoch numpy, seeded with `seed + epoch`, shuffles
+    /// the list of files that the last epoch left. A rank reads one file at its own place of the list. Then
+    /// it reads the list from its second file on, until it has as many files as its share.
     ///
-    /// `index` (the PyTorch and DALI loaders): a rank reads its share, a run of neighbours, in the
-    /// order of the list, whatever the shuffles are set to.
+    /// `index` (the PyTorch and DALI loaders): a rank reads its share, a contiguous range, in the order of
+    /// the list. Shuffle settings have no effect.
     ///
-    /// Its defaults are DLIO's, in a world of one, with files shuffled.
+    /// The defaults are DLIO's, with one process and files shuffled.
     #[derive(Copy)]
     pub struct Dlio {
         /// `train.seed`
         pub seed: u64 = 123,
         /// DLIO's number of the stream's first epoch; it counts from 1.
         pub epoch: u32 = 1,
-        /// Processes. Not 0.
+        /// Number of processes. Not 0.
         pub world: u32 = 1,
-        /// The process of this stream, below `world`.
+        /// This stream's process, below `world`.
         pub rank: u32 = 0,
-        /// Which way it reads.
         pub sampler: Reads = Reads::Iterative,
-        /// Whether files are shuffled; DLIO does whenever its configuration has the key at all.
+        /// Whether files are shuffled. DLIO shuffles if its configuration has the key, whatever its value.
         pub file_shuffle: bool = true,
         /// Whether the epoch's number is added to the seed.
         pub seed_change_epoch: bool = true,
@@ -92,7 +90,7 @@ impl Sampling for Dlio {
 struct Run {
     dlio: Dlio,
     list: Vec<u32>,
-    /// The last epoch, by DLIO's numbers, that the list has been shuffled for.
+    /// The last epoch, by DLIO's number, that the list has been shuffled for.
     shuffled: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `keras.utils.image_dataset_from_directory`, as Keras 3.15 with TensorFlow 2.21 has it.
+//! `keras.utils.image_dataset_from_directory`, as in Keras 3.15 with TensorFlow 2.21.
 
 use super::keys::{Fraction, Words, check_positive, wrong};
 use super::numpy::{random_state_below, random_state_permutation};
@@ -7,7 +7,7 @@ use super::{Positions, Sampling};
 use crate::error::Result;
 use crate::order::index::Sorting;
 
-/// Without a seed one below this is drawn.
+/// Without a seed, Keras draws one below this.
 const SEED_BOUND: u32 = 1_000_000;
 
 const SEEDS: &str = "seed= is the loader's, graph_seed= that of keras.utils.set_random_seed";
@@ -30,30 +30,28 @@ sampler! {
     name: "keras",
     about: "keras image_dataset_from_directory(seed=seed)",
 
-    /// `image_dataset_from_directory(seed=seed)`: the list of paths is shuffled once by numpy and
-    /// divided; every epoch the part goes through a `tf.data` shuffle buffer of eight batches.
+    /// `image_dataset_from_directory(seed=seed)`. numpy shuffles the list of paths once, and the list is
+    /// divided. In every epoch, the part passes through a `tf.data` shuffle buffer of eight batches.
     ///
-    /// Opens overlap, because the images are read by several threads.
+    /// Opens overlap, because several threads read the images.
     ///
-    /// Its defaults are Keras's; a seed is missing.
+    /// The defaults are Keras's. One of the two seeds must be given.
     #[derive(Copy)]
     pub struct Keras {
-        /// The seed, of numpy's shuffle and of the buffer's; none: the first that numpy draws after
+        /// The seed of numpy's shuffle and of the buffer. None: the first number that numpy draws after
         /// `set_random_seed`.
         pub seed: Option<u64> = None,
-        /// What `keras.utils.set_random_seed` or `tf.random.set_seed` was given; none: neither was
-        /// called.
+        /// The argument of `keras.utils.set_random_seed` or `tf.random.set_seed`. None: neither was called.
         pub graph_seed: Option<u64> = None,
         /// Samples in a batch. Not 0.
         pub batch_size: u32 = 32,
         /// Whether anything is shuffled.
         pub shuffle: bool = true,
-        /// Whether paths go through the buffer before they are read. Where it is the decoded images
-        /// that do (Keras 2), the files are read in the order of the list.
+        /// Whether paths go through the buffer before they are read. If decoded images do instead (Keras 2),
+        /// files are read in the order of the list.
         pub buffer: bool = true,
-        /// The part that is for validation: the end of the list.
+        /// The fraction for validation: the end of the list.
         pub validation_split: Fraction = Fraction::ZERO,
-        /// Which part this is.
         pub subset: Subset = Subset::Training,
         /// Epochs before the stream's first.
         pub epoch: u32 = 0,
@@ -105,7 +103,7 @@ impl Sampling for Keras {
         let validation = self.validation_split.floor_of(n);
         match (self.validation_split == Fraction::ZERO, self.subset) {
             (true, _) => n,
-            // With none for validation its part is `paths[-0:]`, all of them, and the other none.
+            // If no sample is for validation, `paths[-0:]` gives validation all paths and training none.
             (_, Subset::Training) if validation == 0 => 0,
             (_, Subset::Validation) if validation == 0 => n,
             (_, Subset::Training) => n - validation,

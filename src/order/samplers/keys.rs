@@ -1,7 +1,7 @@
-//! The parameters of samplers by the names that they have in a spec.
+//! The parameters of samplers, by their names in a spec.
 //!
-//! Each sampler lists its keys once, as references to its own fields; reading a spec, writing one
-//! and telling what keys there are all go through that list.
+//! Each sampler lists its keys once, as references to its own fields. Reading a spec, writing a spec and
+//! listing the keys all use that list.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -14,30 +14,30 @@ use crate::order::suggest;
 pub struct Key<'s> {
     /// Its name in a spec.
     pub name: &'static str,
-    /// What people are told of it if it has to be given.
+    /// Help for a parameter that must be given. `None` if it has a default.
     pub required: Option<Required>,
     value: &'s mut dyn Value,
 }
 
-/// What people are told of a parameter that has no default.
+/// Help for a parameter without a default.
 #[derive(Clone, Copy, Debug)]
 pub struct Required {
-    /// What stands for it in the list of keys.
+    /// Stands for its value in the list of keys.
     pub placeholder: &'static str,
     /// What to do if it is missing.
     pub hint: &'static str,
 }
 
-/// A seed that has to be given.
+/// A seed that must be given.
 pub(super) const SEED: Required =
     Required { placeholder: "N", hint: "seed the script's generator and name its seed here" };
 
 /// A parameter's value.
 pub(super) trait Value: Debug {
-    /// Reads it from what stands after the `=` of the key.
+    /// Parses the text after the `=` of the key.
     fn set(&mut self, key: &str, text: &str) -> Result<()>;
 
-    /// It as a spec writes it.
+    /// The value as a spec writes it.
     fn text(&self) -> String;
 }
 
@@ -46,15 +46,15 @@ impl<'s> Key<'s> {
         Key { name, value, required: None }
     }
 
-    /// The same that has to be given.
+    /// The same key, which must be given.
     pub(super) fn required(self, required: Required) -> Self {
         Key { required: Some(required), ..self }
     }
 
-    /// Reads the parameter from what stands after the `=`.
+    /// Parses the text after the `=`.
     ///
     /// # Errors
-    /// When it is not of the key's form.
+    /// When the text is not of the key's form.
     pub fn set(&mut self, text: &str) -> Result<()> {
         self.value.set(self.name, text)
     }
@@ -65,7 +65,7 @@ impl<'s> Key<'s> {
     }
 }
 
-/// A value of which there are few, each with a word.
+/// A value with few choices, each with a word.
 pub(super) trait Words: Copy + PartialEq + Debug + 'static {
     const WORDS: &'static [(&'static str, Self)];
 }
@@ -120,7 +120,7 @@ impl Value for bool {
 }
 
 impl<T: Value + Default> Value for Option<T> {
-    /// Reads a value, or `none`.
+    /// Parses a value, or `none`.
     fn set(&mut self, key: &str, text: &str) -> Result<()> {
         let mut value = T::default();
         *self = match text {
@@ -166,20 +166,19 @@ impl Value for PythonSeed {
     }
 }
 
-/// A part of a whole: 0 or more and less than 1.
+/// A fraction: 0 or more and less than 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fraction(f64);
 
 impl Fraction {
-    /// No part at all.
     pub const ZERO: Fraction = Fraction(0.0);
 
-    /// This part of `n`, rounded down, as Python's `int(fraction * n)`.
+    /// This fraction of `n`, rounded down, as Python's `int(fraction * n)`.
     pub fn floor_of(self, n: u32) -> u32 {
         (self.0 * f64::from(n)).floor() as u32
     }
 
-    /// This part of `n`, rounded up, as Python's `math.ceil(fraction * n)`.
+    /// This fraction of `n`, rounded up, as Python's `math.ceil(fraction * n)`.
     pub fn ceil_of(self, n: u32) -> u32 {
         (self.0 * f64::from(n)).ceil() as u32
     }
@@ -212,7 +211,6 @@ impl Value for Fraction {
     }
 }
 
-/// An error about an order.
 pub(in crate::order) fn wrong(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Order, message)
 }
@@ -221,7 +219,7 @@ pub(in crate::order) fn number<T: FromStr<Err: Display>>(key: &str, text: &str) 
     text.parse().map_err(|error| wrong(format!("{key}={text}: {error}")))
 }
 
-/// Refuses a rank that is not in its world.
+/// Refuses a rank that is not below `world`.
 pub(super) fn check_rank(rank: u32, world: u32) -> Result<()> {
     if rank < world {
         return Ok(());
@@ -230,7 +228,7 @@ pub(super) fn check_rank(rank: u32, world: u32) -> Result<()> {
     Err(wrong(message).hint("ranks count from 0 and world= says how many there are"))
 }
 
-/// Refuses a parameter that has to be at least 1.
+/// Refuses a parameter that is 0.
 pub(in crate::order) fn check_positive(name: &str, value: u64) -> Result<()> {
     if value > 0 { Ok(()) } else { Err(wrong(format!("{name}=0: must be at least 1"))) }
 }

@@ -1,12 +1,12 @@
-//! `std::shuffle` with `std::mt19937`, as libstdc++ of GCC 11 and later has it.
+//! `std::shuffle` with `std::mt19937`, as in libstdc++ of GCC 11 and later.
 
 use rand_mt::Mt;
 
-/// The seed of a `std::mt19937` that is given none.
+/// The seed of a `std::mt19937` without arguments.
 pub(super) const DEFAULT_SEED: u64 = 5489;
 
-/// `std::shuffle`: Fisher-Yates that walks forward, inside out. Where one output is enough for
-/// two places (up to 65,535 elements), one is drawn for two.
+/// `std::shuffle`: a Fisher-Yates shuffle that walks forward, inside out. Up to 65,535 elements, one drawn
+/// number serves two places.
 pub(super) fn shuffle(list: &mut [u32], rng: &mut Mt) {
     let n = list.len();
     if n < 2 {

@@ -1,15 +1,15 @@
 //! The samplers of training frameworks, bit for bit.
 //!
-//! A [`Sampler`] turns the number of samples of a dataset into positions: epoch `k` is a list of
-//! numbers below `n`, in the order the framework's sampler yields them. What a position stands for
-//! is the matter of the [index order](crate::order::index) and of [splits](crate::order::Split).
-//! The generators are not imitated but repeated draw by draw, so a list is either exactly the
-//! job's or (a wrong seed, another count of samples) of no use at all.
+//! A [`Sampler`] turns the number `n` of a dataset's samples into positions. Epoch `k` is a list of numbers
+//! below `n`, in the order in which the framework's sampler yields them. The [index
+//! order](crate::order::index) and [splits](crate::order::Split) say what a position stands for. The
+//! generators are repeated draw by draw. So a list is exactly the job's, or useless if the seed or the number
+//! of samples is wrong.
 //!
-//! Each sampler has a file of its own. There `sampler!` makes its type, its name and its keys, and
-//! it says the rest of itself as a [`Sampling`]. The list of `samplers!` here makes it a variant of
-//! [`Sampler`]. A new sampler is such a file, its `mod` and `pub use`, and a line of that list. The
-//! tests compare each sampler with what the library itself gave.
+//! Each sampler has its own file. There `sampler!` makes its type, name and keys, and an implementation of
+//! [`Sampling`] gives the rest. The list `samplers!` here makes it a variant of [`Sampler`]. A new sampler is
+//! such a file, its `mod` and `pub use`, and a line of that list. The tests compare each sampler with the
+//! library's own output.
 
 #[macro_use]
 mod sampling;
@@ -51,21 +51,20 @@ use std::ops::{Deref, DerefMut};
 use crate::error::Result;
 use crate::order::grouped;
 
-/// Random draws that may come before a stream's second epoch: about half a minute of them.
+/// Limit of random draws before a stream's second epoch: about half a minute of them.
 const DRAWS_MAX: u64 = 1 << 34;
 
 macro_rules! samplers {
     ($($variant:ident($sampler:ty),)*) => {
-        /// The sampler of one stream: how a job draws the positions of its dataset, epoch after
-        /// epoch. All that it does is that of its variant's [`Sampling`].
+        /// The sampler of one stream: how a job draws positions of its dataset, epoch after epoch. It does
+        /// what its variant's [`Sampling`] does.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Sampler {
             $(#[doc = concat!("[`", stringify!($sampler), "`]")] $variant($sampler),)*
         }
 
         impl Sampler {
-            /// One of each sampler with its defaults, in the order in which people are told of
-            /// them.
+            /// One of each sampler with its defaults, in the order in which help lists them.
             pub fn all() -> Vec<Sampler> {
                 let mut all = Vec::new();
                 $(all.extend(<$sampler>::all().into_iter().map(Sampler::$variant));)*
@@ -112,8 +111,7 @@ impl Sampler {
         Self::all().into_iter().find(|sampler| sampler.name() == name)
     }
 
-    /// The keys that say something, with their values: the seed, and those that are not at their
-    /// defaults.
+    /// The keys to show, with their values: the seed, and keys that differ from their defaults.
     pub fn given(&self) -> Vec<(&'static str, String)> {
         let (mut own, mut default) = (self.clone(), Sampler::named(self.name()));
         let default: Vec<_> = default.iter_mut().flat_map(|s| s.keys()).map(|k| k.text()).collect();
@@ -125,11 +123,11 @@ impl Sampler {
         says.map(|(key, _)| (key.name, key.text())).collect()
     }
 
-    /// Whether the sampler gives epochs over a dataset of `n` samples.
+    /// Checks that the sampler gives epochs over a dataset of `n` samples.
     ///
     /// # Errors
-    /// What [`validate`](Sampling::validate) and [`fits`](Sampling::fits) say, an epoch without a
-    /// position, or epochs that take too long to reach.
+    /// When [`validate`](Sampling::validate) or [`fits`](Sampling::fits) refuses, the first epoch is empty,
+    /// or epochs take too long to reach.
     pub fn check(&self, n: u32) -> Result<()> {
         self.validate()?;
         self.fits(n)?;
@@ -137,7 +135,7 @@ impl Sampler {
             let n = grouped(n.into());
             return Err(wrong(format!("the order {self} is empty over {n} files")));
         }
-        // The second epoch shows both the way to the first and that from one to the next.
+        // The draws before the second epoch are those before the first and those from one epoch to the next.
         let draws = self.draws_before(n, 1);
         if draws > DRAWS_MAX {
             let (draws, most) = (grouped(draws), grouped(DRAWS_MAX));

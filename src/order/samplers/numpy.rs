@@ -1,11 +1,11 @@
-//! numpy's generators and its shuffle, as numpy 1.17 to 2.x have them.
+//! numpy's generators and shuffle, as in numpy 1.17 to 2.x.
 
 use rand_mt::Mt;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
-/// `shuffle` and `permutation` of both `RandomState` and `Generator`: Fisher-Yates that walks
-/// backward; a place is drawn from as many low bits as its bound has, again until it fits.
+/// `shuffle` and `permutation` of `RandomState` and `Generator`: a Fisher-Yates shuffle that walks backward.
+/// A place is drawn from the low bits that its bound has, until it is within the bound.
 pub(super) fn shuffle(list: &mut [u32], mut next_u32: impl FnMut() -> u32) {
     for last in (1..list.len()).rev() {
         let bound = last as u32;
@@ -28,7 +28,7 @@ pub fn random_state_permutation(n: u32, seed: u32) -> Vec<u32> {
     list
 }
 
-/// `numpy.random.RandomState(seed).randint(below)`, the first that it draws.
+/// The first number of `numpy.random.RandomState(seed).randint(below)`.
 pub(super) fn random_state_below(below: u32, seed: u32) -> u32 {
     let mut rng = Mt::new(seed);
     let mask = u32::MAX >> (below - 1).leading_zeros();
@@ -49,7 +49,7 @@ pub fn generator_permutation(n: u32, seed: u64) -> Vec<u32> {
     list
 }
 
-/// A generator of 64 bits that gives 32 at a time: the low half, and next the high one.
+/// A generator of 64 bits that gives 32 at a time: the low half, then the high half.
 #[derive(Clone, Debug)]
 pub(super) struct Halves<R> {
     rng: R,
@@ -71,7 +71,7 @@ impl Halves<Pcg64> {
 pub(super) fn default_rng(seed: u64) -> Halves<Pcg64> {
     let words = seed_sequence(seed);
     let wide = |at: usize| {
-        // Two words are 64 bits, the low first; two of those are 128, the high first.
+        // Two words make 64 bits, the low word first. Two of these make 128 bits, the high half first.
         let half = |at: usize| u128::from(words[at]) | u128::from(words[at + 1]) << 32;
         half(at) << 64 | half(at + 2)
     };
@@ -82,7 +82,7 @@ pub(super) fn default_rng(seed: u64) -> Halves<Pcg64> {
 fn seed_sequence(seed: u64) -> [u32; 8] {
     const MIX: [u32; 2] = [0xca01_f9dd, 0x4973_f715];
     let mut hash = Hash { constant: 0x43b0_d7e5, factor: 0x931e_8875 };
-    // A seed below 2^32 is one word and zeroes follow it, as they do here.
+    // A seed below 2^32 is one word, and zeroes follow it, as here.
     let mut pool = [seed as u32, (seed >> 32) as u32, 0, 0].map(|word| hash.of(word));
     for from in 0..pool.len() {
         for to in (0..pool.len()).filter(|to| *to != from) {
@@ -95,7 +95,7 @@ fn seed_sequence(seed: u64) -> [u32; 8] {
     std::array::from_fn(|at| hash.of(pool[at % pool.len()]))
 }
 
-/// The hash of `SeedSequence`, whose constant changes with every use.
+/// The hash of `SeedSequence`. Its constant changes with every use.
 struct Hash {
     constant: u32,
     factor: u32,

@@ -1,33 +1,33 @@
-//! The epochs of a sampler, one after another.
+//! Goes through the epochs of a sampler.
 
 use std::fmt;
 
-/// The epochs of a [`Sampler`](super::Sampler), one after another without end.
+/// The epochs of a [`Sampler`](super::Sampler), in sequence and without end.
 ///
-/// Each costs one permutation, also where a framework draws all epochs from one generator and
-/// reaching epoch `k` by itself costs all those before it.
+/// Each costs one permutation. That holds even if one generator draws all epochs, so that epoch `k` by itself
+/// would cost all epochs before it.
 pub struct Positions {
     running: Box<dyn Running>,
     next: u64,
 }
 
-/// What gives the epochs of a sampler.
+/// Makes the epochs of a sampler.
 pub(super) trait Running: Boxed + Send + Sync {
-    /// The positions of epoch `k`, which is the next.
+    /// The positions of epoch `k`, which must be the next.
     fn epoch(&mut self, k: u64) -> Vec<u32>;
 
-    /// Goes past so many epochs. It does nothing if an epoch does not hang on those before it.
+    /// Skips epochs. Does nothing if `epoch` needs no earlier calls.
     fn skip(&mut self, _count: u64) {}
 }
 
-/// An epoch is made from its number.
+/// For samplers whose epochs depend only on their numbers.
 impl<F: Fn(u64) -> Vec<u32> + Clone + Send + Sync + 'static> Running for F {
     fn epoch(&mut self, k: u64) -> Vec<u32> {
         self(k)
     }
 }
 
-/// What is cloned in its box.
+/// Clones a `Running` in its box.
 pub(super) trait Boxed {
     fn boxed(&self) -> Box<dyn Running>;
 }
@@ -39,14 +39,14 @@ impl<R: Running + Clone + 'static> Boxed for R {
 }
 
 impl Positions {
-    /// From the stream's epoch `from` on; `start` is `before` epochs before the stream's first.
+    /// From the stream's epoch `from` on. `start` is `before` epochs before the stream's first.
     pub(super) fn new(start: impl Running + 'static, before: u32, from: u32) -> Self {
         let mut positions = Positions { running: Box::new(start), next: 0 };
         positions.skip_epochs(u64::from(before) + u64::from(from));
         positions
     }
 
-    /// Goes past so many epochs, at less than the cost of making them where that is possible.
+    /// Skips epochs, at less than the cost of making them if possible.
     pub fn skip_epochs(&mut self, count: u64) {
         self.running.skip(count);
         self.next = self.next.saturating_add(count);

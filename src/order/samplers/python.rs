@@ -1,18 +1,18 @@
-//! CPython's `random`, as 3.2 to 3.x have it.
+//! CPython's `random`, as in 3.2 to 3.x.
 
 use std::collections::HashSet;
 
 use rand_mt::Mt;
 use sha2::{Digest, Sha512};
 
-/// `random.Random(seed)`: mt19937 initialised by the array of the number's words, low first.
+/// `random.Random(seed)`: mt19937 initialised by the array of the seed's words, low word first.
 pub(super) fn seeded(seed: u64) -> Mt {
     let words = [seed as u32, (seed >> 32) as u32];
     let used = if words[1] == 0 { 1 } else { 2 };
     Mt::new_with_key(words.into_iter().take(used))
 }
 
-/// `random.Random(text)`: the number that the text followed by its SHA-512 is, high byte first.
+/// `random.Random(text)`: the seed is the text followed by its SHA-512, read as a number, high byte first.
 pub(super) fn seeded_with_text(text: &str) -> Mt {
     let mut bytes = text.as_bytes().to_vec();
     bytes.extend_from_slice(&Sha512::digest(text.as_bytes()));
@@ -26,7 +26,7 @@ pub(super) fn seeded_with_text(text: &str) -> Mt {
     Mt::new_with_key(words)
 }
 
-/// `randrange(bound)`: as many high bits as the bound has, again until they fit.
+/// `randrange(bound)`: draws as many high bits as the bound has, until they are below it.
 pub(super) fn below(bound: u32, rng: &mut Mt) -> u32 {
     loop {
         let drawn = rng.next_u32() >> bound.leading_zeros();
@@ -43,11 +43,11 @@ pub(super) fn shuffle(list: &mut [u32], rng: &mut Mt) {
     }
 }
 
-/// `random.sample(range(n), k)`: picks from a pool that shrinks, or, where `k` is a small part of
-/// `n`, draws until it has `k` different ones. At most `n`.
+/// `random.sample(range(n), k)`: picks from a pool that shrinks. If `k` is a small part of `n`, it draws
+/// until it has `k` different numbers. Gives at most `n`.
 pub(super) fn sample(n: u32, k: u32, rng: &mut Mt) -> Vec<u32> {
     let k = k.min(n);
-    // What a set of k takes, in the places of a list.
+    // The size of a set of k, in entries of a list.
     let mut set_size = 21;
     if k > 5 {
         let mut power: u64 = 1;

@@ -1,12 +1,12 @@
-//! What a sampler says of itself: [`Spelled`] is how a spec names it, [`Sampling`] what it draws.
+//! The traits of a sampler: [`Spelled`] gives its name and keys in a spec, [`Sampling`] what it draws.
 
 use super::{Key, Positions, Weights};
 use crate::error::Result;
 use crate::order::index::Sorting;
 
-/// What has a name and keys in a spec.
+/// A name and keys in a spec.
 pub trait Spelled {
-    /// One for each name, with its defaults.
+    /// One value for each name, with its defaults.
     fn all() -> Vec<Self>
     where
         Self: Sized;
@@ -14,15 +14,15 @@ pub trait Spelled {
     /// Its name in a spec.
     fn name(&self) -> &'static str;
 
-    /// What it is in the script, in a line.
+    /// What it is in the script, in one line.
     fn about(&self) -> &'static str;
 
-    /// Its keys, to be read and set.
+    /// Its keys, for reading and setting.
     fn keys(&mut self) -> Vec<Key<'_>>;
 }
 
-/// Makes a sampler's type: each parameter with its default. The key of a spec that sets it has the
-/// same name. After `=>` stands what people are told of a parameter that has to be given.
+/// Makes a sampler's type from its parameters and their defaults. The key of a spec that sets a parameter has
+/// the same name. After `=>` stands the help for a parameter that must be given.
 macro_rules! sampler {
     (
         name: $name:literal,
@@ -73,23 +73,23 @@ macro_rules! sampler {
 
 /// A sampler with its parameters.
 pub trait Sampling: Spelled {
-    /// The index order that it has unless another is named.
+    /// The index order if the spec names none.
     fn sorting(&self) -> Sorting {
         Sorting::Path
     }
 
-    /// Whether the parameters go together.
+    /// Checks that the parameters fit together.
     ///
     /// # Errors
-    /// What is wrong with them: a rank that is not in its world, say.
+    /// When they do not: a rank that is not below its world, for example.
     fn validate(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether the parameters, which go together, fit a dataset of `n` samples.
+    /// Checks that valid parameters fit a dataset of `n` samples.
     ///
     /// # Errors
-    /// What does not fit.
+    /// When they do not.
     fn fits(&self, _n: u32) -> Result<()> {
         Ok(())
     }
@@ -99,7 +99,7 @@ pub trait Sampling: Spelled {
         n
     }
 
-    /// Whether an epoch over `n` samples may have a position twice.
+    /// Whether an epoch over `n` samples may repeat a position.
     fn repeats(&self, _n: u32) -> bool {
         self.draws_anew()
     }
@@ -109,7 +109,7 @@ pub trait Sampling: Spelled {
         false
     }
 
-    /// Random draws, about, that reaching the stream's epoch `k` takes.
+    /// About how many random draws it takes to reach the stream's epoch `k`.
     fn draws_before(&self, _n: u32, _k: u32) -> u64 {
         0
     }
@@ -125,7 +125,7 @@ pub trait Sampling: Spelled {
         None
     }
 
-    /// The same, to be read.
+    /// The same, for reading them from their file.
     fn weights_mut(&mut self) -> Option<&mut Weights> {
         None
     }

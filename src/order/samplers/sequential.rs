@@ -13,7 +13,6 @@ sampler! {
 }
 
 impl Sampler {
-    /// The sampler that does not shuffle.
     pub const SEQUENTIAL: Sampler = Sampler::Sequential(Sequential {});
 }
 

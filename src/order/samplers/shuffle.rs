@@ -11,13 +11,13 @@ use crate::error::Result;
 /// The function that shuffles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// `numpy.random.RandomState(seed).shuffle` or `.permutation`; also `numpy.random.seed` and
-    /// the functions of the module.
+    /// `numpy.random.RandomState(seed).shuffle` or `.permutation`; also `numpy.random.seed` and the module's
+    /// functions.
     NumpyRandomState,
     /// `numpy.random.default_rng(seed).shuffle` or `.permutation`.
     NumpyGenerator,
-    /// `random.Random(seed).shuffle`, or `.sample` with `sample`; also `random.seed` and the
-    /// functions of the module.
+    /// `random.Random(seed).shuffle`, or `.sample` with `sample`; also `random.seed` and the module's
+    /// functions.
     Python,
     /// `std::shuffle` of libstdc++ with `std::mt19937(seed)`.
     Libstdcxx,
@@ -28,11 +28,11 @@ pub enum Algorithm {
 pub enum Epochs {
     /// Nothing: the list was shuffled once.
     Same,
-    /// Shuffles the list as it was at first with a new generator, seeded with `seed + epoch`.
+    /// Shuffles the original list with a new generator, seeded with `seed + epoch`.
     Reseed,
-    /// Shuffles the list as it was at first with what the generator gives next.
+    /// Shuffles the original list. One generator draws all epochs.
     Fresh,
-    /// Shuffles the list as the last epoch left it with what the generator gives next.
+    /// Shuffles the list that the last epoch left. One generator draws all epochs.
     Again,
 }
 
@@ -53,14 +53,13 @@ pub struct Shuffle {
     pub seed: PythonSeed,
     /// Epochs before the stream's first.
     pub epoch: u32,
-    /// What happens before each epoch.
     pub epochs: Epochs,
     /// `random.sample(list, sample)` instead of `random.shuffle(list)`.
     pub sample: Option<u32>,
 }
 
 impl Shuffle {
-    /// A list shuffled once; with the seed 0, of `std::mt19937` its default.
+    /// A list shuffled once with seed 0, or with the default seed of `std::mt19937`.
     pub fn new(algorithm: Algorithm) -> Self {
         let seed = if algorithm == Algorithm::Libstdcxx { libstdcxx::DEFAULT_SEED } else { 0 };
         Shuffle {
@@ -189,7 +188,7 @@ impl Sampling for Shuffle {
     }
 }
 
-/// A generator with its library's ways.
+/// A generator, which decides the shuffle function.
 #[derive(Clone)]
 enum Generator {
     RandomState(Mt),
@@ -204,7 +203,7 @@ struct Shuffling {
     generator: Generator,
     spec: Shuffle,
     n: u32,
-    /// The last epoch; empty before the first.
+    /// The list of the last epoch. Empty before the first.
     list: Vec<u32>,
 }
 

@@ -1,10 +1,10 @@
-//! `tf.data.Dataset.shuffle` and what is made of it, as TensorFlow 2 has them.
+//! `tf.data.Dataset.shuffle` and functions built on it, as in TensorFlow 2.
 
 use super::keys::{check_positive, wrong};
 use super::{Positions, Sampling, python};
 use crate::error::Result;
 
-/// The graph seed where only the operation has one.
+/// The graph seed if only the operation has a seed.
 const DEFAULT_GRAPH_SEED: u64 = 87_654_321;
 
 /// Seeds are taken modulo this.
@@ -14,22 +14,21 @@ sampler! {
     name: "tf-shuffle",
     about: "tf.data shuffle(buffer, seed); without buffer= also list_files(seed=seed)",
 
-    /// `dataset.shuffle(buffer, seed)`; with a buffer of the whole dataset also
-    /// `list_files(seed=..)`.
+    /// `dataset.shuffle(buffer, seed)`; with a buffer of the whole dataset also `list_files(seed=..)`.
     ///
-    /// Every epoch begins with a buffer that is filled in the order of the index; a sample is drawn
-    /// from it and the next of the index takes its place.
+    /// Every epoch begins with a buffer filled in index order. Each draw takes a sample from the buffer, and
+    /// the next of the index takes its place.
     ///
-    /// By default the whole dataset is shuffled anew every epoch.
+    /// By default every epoch shuffles the whole dataset anew.
     #[derive(Copy)]
     pub struct TfShuffle {
-        /// The operation's `seed`; none: the first that the graph seed gives an operation.
+        /// The operation's `seed`. None: the first seed that the graph seed gives an operation.
         pub seed: Option<u64> = None,
-        /// What `tf.random.set_seed` was given; none: it was not called.
+        /// The argument of `tf.random.set_seed`. None: it was not called.
         pub graph_seed: Option<u64> = None,
-        /// Samples in the buffer; none: all of them. Not 0.
+        /// Samples in the buffer. None: all of them. Not 0.
         pub buffer: Option<u32> = None,
-        /// Whether every epoch is another (`reshuffle_each_iteration`).
+        /// Whether epochs differ (`reshuffle_each_iteration`).
         pub reshuffle: bool = true,
         /// Epochs before the stream's first.
         pub epoch: u32 = 0,
@@ -69,14 +68,14 @@ impl Sampling for TfShuffle {
     }
 }
 
-/// `tensorflow.random_seed.get_seed`: the pair that an operation is seeded with.
+/// `tensorflow.random_seed.get_seed`: the pair of seeds of an operation.
 pub(super) fn seeds(graph: Option<u64>, operation: u64) -> [u64; 2] {
     let pair = [graph.unwrap_or(DEFAULT_GRAPH_SEED) % SEED_BOUND, operation % SEED_BOUND];
-    // Two zeroes would mean no seed at all.
+    // TensorFlow reads two zeroes as no seed.
     if pair == [0, 0] { [0, SEED_BOUND] } else { pair }
 }
 
-/// The pair of one epoch: where epochs differ, the next two numbers of the operation's.
+/// The pair of one epoch. If epochs differ, it is the next two numbers of the operation's generator.
 pub(super) fn epoch_seeds(pair: [u64; 2], epoch: Option<u32>) -> [u64; 2] {
     let Some(epoch) = epoch else { return pair };
     let block = Philox::new(pair).block(u64::from(epoch) / 2);
@@ -84,8 +83,7 @@ pub(super) fn epoch_seeds(pair: [u64; 2], epoch: Option<u32>) -> [u64; 2] {
     [block[at].into(), block[at + 1].into()]
 }
 
-/// What comes out of a shuffle buffer that the elements `at(0)`, `at(1)`, ... `at(n - 1)` go
-/// through.
+/// The output of a shuffle buffer whose input is `at(0)`, `at(1)`, ... `at(n - 1)`.
 pub(super) fn buffered(n: u32, buffer: u32, pair: [u64; 2], at: impl Fn(u32) -> u32) -> Vec<u32> {
     let size = buffer.min(n);
     let mut ring: Vec<u32> = (0..size).map(&at).collect();
@@ -106,8 +104,8 @@ pub(super) fn buffered(n: u32, buffer: u32, pair: [u64; 2], at: impl Fn(u32) -> 
         .collect()
 }
 
-/// Philox4x32-10 (Salmon et al. 2011) as TensorFlow seeds it: the first seed is the key, the
-/// second the high half of the counter.
+/// Philox4x32-10 (Salmon et al. 2011) as TensorFlow seeds it: the first seed is the key, the second seed is
+/// the high half of the counter.
 struct Philox {
     pair: [u64; 2],
     given: u64,
@@ -128,7 +126,7 @@ impl Philox {
         self.block[at]
     }
 
-    /// The four numbers of one value of the counter's low half.
+    /// The four outputs for one value of the counter's low half.
     fn block(&self, low: u64) -> [u32; 4] {
         let halves = |wide: u64| [wide as u32, (wide >> 32) as u32];
         let ([a, b], [c, d]) = (halves(low), halves(self.pair[1]));

@@ -1,6 +1,6 @@
 use super::*;
 
-/// One of each sampler and of each way of its epochs, as of a script that sets a seed.
+/// One of each sampler and of each setting of its epochs, with the seed that a script would give.
 fn running() -> Vec<Sampler> {
     let mut all = Sampler::all();
     for words in ["reseed", "fresh", "again"] {

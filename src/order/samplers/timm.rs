@@ -1,4 +1,4 @@
-//! timm's `RepeatAugSampler` (of DeiT): each sample several times, on different processes.
+//! timm's `RepeatAugSampler` (of DeiT): gives each sample several times, to different processes.
 
 use super::keys::{check_positive, check_rank};
 use super::torch::{generator, randperm};
@@ -9,31 +9,31 @@ sampler! {
     name: "timm-repeat-aug",
     about: "timm RepeatAugSampler",
 
-    /// `RepeatAugSampler`: a permutation seeded with the epoch alone, each element `repeats` times
-    /// in a row, of which the rank takes every `world`-th, and no more than a part of them.
+    /// `RepeatAugSampler`: a permutation seeded with the epoch alone, each element `repeats` times in a row.
+    /// The rank takes every `world`-th element, up to a limit.
     ///
-    /// Its defaults are timm's, in a world of one.
+    /// The defaults are timm's, with one process.
     #[derive(Copy)]
     pub struct RepeatAug {
-        /// What the first epoch of the stream gives `set_epoch`.
+        /// The stream's first argument of `set_epoch`.
         pub epoch: u64 = 0,
-        /// Processes. Not 0.
+        /// Number of processes. Not 0.
         pub world: u32 = 1,
-        /// The process of this stream, below `world`.
+        /// This stream's process, below `world`.
         pub rank: u32 = 0,
         /// The sampler's `num_repeats`. Not 0.
         pub repeats: u32 = 3,
-        /// The number of samples is rounded down to a multiple of this; 0: it is not.
+        /// The number of samples is rounded down to a multiple of this. 0: it is not rounded.
         pub selected_round: u32 = 256,
-        /// That number is divided by this; 0: by `world`.
+        /// The limit is the rounded number divided by this. 0: by `world`.
         pub selected_ratio: u32 = 0,
-        /// Whether the sampler shuffles at all.
+        /// Whether the sampler shuffles.
         pub shuffle: bool = true,
     }
 }
 
 impl RepeatAug {
-    /// The rank's positions in the stream's epoch `k` over `n` samples; some stand twice.
+    /// The rank's positions in the stream's epoch `k` over `n` samples. Some occur twice.
     fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
         let repeats = u64::from(self.repeats);
         let total = u64::from(n) * repeats;

@@ -10,22 +10,23 @@
 //! orders/run7.txt,index=imagefolder,root=train
 //! ```
 //!
-//! First the sampler or the order file, then keys. A string that holds a `/`, or a dot and no
-//! colon, before its first comma is the path of an order file; paths hold no commas.
+//! The sampler or the order file comes first, then keys. A string is the path of an order file if the part
+//! before its first comma holds a `/`, or a dot and no colon. Paths hold no commas.
 //!
-//! Samplers and their keys are those of [`Sampler::all`]; [`help`] lists them. Keys of all
-//! orders, with their defaults:
+//! Samplers and their keys are those of [`Sampler::all`]; [`help`] lists them. Keys of all orders, with their
+//! defaults:
 //!
-//! - `index` (`path`; of `keras` and `dali` their own): how the files are numbered: a [`Sorting`] or
-//!   `manifest:FILE`, with `column` for where in an entry of it the path
-//!   [stands](crate::order::index::Manifest::column);
-//! - `root` (the source): the dataset's directory; `ext` (see there): endings of its files' names;
-//! - `count`: how many samples the dataset has; another number is refused;
-//! - `split`: the part of it that the sampler draws from, one or more [`Split`]s;
-//! - `whole_batches`: the batch size of a loader that reads whole batches only, whatever the sampler
-//!   does: torch's `DataLoader(batch_size=64, drop_last=True)` is `whole_batches=64`.
+//! - `index` (`path`; `keras` and `dali` have their own): how the files are numbered: a [`Sorting`] or
+//!   `manifest:FILE`. `column` says where the path [stands](crate::order::index::Manifest::column) in an
+//!   entry of the manifest;
+//! - `root` (the source): the dataset's directory;
+//! - `ext` (the index order's own): endings of the names of its files;
+//! - `count`: how many samples the dataset must have;
+//! - `split`: the part of the dataset that the sampler draws from: one or more [`Split`]s;
+//! - `whole_batches`: the batch size of a loader that reads only whole batches, whatever the sampler does:
+//!   torch's `DataLoader(batch_size=64, drop_last=True)` is `whole_batches=64`.
 //!
-//! In a world of several ranks each is an order by itself.
+//! Each rank of a distributed job has an order of its own.
 
 mod help;
 mod parse;
@@ -43,21 +44,20 @@ use super::{Listing, Order, Split, file, grouped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 
-/// An order as a person names it; its string form is the way it is shown and stored.
+/// An order as a person names it. Its string form is shown and stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct OrderSpec {
-    /// Where the sequence comes from.
     pub source: Source,
-    /// How positions and numbers stand for files.
+    /// How files are numbered.
     pub index: IndexSpec,
-    /// Which files the index takes.
+    /// Which files are numbered.
     pub filter: Filter,
-    /// How many samples the index has to have; of an order file, each of its epochs.
+    /// How many samples the index must have. For an order file: each of its epochs.
     pub count: Option<u64>,
-    /// What parts of the index are made one after the other, before the sampler gets the last.
+    /// The parts taken of the index, one after the other. The sampler draws from the last.
     pub splits: Vec<Split>,
-    /// The batch size of a loader that [reads whole batches only](Order::in_whole_batches). Not 0.
+    /// The batch size of a loader that [reads only whole batches](Order::in_whole_batches). Not 0.
     pub whole_batches: Option<u32>,
 }
 
@@ -70,21 +70,21 @@ pub enum Source {
     File(PathBuf),
 }
 
-/// An [`IndexOrder`] whose manifest is still a file.
+/// An [`IndexOrder`] whose manifest is not read yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexSpec {
     /// [`IndexOrder::Sorted`]
     Sorted(Sorting),
     /// [`IndexOrder::Manifest`] in this file.
     Manifest {
-        /// The file, whose name tells the format.
+        /// Its name tells the format.
         file: PathBuf,
         /// [`Manifest::column`]
         column: Option<String>,
     },
 }
 
-/// What a file that an order needs is.
+/// The purpose of a file that an order needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needed {
     Order,
@@ -95,19 +95,19 @@ pub enum Needed {
 }
 
 impl OrderSpec {
-    /// Whether a line is meant as a spec, be it right or wrong, and not as the path of a sample: it
-    /// parses, or begins with the name of a sampler.
+    /// Whether a line is meant as a spec, right or wrong, and not as the path of a sample. It is if it parses
+    /// or begins with a sampler's name.
     pub fn is_named(line: &str) -> bool {
         let name = line.split(':').next().unwrap_or(line);
         Sampler::named(name).is_some() || line.parse::<OrderSpec>().is_ok()
     }
 
-    /// The order in which a sampler goes through the same index.
+    /// The order in which `sampler` draws from the same index.
     pub fn with_sampler(&self, sampler: Sampler) -> OrderSpec {
         OrderSpec { source: Source::Sampler(sampler), ..self.clone() }
     }
 
-    /// The order that goes one after the other through the files that a filter takes.
+    /// The order that reads the files of a filter in sequence, without shuffling.
     pub fn of_files(sorting: Sorting, filter: Filter) -> OrderSpec {
         OrderSpec {
             source: Source::Sampler(Sampler::SEQUENTIAL),
@@ -134,7 +134,7 @@ impl OrderSpec {
         source.into_iter().chain(manifest).collect()
     }
 
-    /// The names of those files, to be changed.
+    /// The names of those files, mutable.
     pub fn files_mut(&mut self) -> Vec<&mut PathBuf> {
         let source = match &mut self.source {
             Source::File(path) => Some(path),
@@ -147,13 +147,11 @@ impl OrderSpec {
         source.into_iter().chain(manifest).collect()
     }
 
-    /// The order over this dataset.
-    ///
-    /// `contents` are those of [`OrderSpec::files_needed`].
+    /// The order over this dataset. `contents` are those of [`OrderSpec::files_needed`].
     ///
     /// # Errors
-    /// When the dataset has another number of samples than `count` says, the index or an epoch is
-    /// empty or has no whole batch, or a named file is wrong (with its path and line).
+    /// When the dataset has another number of samples than `count`, or no sample. When an epoch is empty or
+    /// has no whole batch. When a named file is wrong (with its path and line).
     pub fn resolve(&self, listing: &Listing<'_>, contents: &[&[u8]]) -> Result<Order> {
         let needed = self.files_needed().len();
         if contents.len() != needed {
@@ -167,9 +165,9 @@ impl OrderSpec {
         }
     }
 
-    /// The order with all that its epochs have.
+    /// The order before its epochs are cut to whole batches.
     fn resolve_whole(&self, listing: &Listing<'_>, contents: &[&[u8]]) -> Result<Order> {
-        // The manifest is the last of them.
+        // The manifest is the last file.
         let index = || self.resolve_index(listing, contents.last().copied());
         match &self.source {
             Source::Sampler(sampler) => {
@@ -244,7 +242,7 @@ impl OrderSpec {
 }
 
 impl Source {
-    /// The index order that it has unless another is named.
+    /// The index order if the spec names none.
     fn sorting(&self) -> Sorting {
         match self {
             Source::Sampler(sampler) => sampler.sorting(),
@@ -278,7 +276,7 @@ impl TryFrom<String> for OrderSpec {
 }
 
 impl fmt::Display for OrderSpec {
-    /// The string form, without the keys that have their defaults.
+    /// The string form, without keys that have their default.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut keys = Vec::new();
         let mut key = |name: &str, value: &dyn fmt::Display, default: bool| {
@@ -310,7 +308,7 @@ impl fmt::Display for OrderSpec {
             Source::Sampler(sampler) => sampler.name().to_owned(),
             Source::File(path) => format!("file:{}", path.display()),
         };
-        // A file already has its colon.
+        // `file:` already has the colon.
         let colon = if matches!(self.source, Source::File(_)) { "," } else { ":" };
         let separator = if keys.is_empty() { "" } else { colon };
         write!(f, "{head}{separator}{}", keys.join(","))

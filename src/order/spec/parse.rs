@@ -37,14 +37,14 @@ fn parse(text: &str) -> Result<OrderSpec> {
             let rest = take(&mut sampler, keys)?;
             let valid = sampler.validate();
             let own: Vec<_> = sampler.keys().iter().map(|key| key.name).collect();
-            // A name that is misspelt is said before what is wrong without it.
+            // A misspelt key is reported first: the parameters may be wrong because of it.
             let spec = finish(Source::Sampler(sampler), &own, rest)?;
             valid.map(|()| spec)
         }
     }
 }
 
-/// What a spec may begin with.
+/// The words that a spec may begin with.
 fn names() -> Vec<&'static str> {
     Sampler::all().iter().map(|sampler| sampler.name()).chain([FILE]).collect()
 }
@@ -79,7 +79,7 @@ fn split(text: &str) -> Result<(Head<'_>, Keys<'_>)> {
     }
     let is_path = match after {
         None => first.contains(['/', '.']),
-        // A sampler's name with a typo may have a path among its keys.
+        // A misspelt sampler may have a path among its keys.
         Some(_) => first.contains('/') && suggest::nearest(name, names()).is_none(),
     };
     if is_path {
@@ -98,7 +98,7 @@ fn split_keys(text: Option<&str>) -> Result<Keys<'_>> {
             }
             keys.push((key, value.to_owned()));
         } else if let Some(("ext", endings)) = keys.last_mut() {
-            // The endings of ext= have commas between them.
+            // `ext=` takes several endings with commas between them.
             endings.push(',');
             endings.push_str(part);
         } else {
@@ -108,7 +108,7 @@ fn split_keys(text: Option<&str>) -> Result<Keys<'_>> {
     Ok(keys)
 }
 
-/// Gives the sampler its keys; returns those that are not its own.
+/// Sets the sampler's keys. Returns the keys that are not its own.
 fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
     let mut own = sampler.keys();
     let mut rest = Keys::new();
@@ -121,14 +121,14 @@ fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
             None => rest.push((name, value)),
         }
     }
-    // What is misspelt is said first: it may be what is missing.
+    // A misspelt key is reported first: it may be the missing one.
     match missing.filter(|_| !rest.iter().any(|(name, _)| !COMMON_KEYS.contains(name))) {
         Some((key, required)) => Err(wrong(format!("{key}= is missing")).hint(required.hint)),
         None => Ok(rest),
     }
 }
 
-/// Reads the keys of all orders and refuses what is left; `own` are those of the sampler.
+/// Sets the keys of all orders and refuses other keys. `own` are the keys of the sampler.
 fn finish(source: Source, own: &[&str], keys: Keys<'_>) -> Result<OrderSpec> {
     let (index, filter) = (IndexSpec::Sorted(source.sorting()), Filter::default());
     let (count, splits, whole_batches) = (None, Vec::new(), None);

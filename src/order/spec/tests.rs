@@ -192,7 +192,7 @@ fn weights_are_those_of_the_samples_that_are_drawn_from() {
     assert!(!order.is_permutation());
     let words = "torch-weighted seed 1 weights w.txt num_samples 50 over 3 files in manifest order";
     assert_eq!(order.describe(), words);
-    // Of a part of the dataset each has a weight, and no other one.
+    // Each sample of the part has a weight. No other sample has one.
     let part = parse("torch-weighted:seed=1,weights=w.txt,replacement=false,split=slice:1:4");
     let mut all = part.resolve(&listing(), &[b"1\n2\n3\n"]).unwrap().epoch(0).to_vec();
     all.sort_unstable();

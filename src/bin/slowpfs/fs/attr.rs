@@ -27,7 +27,7 @@ pub(crate) fn from_stat(ino: u64, stat: &FileStat, coarse: bool) -> FileAttr {
     }
 }
 
-/// The attributes of a virtual file or directory, which root owns and everybody can read.
+/// The attributes of a virtual file or directory. root owns it, and all users can read it.
 pub(crate) fn synthetic(ino: u64, kind: FileType) -> FileAttr {
     let (perm, nlink) = if kind == FileType::Directory { (0o555, 2) } else { (0o444, 1) };
     let now = SystemTime::now();
@@ -50,7 +50,7 @@ pub(crate) fn synthetic(ino: u64, kind: FileType) -> FileAttr {
     }
 }
 
-/// The kind of file a mode says.
+/// The kind of file in a mode.
 pub(crate) fn kind(mode: u32) -> FileType {
     match SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) {
         SFlag::S_IFDIR => FileType::Directory,
@@ -63,7 +63,7 @@ pub(crate) fn kind(mode: u32) -> FileType {
     }
 }
 
-/// A time of a file; those before 1970 are negative.
+/// A time of a file. Times before 1970 are negative.
 fn time(seconds: i64, nanos: i64) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let base = if seconds >= 0 {

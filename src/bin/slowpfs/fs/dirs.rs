@@ -1,7 +1,7 @@
-//! The operations on directories.
+//! Operations on directories.
 //!
-//! A directory is listed when it is read from the beginning, and the pages that follow are of that
-//! listing, so that a reader sees every entry once whatever changes meanwhile.
+//! A directory is listed when it is read from the beginning. Later pages are of the same listing, so a reader
+//! sees every entry once, whatever changes meanwhile.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -27,7 +27,6 @@ use crate::stats::Op;
 type Listing = (Arc<Path>, Arc<Vec<Entry>>);
 
 impl SlowFs {
-    /// Opens a directory.
     pub(crate) fn open_dir(&self, ino: u64, reply: ReplyOpen) {
         if ino == CONTROL_DIR {
             return reply.opened(self.handles.add(Handle::ControlDir), FopenFlags::empty());
@@ -87,7 +86,7 @@ impl SlowFs {
         };
         let filled = listing.map(|(path, entries)| {
             for (at, entry) in entries.iter().enumerate().skip(offset as usize) {
-                // An entry that is gone by now is left out.
+                // An entry that is gone is left out.
                 let Ok(stat) = self.source.stat(&path.join(&entry.name)) else { continue };
                 if self.add_plus(&mut reply, &path, entry, at as u64 + 1, &stat) {
                     break;
@@ -100,7 +99,7 @@ impl SlowFs {
         });
     }
 
-    /// Adds an entry with its attributes, and says whether the page was full.
+    /// Adds an entry with its attributes. Returns whether the page was full.
     fn add_plus(
         &self,
         reply: &mut ReplyDirectoryPlus,
@@ -122,7 +121,7 @@ impl SlowFs {
         full
     }
 
-    /// Admits one page of a directory and lists it; nothing for the virtual directory.
+    /// Admits one page of a directory and lists it. `None` for the virtual directory.
     fn listing(
         &self,
         ino: u64,
@@ -148,7 +147,7 @@ impl SlowFs {
     }
 }
 
-/// The virtual directory: where the next entry is, the attributes and the name of each.
+/// The entries of the virtual directory: the offset of the next entry, the attributes and the name of each.
 fn control_listing() -> [(u64, (FileAttr, &'static str)); 3] {
     [
         (1, (attr::synthetic(CONTROL_DIR, FileType::Directory), ".")),

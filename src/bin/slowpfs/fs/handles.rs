@@ -1,4 +1,4 @@
-//! What is open.
+//! Open files and directories.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,14 +11,12 @@ use fuser::{Errno, FileHandle};
 use super::source::Entry;
 use crate::locked;
 
-/// An open file or directory.
 #[derive(Debug)]
 pub(crate) enum Handle {
     /// A file of the source.
     File {
-        /// The file.
         file: File,
-        /// The number the kernel has for its inode.
+        /// The kernel's number of its inode.
         ino: u64,
         /// Its path when it was opened.
         path: Arc<Path>,
@@ -36,7 +34,7 @@ pub(crate) enum Handle {
     ControlDir,
 }
 
-/// All that is open, by the number the kernel has for it.
+/// All open files and directories, by the kernel's number.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     open: Mutex<HashMap<u64, Arc<Handle>>>,
@@ -44,25 +42,24 @@ pub(crate) struct Handles {
 }
 
 impl Handles {
-    /// Keeps `handle`, and numbers it. A number is never used twice.
+    /// Stores `handle` under a new number. Numbers are never reused.
     pub(crate) fn add(&self, handle: Handle) -> FileHandle {
         let number = self.last.fetch_add(1, Relaxed) + 1;
         locked(&self.open).insert(number, Arc::new(handle));
         FileHandle(number)
     }
 
-    /// The handle with a number.
     pub(crate) fn get(&self, number: FileHandle) -> Result<Arc<Handle>, Errno> {
         locked(&self.open).get(&number.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// An open file of an inode, whatever its name is by now.
+    /// An open file of an inode, whatever its name is.
     pub(crate) fn of_inode(&self, number: u64) -> Option<Arc<Handle>> {
         let is_it = |handle: &&Arc<Handle>| matches!(&***handle, Handle::File { ino, .. } if *ino == number);
         locked(&self.open).values().find(is_it).cloned()
     }
 
-    /// Forgets a handle, and returns it.
+    /// Removes a handle, and returns it.
     pub(crate) fn remove(&self, number: FileHandle) -> Option<Arc<Handle>> {
         locked(&self.open).remove(&number.0)
     }

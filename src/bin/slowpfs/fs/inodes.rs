@@ -1,10 +1,10 @@
-//! Which path each inode that the kernel knows has now.
+//! The current path of each inode that the kernel knows.
 //!
-//! The kernel speaks of inodes by number, the source is reached by path. An entry is made when the
-//! kernel learns of an inode (a lookup, an entry of readdirplus) and dropped when it has forgotten
-//! it as often. No descriptor is kept, so the number of inodes is limited by memory only. The path
-//! is the one under which the inode was last found: after a rename below, the kernel's entries
-//! expire, it looks the new name up, and the table follows.
+//! The kernel refers to an inode by number, but the source is reached by path. An entry is made when the
+//! kernel learns of an inode (a lookup, an entry of readdirplus). It is dropped when the kernel has forgotten
+//! the inode as often. No descriptor is kept, so only memory limits the number of inodes. The path is the one
+//! where the inode was last found. After a rename in the source, the kernel's entries expire, the kernel
+//! looks the new name up, and the table follows.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) const STATS_FILE: u64 = CONTROL_DIR + 1;
 /// Numbers from here on stand for inodes whose own number is taken.
 const FIRST_ALIAS: u64 = 1 << 62;
 
-/// What identifies the content of a file: its time of modification and its size.
+/// Identifies the content of a file: seconds and nanoseconds of its modification, and its size.
 pub(crate) type Version = (i64, i64, i64);
 
 /// An inode of the source: its device and its number there.
@@ -32,7 +32,7 @@ struct Node {
     identity: Identity,
     path: Arc<Path>,
     lookups: u64,
-    /// The version of the file that the pages in the kernel belong to.
+    /// The version of the file whose pages the kernel has.
     cached: Option<Version>,
 }
 
@@ -40,13 +40,13 @@ struct Node {
 #[derive(Debug)]
 pub(crate) struct Inodes {
     nodes: HashMap<u64, Node>,
-    /// Inodes that cannot use their own number: another device, or the root, has it.
+    /// Inodes that cannot use their own number, because another device or the root has it.
     aliases: HashMap<Identity, u64>,
     next_alias: u64,
 }
 
 impl Inodes {
-    /// Only the root.
+    /// A table of only the root.
     pub(crate) fn new(root: &FileStat) -> Self {
         let path: Arc<Path> = PathBuf::new().into();
         let identity = identity(root);
@@ -58,12 +58,12 @@ impl Inodes {
         }
     }
 
-    /// The path of an inode relative to the source; empty for the root.
+    /// The path of an inode relative to the source. Empty for the root.
     pub(crate) fn path(&self, ino: u64) -> Option<Arc<Path>> {
         self.nodes.get(&ino).map(|node| node.path.clone())
     }
 
-    /// The number the kernel knows an inode by: its own, unless that is taken.
+    /// The number by which the kernel knows an inode: its own number, unless that is taken.
     pub(crate) fn number(&mut self, stat: &FileStat) -> u64 {
         let identity = identity(stat);
         if let Some(&alias) = self.aliases.get(&identity) {
@@ -80,7 +80,7 @@ impl Inodes {
         alias
     }
 
-    /// The kernel was told that `number` (from [`Self::number`]) is found at `path`.
+    /// Notes that the kernel was told that `number` (from [`Self::number`]) is at `path`.
     pub(crate) fn found(&mut self, number: u64, stat: &FileStat, path: &Path) {
         let node = self.nodes.entry(number).or_insert_with(|| Node {
             identity: identity(stat),
@@ -94,7 +94,7 @@ impl Inodes {
         }
     }
 
-    /// The kernel has forgotten `count` lookups of an inode.
+    /// Notes that the kernel has forgotten `count` lookups of an inode.
     pub(crate) fn forget(&mut self, ino: u64, count: u64) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         node.lookups = node.lookups.saturating_sub(count);
@@ -105,8 +105,7 @@ impl Inodes {
         }
     }
 
-    /// Whether pages of an inode that the kernel holds are those of `version`; from now on they
-    /// are.
+    /// Whether the kernel's pages of an inode are of `version`. Notes that they are, from here on.
     pub(crate) fn keeps_pages(&mut self, ino: u64, version: Version) -> bool {
         self.nodes.get_mut(&ino).is_some_and(|node| node.cached.replace(version) == Some(version))
     }

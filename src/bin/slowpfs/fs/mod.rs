@@ -1,4 +1,4 @@
-//! The filesystem as FUSE sees it: a read-only pass-through that takes its time.
+//! The filesystem that FUSE sees: a read-only pass-through with delays.
 
 mod attr;
 mod dirs;
@@ -30,22 +30,21 @@ use handles::Handles;
 use inodes::Inodes;
 pub(crate) use source::Source;
 
-/// What a client of this filesystem may keep.
+/// Options of the filesystem.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// How long the kernel trusts names and attributes.
     pub(crate) ttl: Duration,
-    /// Pages are kept over opens as long as the file is unchanged.
+    /// Whether pages are kept between opens while the file is unchanged.
     pub(crate) client_cache: bool,
-    /// Every read reaches the filesystem.
+    /// Whether every read reaches the filesystem.
     pub(crate) direct_io: bool,
-    /// Directories are read with the attributes of their entries.
+    /// Whether directories are read with the attributes of their entries.
     pub(crate) readdirplus: bool,
-    /// Times are told in whole seconds.
+    /// Whether times are reported in whole seconds.
     pub(crate) coarse_times: bool,
 }
 
-/// The filesystem.
 pub(crate) struct SlowFs {
     source: Source,
     engine: Arc<Engine>,
@@ -55,7 +54,6 @@ pub(crate) struct SlowFs {
 }
 
 impl SlowFs {
-    /// A filesystem over `source`.
     pub(crate) fn new(source: Source, engine: Arc<Engine>, options: Options) -> io::Result<Self> {
         let root =
             source.stat(Path::new("")).map_err(|e| io::Error::from_raw_os_error(e.code()))?;
@@ -69,8 +67,8 @@ impl SlowFs {
     }
 }
 
-/// Operations that would write are refused, those that only tell something are answered quietly.
-/// `ro` keeps them away until somebody remounts; fuser logs a warning for those left to it.
+/// Operations that would write are refused. Operations that only inform are answered quietly. The mount
+/// option `ro` keeps writes away until a remount. fuser logs a warning for operations without a handler.
 macro_rules! answer {
     ($errno:ident: $($name:ident($($arg:ty),*) -> $reply:ty;)+) => {
         $(fn $name(&self, _: &Request, $(_: $arg,)* reply: $reply) {
@@ -82,7 +80,7 @@ macro_rules! answer {
 impl Filesystem for SlowFs {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = vec![
-            // Without it the kernel sends lookups in one directory one after the other.
+            // Without it, the kernel sends the lookups in a directory one after the other.
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
         ];
@@ -90,10 +88,10 @@ impl Filesystem for SlowFs {
             wanted.extend([InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO]);
         }
         for capability in wanted {
-            // A kernel that lacks one works without.
+            // A kernel that lacks one works without it.
             let _ = config.add_capabilities(capability);
         }
-        // The default of 16 would be a queue in front of the model.
+        // The default of 16 would add a queue before the model.
         let _ = config.set_max_background(512);
         let _ = config.set_congestion_threshold(512);
         Ok(())

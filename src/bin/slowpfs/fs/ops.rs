@@ -1,4 +1,4 @@
-//! The operations on names and files: admit, do the work on the source, hand over the answer.
+//! Operations on names and files: admit, do the work on the source, hand over the answer.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,7 @@ use crate::locked;
 use crate::model::Request;
 use crate::stats::Op;
 
-/// Versions of an inode are not told apart: its number is its identity.
+/// Inode numbers are identities, so all inodes have one generation.
 pub(super) const GENERATION: Generation = Generation(0);
 
 impl SlowFs {
@@ -74,7 +74,6 @@ impl SlowFs {
         });
     }
 
-    /// Opens a file.
     pub(crate) fn open_file(&self, ino: u64, flags: OpenFlags, reply: ReplyOpen) {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
             return reply.error(Errno::EROFS);
@@ -100,7 +99,7 @@ impl SlowFs {
         });
     }
 
-    /// Reads from an open file. The cost is that of the bytes there are, not of those asked for.
+    /// Reads from an open file. The cost is that of the bytes that exist, not of the bytes requested.
     pub(crate) fn read_file(
         &self,
         ino: u64,
@@ -140,7 +139,6 @@ impl SlowFs {
         }
     }
 
-    /// Reads a symbolic link.
     pub(crate) fn link_target(&self, ino: u64, reply: ReplyData) {
         let path = match self.path(ino) {
             Ok(path) => path,
@@ -154,7 +152,7 @@ impl SlowFs {
         });
     }
 
-    /// Answers a request for extended attributes, which `get` fetches.
+    /// Answers a request for extended attributes. `get` fetches them.
     pub(crate) fn xattr(
         &self,
         ino: u64,
@@ -176,7 +174,7 @@ impl SlowFs {
         });
     }
 
-    /// The path of an inode the kernel knows.
+    /// The path of an inode that the kernel knows.
     pub(super) fn path(&self, ino: u64) -> Result<Arc<Path>, Errno> {
         locked(&self.inodes).path(ino).ok_or(Errno::ESTALE)
     }
@@ -189,14 +187,14 @@ impl SlowFs {
         }
     }
 
-    /// `stat`, if it is still that of inode `ino`. Where another file has taken the name, ESTALE
-    /// makes the kernel look the name up again, and the caller gets the new file.
+    /// `stat`, if it is still that of inode `ino`. If another file has taken the name, ESTALE makes the
+    /// kernel look the name up again, and the caller gets the new file.
     pub(super) fn same(&self, ino: u64, stat: FileStat) -> Result<FileStat, Errno> {
         let same = ino == ROOT || locked(&self.inodes).number(&stat) == ino;
         if same { Ok(stat) } else { Err(Errno::ESTALE) }
     }
 
-    /// How the kernel is to treat the pages of a file that is opened.
+    /// How the kernel treats the pages of a file that is opened.
     fn caching(&self, ino: u64, stat: &FileStat) -> FopenFlags {
         let mut flags = FopenFlags::empty();
         if self.options.direct_io {
@@ -210,13 +208,14 @@ impl SlowFs {
     }
 }
 
-/// An inode whose path is gone is stale: the kernel looks the name up again and reports that.
+/// Turns the error of a path that is gone into ESTALE: the kernel then looks the name up again and reports
+/// that error.
 pub(super) fn stale(error: Errno) -> Errno {
     let gone = [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP];
     if gone.iter().any(|e| e.code() == error.code()) { Errno::ESTALE } else { error }
 }
 
-/// What `name` in `parent` is if that concerns the virtual files.
+/// The result of looking up `name` in `parent`, if that concerns the virtual files.
 fn control_entry(parent: u64, name: &OsStr) -> Option<Result<FileAttr, Errno>> {
     match (parent, name.as_bytes()) {
         (ROOT, b".slowpfs") => Some(Ok(attr::synthetic(CONTROL_DIR, FileType::Directory))),
@@ -226,7 +225,7 @@ fn control_entry(parent: u64, name: &OsStr) -> Option<Result<FileAttr, Errno>> {
     }
 }
 
-/// The bytes of a read.
+/// The bytes of `content` that a read returns.
 fn part(content: &[u8], offset: u64, size: u32) -> &[u8] {
     let start = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
     let end = start.saturating_add(size as usize).min(content.len());

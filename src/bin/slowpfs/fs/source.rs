@@ -1,7 +1,7 @@
 //! System calls on the source directory.
 //!
-//! Everything is relative to a descriptor of the source that was opened before the mount, so that
-//! a filesystem mounted over its own source still reaches what is below.
+//! All paths are relative to a descriptor of the source that was opened before the mount. So a filesystem
+//! mounted over its own source still reaches what is below.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -28,11 +28,10 @@ fn errno(error: nix::errno::Errno) -> Errno {
 /// An entry of a directory.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Its name.
     pub(crate) name: OsString,
     /// The number of its inode in the source.
     pub(crate) ino: u64,
-    /// Its kind, as far as the directory says.
+    /// Its kind, as far as the directory tells.
     pub(crate) kind: FileType,
 }
 
@@ -43,13 +42,12 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Opens the directory at `path`.
     pub(crate) fn open(path: &Path) -> nix::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self { root: open(path, flags, Mode::empty())? })
     }
 
-    /// The attributes of `path`; a symbolic link is not followed.
+    /// The attributes of `path`. A symbolic link is not followed.
     pub(crate) fn stat(&self, path: &Path) -> Result<FileStat, Errno> {
         fstatat(&self.root, below(path), AtFlags::AT_SYMLINK_NOFOLLOW).map_err(errno)
     }
@@ -62,7 +60,6 @@ impl Source {
         Ok((File::from(fd), stat))
     }
 
-    /// The target of a symbolic link.
     pub(crate) fn readlink(&self, path: &Path) -> Result<OsString, Errno> {
         readlinkat(&self.root, below(path)).map_err(errno)
     }
@@ -77,7 +74,7 @@ impl Source {
             let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
             let kind = match entry.file_type().and_then(kind) {
                 Some(kind) => kind,
-                // Some filesystems leave it to a stat.
+                // Some filesystems tell the kind only by a stat.
                 None => attr::kind(self.stat(&path.join(&name))?.st_mode),
             };
             entries.push(Entry { name, ino: entry.ino(), kind });
@@ -86,7 +83,7 @@ impl Source {
         Ok(entries)
     }
 
-    /// The state of the filesystem the source is on.
+    /// The state of the source's filesystem.
     pub(crate) fn statfs(&self) -> Result<Statvfs, Errno> {
         fstatvfs(&self.root).map_err(errno)
     }
@@ -108,7 +105,7 @@ impl Source {
         })
     }
 
-    /// Calls `call` with a path, a buffer and its length, as both xattr calls want it.
+    /// Calls `call` with a path, a buffer and its length, as both xattr calls need.
     fn xattr(
         &self,
         path: &Path,
@@ -119,7 +116,7 @@ impl Source {
         let mut absolute = format!("/proc/self/fd/{}/", self.root.as_raw_fd()).into_bytes();
         absolute.extend_from_slice(below(path).as_os_str().as_bytes());
         let absolute = CString::new(absolute).map_err(|_| Errno::EINVAL)?;
-        // No attribute is larger than 64 KiB, whatever the caller has room for.
+        // No attribute is larger than 64 KiB, whatever room the caller has.
         let mut buffer = vec![0; size.min(1 << 16) as usize];
         let length = call(&absolute, buffer.as_mut_ptr(), buffer.len());
         let Ok(length) = usize::try_from(length) else {
@@ -136,13 +133,13 @@ impl Source {
 /// The answer to a request for extended attributes.
 #[derive(Debug)]
 pub(crate) enum Xattr {
-    /// How much room is needed.
+    /// The room that is needed, in bytes.
     Size(u32),
     /// The value or the names.
     Data(Vec<u8>),
 }
 
-/// Reads up to `size` bytes at `offset`: fewer only at the end of the file.
+/// Reads up to `size` bytes at `offset`. Fewer only at the end of the file.
 pub(crate) fn read(file: &File, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
     let size = size as usize;
     let mut data = Vec::with_capacity(size);
@@ -162,7 +159,7 @@ fn below(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-/// Where a name comes in a listing: `.`, then `..`, then the rest.
+/// Sorts names for a listing: `.`, then `..`, then the rest.
 fn rank(name: &OsStr) -> u8 {
     match name.as_bytes() {
         b"." => 0,
@@ -171,7 +168,7 @@ fn rank(name: &OsStr) -> u8 {
     }
 }
 
-/// The kind of file a directory says.
+/// The kind of file that a directory tells.
 fn kind(kind: Type) -> Option<FileType> {
     Some(match kind {
         Type::Directory => FileType::Directory,

@@ -1,14 +1,14 @@
-//! Clients that keep the model busy, in virtual time: what it promises under a load.
+//! Closed-loop clients in virtual time: what the model predicts under a load.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::{Model, Nanos, Request};
 
-/// What closed-loop clients got out of the model.
+/// What closed-loop clients got from the model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
-    /// Virtual seconds until the last cycle was through.
+    /// Virtual seconds until the last cycle ended.
     pub(crate) seconds: f64,
     /// Cycles completed per second.
     pub(crate) rate: f64,
@@ -16,12 +16,12 @@ pub(crate) struct Outcome {
     pub(crate) mean_ms: f64,
 }
 
-/// What a client asks for that reads a whole file in one request.
+/// The requests of a client that reads a whole file in one request.
 pub(crate) fn whole_file(bytes: u64) -> [Request; 3] {
     [Request::Lookup, Request::Open, Request::Read { handle: 0, offset: 0, bytes }]
 }
 
-/// Lets `clients` repeat `steps` without a pause, `cycles` times in all, each on a new handle.
+/// Lets `clients` repeat `steps` without pause, `cycles` times in all, each time on a new handle.
 pub(crate) fn closed_loop(
     model: &mut Model,
     clients: usize,

@@ -1,15 +1,14 @@
 //! How long a busy parallel filesystem takes, as a pure function of the requests.
 //!
-//! The model knows no clock and does no I/O: it is told when each operation arrives, in virtual
-//! nanoseconds, and answers when it completes. What happens to an operation, in order:
+//! The model has no clock and does no I/O. It is told when each operation arrives, in virtual nanoseconds,
+//! and answers when the operation completes:
 //!
-//! 1. With probability `tail_p` it is slow: its latency and its seek are multiplied by `tail_x`.
-//! 2. A metadata operation (lookup, getattr, open, a page of a directory) waits for one of
-//!    `mds_slots` servers in order of arrival, is served for `mds_us`, and is answered one latency
-//!    later.
-//! 3. A read travels for its latency, then waits for one of `slots` data servers, which works for
-//!    `seek_ms` (unless the read continues the one before it on the same handle) plus the bytes at
-//!    `stream_mbs`; then the bytes go over the one link of `mbs` that all reads share.
+//! 1. With probability `tail_p` the operation is slow: its latency and its seek are multiplied by `tail_x`.
+//! 2. A metadata operation (lookup, getattr, open, a page of a directory) waits for one of `mds_slots`
+//!    servers in order of arrival. It is served for `mds_us`, and is answered one latency later.
+//! 3. A read travels for its latency, then waits for one of `slots` data servers. The server works for
+//!    `seek_ms` (unless the read continues the one before it on the same handle), and then transfers the
+//!    bytes at `stream_mbs`. Then the bytes pass the one link of `mbs` that all reads share.
 //!
 //! The same requests with the same seed give the same times, whatever the machine does.
 
@@ -32,12 +31,12 @@ use timeline::Timeline;
 /// A virtual time or a duration, in nanoseconds.
 pub(crate) type Nanos = u64;
 
-/// An operation, with what its cost depends on.
+/// An operation, with the parameters of its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// A name is resolved.
     Lookup,
-    /// Attributes are asked for, or anything else small about an inode.
+    /// Attributes, or other small data of an inode, are requested.
     Getattr,
     /// A file is opened.
     Open,
@@ -45,21 +44,19 @@ pub(crate) enum Request {
     Readdir,
     /// Data is read.
     Read {
-        /// The open file: what decides whether a read continues another.
+        /// The open file. It decides whether a read continues another.
         handle: u64,
-        /// Where it begins.
         offset: u64,
-        /// How much is asked for.
         bytes: u64,
     },
 }
 
-/// What the model says about one operation.
+/// The model's answer for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Admission {
     /// When it completes.
     pub(crate) done: Nanos,
-    /// A read that did not continue the previous one.
+    /// Whether it is a read that does not continue the previous one.
     pub(crate) random: bool,
 }
 
@@ -67,14 +64,14 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 pub(crate) struct Model {
     params: Params,
-    /// Factor on every time: 1 unless the filesystem was made slow on purpose.
+    /// Factor on every time: 1 unless the filesystem is made slow on purpose.
     slowdown: f64,
     rng: ChaCha8Rng,
-    /// When each metadata server is free. Arrivals are in order here, so one number is enough.
+    /// When each metadata server is free. Operations arrive here in order, so one number is enough.
     mds: Vec<Nanos>,
     slots: Vec<Timeline>,
     link: Timeline,
-    /// Where the reads of each open file have got to.
+    /// The offset that the reads of each open file have reached.
     frontiers: HashMap<u64, u64>,
 }
 
@@ -94,7 +91,7 @@ impl Model {
         model
     }
 
-    /// Goes on with other numbers. What was promised keeps its time.
+    /// Changes the parameters. Operations that were admitted keep their times.
     pub(crate) fn set_params(&mut self, params: Params) {
         self.params = params;
         self.mds.resize(params.mds_slots.max(1), 0);
@@ -106,8 +103,8 @@ impl Model {
         self.slowdown = factor;
     }
 
-    /// Admits a request that arrives at `now`, and says when it completes. Times of arrival must
-    /// not go backwards.
+    /// Admits a request that arrives at `now`, and returns when it completes. Times of arrival must not go
+    /// backwards.
     pub(crate) fn admit(&mut self, now: Nanos, request: Request) -> Admission {
         let p = self.params;
         let slow =
@@ -147,8 +144,7 @@ impl Model {
         }
     }
 
-    /// Queues for a data server at `at` and then for the link, and returns when the last byte is
-    /// through.
+    /// Queues for a data server at `at` and then for the link. Returns when the last byte has passed.
     fn data(&mut self, now: Nanos, at: Nanos, seek_ms: f64, bytes: u64) -> Nanos {
         let service =
             self.nanos(seek_ms, 1e6).saturating_add(self.transfer(bytes, |p| p.stream_mbs));
@@ -166,11 +162,11 @@ impl Model {
         self.link.fill(served, length)
     }
 
-    /// Whether a read goes on where the reads of its handle have got to.
+    /// Whether a read continues the earlier reads of its handle.
     ///
-    /// The kernel has several readahead requests of one stream in flight and several threads take
-    /// them up, so neighbours change places now and then. A parallel filesystem sees through that
-    /// and so does the model: up to two lengths of the request to either side still continue.
+    /// The kernel has several readahead requests of one stream in flight, and several threads accept them. So
+    /// neighbours change places now and then. A parallel filesystem recognises such reads, and so does the
+    /// model: a read continues within two lengths of the request on either side.
     fn continues(&mut self, handle: u64, offset: u64, bytes: u64) -> bool {
         let end = offset.saturating_add(bytes);
         match self.frontiers.insert(handle, end) {
@@ -182,7 +178,7 @@ impl Model {
         }
     }
 
-    /// The time of `bytes` at a rate in MB/s; zero is "no limit".
+    /// The time of `bytes` at a rate in MB/s. A rate of zero means no limit.
     fn transfer(&self, bytes: u64, rate: impl Fn(&Params) -> f64) -> Nanos {
         let mbs = rate(&self.params);
         if mbs > 0.0 { self.nanos(bytes as f64 / mbs, 1e3) } else { 0 }

@@ -5,13 +5,13 @@ use clap::ValueEnum;
 /// A named set of parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
-    /// No delays at all: what the pass-through itself costs.
+    /// No delays: the cost of the pass-through itself.
     Idle,
-    /// A parallel filesystem that many jobs share. With 110 KB files one reader gets a good 100
-    /// files a second, sixteen get nearly what the link carries, 1,800.
+    /// A parallel filesystem that many jobs share. With 110 KB files one reader gets a good 100 files a
+    /// second, sixteen get nearly what the link carries, 1,800.
     Busy,
-    /// The same with a heavy tail: one request in a hundred takes twenty times as long. One reader
-    /// gets about 100 files a second, sixteen get about 1,500.
+    /// As busy, with a heavy tail: one request in a hundred takes twenty times as long. One reader gets about
+    /// 100 files a second, sixteen get about 1,500.
     Bad,
     /// A remote site: 100 ms round trips and a 200 Mbit/s link, but no queues.
     Wan,
@@ -33,7 +33,6 @@ impl Preset {
         }
     }
 
-    /// Its numbers.
     pub(crate) fn params(self) -> Params {
         match self {
             Self::Idle => Params::IDLE,
@@ -65,7 +64,7 @@ impl Preset {
     }
 }
 
-/// Every number of the model. Zero means "no such cost" for a time and "no limit" for a rate.
+/// All parameters of the model. Zero means "no such cost" for a time and "no limit" for a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Params {
     /// Latency of a lookup, also of one page of a directory.
@@ -76,7 +75,7 @@ pub(crate) struct Params {
     pub(crate) open_ms: f64,
     /// Latency of a read.
     pub(crate) read_ms: f64,
-    /// Time a data server needs to get to data that does not follow the previous read.
+    /// Time of a data server to reach data that does not follow the previous read.
     pub(crate) seek_ms: f64,
     /// Data servers.
     pub(crate) slots: usize,
@@ -95,7 +94,7 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// Nothing costs anything.
+    /// No costs.
     pub(crate) const IDLE: Self = Self {
         lookup_ms: 0.0,
         getattr_ms: 0.0,

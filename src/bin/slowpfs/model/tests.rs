@@ -1,13 +1,13 @@
-//! The model against closed forms, in virtual time.
+//! Compares the model with closed forms, in virtual time.
 
 use super::load::{closed_loop, whole_file};
 use super::timeline::Timeline;
 use super::{Model, Nanos, Params, Preset, Request};
 
 const MS: Nanos = 1_000_000;
-/// The size of the files that the figures of the presets are about.
+/// The file size of the presets' figures.
 const FILE: u64 = 110_000;
-/// Cycles of a load: enough that its beginning and its end do not count.
+/// Cycles of a load: so many that its beginning and its end do not matter.
 const CYCLES: u64 = 20_000;
 
 fn read(bytes: u64) -> Request {
@@ -71,7 +71,7 @@ fn seeks_scale_to_the_number_of_slots() {
     for (clients, expected) in [(1, 250.0), (4, 1000.0), (8, 2000.0), (32, 2000.0)] {
         let out = closed_loop(&mut Model::new(params, 1), clients, CYCLES, &[read(4096)]);
         close_to(out.rate, expected, 0.005);
-        // Little's law: those in the system = rate x time in the system.
+        // Little's law: number in the system = rate x time in the system.
         close_to(out.rate * out.mean_ms / 1e3, clients as f64, 0.005);
     }
 }
@@ -159,11 +159,11 @@ fn seed_decides_everything() {
 
 #[test]
 fn slow_request_does_not_block_the_link_for_those_behind_it() {
-    // The first read books the link 20 ms ahead; the second, not slow, is through long before.
+    // The first read books the link 20 ms ahead. The second read is not slow, and ends long before.
     let mut link = Timeline::default();
     assert_eq!(link.fill(20 * MS, MS), 21 * MS);
     assert_eq!(link.fill(MS, MS), 2 * MS);
-    // A transfer that meets the booked millisecond uses the idle time on both sides of it.
+    // A transfer that meets the booked millisecond uses the idle time on both sides.
     assert_eq!(link.fill(19 * MS + MS / 2, MS), 21 * MS + MS / 2);
 }
 

@@ -1,9 +1,9 @@
 //! The reservations of one server, or of the link.
 //!
-//! An operation is given its completion time when it arrives, but it reaches a server only after
-//! its latency, so reservations are not made in the order in which they begin: a request with a
-//! long latency books time far ahead, and requests that come later must be able to use the idle
-//! time before it. A timeline therefore keeps the busy intervals, not only the moment of the last.
+//! An operation gets its completion time when it arrives, but it reaches a server only after its latency. So
+//! reservations are not made in the order in which they begin. A request with a long latency books time far
+//! ahead, and later requests must be able to use the idle time before it. So a timeline keeps all busy
+//! intervals, not only the last busy moment.
 
 use super::Nanos;
 
@@ -14,7 +14,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Drops what is over at `now`: nothing can be booked before it any more.
+    /// Drops intervals that are over at `now`. No later booking begins before them.
     pub(crate) fn prune(&mut self, now: Nanos) {
         let over = self.busy.partition_point(|&(_, end)| end <= now);
         if over > 0 {
@@ -37,10 +37,10 @@ impl Timeline {
         start
     }
 
-    /// Uses `len` of idle time from `at` on, in pieces if need be, and says when that is done.
+    /// Uses `len` of idle time from `at` on, in pieces if necessary. Returns when that is done.
     ///
-    /// This is the link: it never idles while something waits, and what was booked before keeps
-    /// its time. For transfers that reach it in the order of their booking it is plain FIFO.
+    /// The link does this: it never idles while a transfer waits, and booked transfers keep their times. If
+    /// transfers reach it in the order of their booking, it is plain FIFO.
     pub(crate) fn fill(&mut self, at: Nanos, len: Nanos) -> Nanos {
         if len == 0 {
             return at;

@@ -1,4 +1,4 @@
-//! Changing the source under the mount, in all the ways that files change.
+//! Changes the source under the mount, in all ways in which files change.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -30,7 +30,7 @@ pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng) {
     }
 }
 
-/// Changes a file in one way. Metadata that change make it another file, though its bytes stay.
+/// Changes a file in one way. A change of metadata alone makes another version of the file, too.
 fn edit(stage: &Stage, file: &shadow::File, random: &mut ChaCha8Rng) -> io::Result<&'static str> {
     let path = stage.in_source(&file.name);
     let size = random.random_range(1..300_000);
@@ -40,7 +40,7 @@ fn edit(stage: &Stage, file: &shadow::File, random: &mut ChaCha8Rng) -> io::Resu
         return Ok("create");
     };
     Ok(match random.random_range(0..20) {
-        // The same size, so that only times and the inode tell.
+        // The same size: only times and the inode differ.
         0..4 => {
             replace(stage, file, Body { size: old.size, ..new }, &path)?;
             "replace by one of the same size"
@@ -94,7 +94,7 @@ fn edit(stage: &Stage, file: &shadow::File, random: &mut ChaCha8Rng) -> io::Resu
     })
 }
 
-/// Puts another file in the place of one, or makes it.
+/// Replaces a file by another, or makes it.
 fn replace(stage: &Stage, file: &shadow::File, body: Body, path: &Path) -> io::Result<()> {
     let made = stage.ground.path("made");
     fs::write(&made, file.bytes(body))?;

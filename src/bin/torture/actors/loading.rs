@@ -1,4 +1,4 @@
-//! Loaders: workers that go through all files in shuffled epochs.
+//! Loaders: workers that read all files in shuffled epochs.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,12 +8,12 @@ use rand::seq::SliceRandom;
 use super::reading::{Way, read};
 use crate::stage::Stage;
 
-/// What the workers of a loader share: what is left of the epoch.
+/// The rest of an epoch, shared by the workers of a loader.
 #[derive(Debug, Default)]
 pub(super) struct Loader(Mutex<Vec<usize>>);
 
 impl Loader {
-    /// The next file; a new epoch begins after the last.
+    /// The next file. A new epoch begins after the last.
     fn next(&self, files: usize, random: &mut ChaCha8Rng) -> usize {
         let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if left.is_empty() {
@@ -23,7 +23,7 @@ impl Loader {
         left.pop().unwrap_or(0)
     }
 
-    /// Reads what comes next, until the end.
+    /// Reads file after file until the episode ends.
     pub(super) fn act(&self, stage: &Stage, random: &mut ChaCha8Rng) {
         while stage.may_go_on() {
             let file = &stage.shadow.files[self.next(stage.shadow.files.len(), random)];

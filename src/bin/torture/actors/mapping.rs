@@ -1,7 +1,7 @@
-//! Reading by maps, in processes of their own.
+//! Reads files by maps, in separate processes.
 //!
-//! A thread that waits for a page of a map may keep the memory of its whole process locked: no other
-//! thread of it gets memory then. So each reader of maps has a process for that alone.
+//! A thread that waits for a page of a map may keep the memory of its process locked. Then no other thread of
+//! that process gets memory. So each reader of maps has its own process.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -30,7 +30,7 @@ struct Mapper {
     answers: BufReader<ChildStdout>,
 }
 
-/// Reads files by maps as they come.
+/// Reads random files by maps.
 pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng) {
     let mut mapper = match Mapper::start() {
         Ok(mapper) => mapper,
@@ -77,7 +77,7 @@ impl Mapper {
     }
 }
 
-/// What a map shows: all bytes of the file, and so its end.
+/// The bytes of a map: all bytes of the file, and so its end.
 fn mapped(bytes: Vec<u8>) -> Pieces {
     let ends = vec![End { at: bytes.len() as u64, is_exact: true }];
     let pieces = if bytes.is_empty() { Vec::new() } else { vec![(0, bytes)] };
@@ -90,7 +90,8 @@ impl Drop for Mapper {
     }
 }
 
-/// Is such a process: maps what it is told, a path a line, and answers with an errno and the bytes.
+/// Runs a mapper process. It maps each file whose path is on a line of standard input, and answers with an
+/// errno, a length and the bytes.
 pub(crate) fn map_for_ever() -> io::Result<()> {
     end_with_parent();
     let mut out = io::stdout().lock();

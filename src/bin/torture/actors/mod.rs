@@ -1,4 +1,4 @@
-//! Those who use the mount and change the source, each in a thread with chance of its own.
+//! The actors, which use the mount and change the source. Each has its own thread and random numbers.
 
 mod editing;
 mod loading;
@@ -22,18 +22,18 @@ pub(crate) use mapping::map_for_ever;
 pub(crate) use reading::{Way, attempt};
 pub(crate) use victims::read_for_ever;
 
-/// How often the status of a mount is asked for.
+/// How often the status of a mount is requested.
 const ASK: Duration = Duration::from_millis(1500);
 
 /// Starts all actors of an episode.
 ///
 /// # Errors
-/// If no thread can be had.
+/// If no thread can be started.
 pub(crate) fn start(stage: &Arc<Stage>) -> io::Result<Vec<JoinHandle<()>>> {
     let readers = stage.plan.readers.clone();
     let mut cast = Cast { stage, threads: Vec::new() };
     for nth in 0..readers.random {
-        // Some read only what no fault holds: else all would wait for the same.
+        // Half of the readers read only files that no fault holds. Otherwise all would wait for the same.
         let is_careful = nth % 2 == 0;
         cast.act("reader", move |stage, random| reading::act(stage, random, is_careful))?;
     }

@@ -1,4 +1,4 @@
-//! Reading files in all ways, and judging what came of it.
+//! Reads files in all ways, and judges the results.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,9 +22,9 @@ use crate::target::Subject;
 /// How a file is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
-    /// From start to end; the kernel forgets its pages first, or not.
+    /// From start to end.
     Whole {
-        /// Whether it does.
+        /// Whether the kernel first drops its pages of the file.
         forget: bool,
     },
     /// Some ranges of it.
@@ -52,7 +52,7 @@ impl Way {
     }
 }
 
-/// Reads files as they come. One who is careful leaves alone what a fault holds.
+/// Reads random files. A careful reader leaves out files that a fault holds.
 pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng, is_careful: bool) {
     while stage.may_go_on() {
         let number = random.random_range(0..stage.shadow.files.len());
@@ -60,30 +60,30 @@ pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng, is_careful: bool) {
         let subject = Subject::File(file.name.clone());
         let began = now();
         if is_careful && stage.watch.excuses.held_until(&subject, began) > began {
-            // There may be nothing else at the moment.
+            // All files may be held at the moment.
             stage.sleep(Duration::from_micros(200));
             continue;
         }
         let point = random.random_range(0..stage.points.len());
         let way = Way::any(random);
         read(stage, point, file, way, random);
-        // Others are to have a processor, too.
+        // Leaves a processor to other threads.
         thread::sleep(Duration::from_micros(random.random_range(0..2000)));
     }
 }
 
-/// What was seen of a file by one operation.
+/// What one operation saw of a file.
 #[derive(Debug, Default)]
 struct Seen {
     /// What was read, also before an error.
     pieces: Pieces,
-    /// The size that its attributes have, where they were what was asked for.
+    /// The size in its attributes, if these were requested.
     size: Option<u64>,
-    /// What ended it before its end.
+    /// The error that ended the operation early.
     error: Option<io::Error>,
 }
 
-/// Reads a file, and judges it.
+/// Reads a file and judges the result.
 pub(super) fn read(
     stage: &Stage,
     point: usize,
@@ -95,7 +95,7 @@ pub(super) fn read(
     judge(stage, file, way.name(), began, seen);
 }
 
-/// Judges what came of a map.
+/// Judges the result of a map.
 pub(super) fn judge_map(
     stage: &Stage,
     file: &shadow::File,
@@ -109,7 +109,7 @@ pub(super) fn judge_map(
     judge(stage, file, "map", began, seen);
 }
 
-/// Reads a file of which the source has what it will have; what is not yet as it should be.
+/// Reads a file that does not change at the source any more. The error tells what is not yet right.
 pub(crate) fn attempt(
     stage: &Stage,
     point: usize,
@@ -128,7 +128,7 @@ pub(crate) fn attempt(
             judge(stage, file, way.name(), began, seen);
             is_late
         }
-        // Where nothing is asked twice, a file that is gone may be stale for ever.
+        // If names are not revalidated, a removed file may be stale for ever.
         Some(error) if file.body().is_none() => match error.raw_os_error() {
             Some(libc::ENOENT) => Ok(()),
             Some(libc::ESTALE) if !shows_changes => Ok(()),
@@ -141,7 +141,7 @@ pub(crate) fn attempt(
     }
 }
 
-/// Reads a file as one operation; when it began, and what was seen.
+/// Reads a file as one operation. Returns when it began, and what was seen.
 fn look(
     stage: &Stage,
     point: usize,
@@ -165,7 +165,7 @@ fn look(
     }
 }
 
-/// Judges what was seen: the bytes also where an error came after them.
+/// Judges what was seen. Bytes before an error are judged, too.
 fn judge(stage: &Stage, file: &shadow::File, way: &str, began: Nanos, seen: Seen) {
     let ended = now();
     let permitted = file.permitted(&stage.shadow.promise, began, ended);
@@ -190,7 +190,7 @@ fn judge(stage: &Stage, file: &shadow::File, way: &str, began: Nanos, seen: Seen
 }
 
 impl Seen {
-    /// Whether its bytes and its size are permitted; else what they are.
+    /// Checks that its bytes and its size are permitted. The error tells what they are.
     fn is_right(&self, file: &shadow::File, permitted: &Permitted) -> Result<(), String> {
         if !self.pieces.is_empty() {
             file.check(permitted, &self.pieces)?;
@@ -210,15 +210,15 @@ impl Seen {
 fn whole(path: &Path, forget: bool, pieces: &mut Pieces) -> io::Result<()> {
     let file = File::open(path)?;
     if forget {
-        // Only what the kernel wants to forget it does.
+        // The kernel may keep some pages.
         let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     }
     let length = file.metadata()?.len();
-    // One byte more than there should be, so that the end is seen.
+    // One byte more than the file should have, so that the end is seen.
     range(&file, 0, length as usize + 1, pieces)
 }
 
-/// Reads `length` bytes from `offset` on, or as many as there are. What came before an error is among the
+/// Reads `length` bytes from `offset` on, or fewer if the file ends. Bytes before an error are added to the
 /// pieces, too.
 fn range(file: &impl FileExt, offset: u64, length: usize, pieces: &mut Pieces) -> io::Result<()> {
     const MOST: usize = 1 << 20;
@@ -246,7 +246,7 @@ fn range(file: &impl FileExt, offset: u64, length: usize, pieces: &mut Pieces) -
     result
 }
 
-/// Reads some ranges through one descriptor, which must all be of one version.
+/// Reads some ranges through one descriptor. All must be of one version.
 fn ranges(path: &Path, random: &mut ChaCha8Rng, pieces: &mut Pieces) -> io::Result<()> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();

@@ -1,4 +1,4 @@
-//! Reading processes that are killed: each must be gone at once, whatever it waits for.
+//! Kills reading processes. Each must be gone at once, whatever it waits for.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,13 +29,13 @@ pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng) {
     }
 }
 
-/// Has this process end with the thread that has started it.
+/// Makes this process end with the thread that started it.
 pub(super) fn end_with_parent() {
-    // Where that cannot be had, the guard of the parent ends it.
+    // If that fails, the parent's cleanup ends it.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
 }
 
-/// Is such a reader: goes through the files below a directory in any order, and judges nothing.
+/// Runs a reader that will be killed. It reads files below a directory in random order, and judges nothing.
 pub(crate) fn read_for_ever(root: &Path, seed: u64) -> ! {
     end_with_parent();
     let random = &mut ChaCha8Rng::seed_from_u64(seed);

@@ -1,4 +1,4 @@
-//! Listing directories, and judging whether the names are those of the source.
+//! Lists directories, and judges whether the names are those of the source.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,10 +15,10 @@ use crate::stage::Stage;
 use crate::tally::Wrong;
 use crate::target::Subject;
 
-/// What the editor makes for a moment begins so.
+/// Begins the names that the editor makes for a moment.
 pub(super) const PASSING: &str = "link-";
 
-/// Walks through directories, and looks at what is in them.
+/// Lists directories and asks for attributes of their files.
 pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng) {
     while stage.may_go_on() {
         let point = random.random_range(0..stage.points.len());
@@ -38,7 +38,6 @@ pub(super) fn act(stage: &Stage, random: &mut ChaCha8Rng) {
     }
 }
 
-/// Lists a directory.
 fn list(stage: &Stage, point: usize, directory: &str) {
     let path = stage.at_point(point, directory);
     let subject = Subject::Directory(directory.to_owned());
@@ -52,7 +51,7 @@ fn list(stage: &Stage, point: usize, directory: &str) {
     drop(operation);
     let ended = now();
     match names {
-        // It is the directory below the mount then.
+        // Then it is the directory under the mount.
         Ok(_) if stage.watch.excuses.is_away(began, ended) => {}
         Ok(names) => {
             for what in strange(stage, directory, &names, began, ended) {

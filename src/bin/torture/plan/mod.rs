@@ -1,6 +1,6 @@
-//! What happens in an episode, all of it drawn from the seed and the episode's number.
+//! What happens in an episode, drawn from the seed and the episode's number.
 //!
-//! Pure: nothing here looks at the machine or the clock, so that the same numbers give the same plan.
+//! Pure: nothing here looks at the machine or the clock, so the same numbers give the same plan.
 
 mod steps;
 mod trouble;
@@ -14,7 +14,7 @@ pub(crate) use trouble::Trouble;
 /// What an episode is mostly about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
-    /// One mount after the other, in one episode, over faults of all kinds.
+    /// Faults of all kinds under a mount, which is made again if it ends.
     Faults,
     /// Quick cycles of mount and umount.
     Cycles,
@@ -47,7 +47,7 @@ pub(crate) enum Disk {
 /// A limit of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// None but that of the machine.
+    /// No limit besides that of the machine.
     None,
     /// Open descriptors.
     Descriptors(u32),
@@ -55,39 +55,35 @@ pub(crate) enum Limit {
     FileSize(u32),
 }
 
-/// Who reads.
+/// The readers of an episode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Readers {
     /// Readers of random files and ranges.
     pub(crate) random: u32,
     /// Processes that read by maps.
     pub(crate) mappers: u32,
-    /// Those who list directories and ask for attributes.
+    /// Walkers, which list directories and ask for attributes.
     pub(crate) walkers: u32,
-    /// Loaders of shuffled epochs: the workers of each.
+    /// Loaders of shuffled epochs: the number of workers of each.
     pub(crate) loaders: Vec<u32>,
     /// Reading processes that are killed and replaced all the time.
     pub(crate) victims: u32,
-    /// Milliseconds between two changes at the source; 0: nothing changes.
+    /// Milliseconds between two changes at the source. 0: nothing changes.
     pub(crate) edit_every_ms: u64,
 }
 
 /// An episode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Its number.
     pub(crate) number: u64,
-    /// What all chance within it comes from.
+    /// The seed of all its random choices.
     pub(crate) seed: u64,
-    /// What it is about.
     pub(crate) kind: Kind,
-    /// How samples reach readers.
+    /// `mount.mode`.
     pub(crate) mode: &'static str,
-    /// `revalidate`, in milliseconds; none: `immutable`.
+    /// `revalidate`, in milliseconds. `None`: `immutable`.
     pub(crate) period_ms: Option<u64>,
-    /// Where the files are.
     pub(crate) source: Source,
-    /// Where the cache directory is.
     pub(crate) disk: Disk,
     /// `cache.ram`.
     pub(crate) ram: &'static str,
@@ -95,37 +91,36 @@ pub(crate) struct Plan {
     pub(crate) memory_mib: Option<u64>,
     /// Another limit of the daemon.
     pub(crate) limit: Limit,
-    /// Mount points of the source.
+    /// Number of mount points.
     pub(crate) points: usize,
-    /// The order that is told.
+    /// The order that the mount is told.
     pub(crate) order: Option<String>,
     /// `order.learn`.
     pub(crate) learn: &'static str,
     /// Sizes of the files, by number.
     pub(crate) sizes: Vec<u64>,
-    /// Who reads.
     pub(crate) readers: Readers,
     /// The troubles, in the order of their times.
     pub(crate) steps: Vec<Step>,
-    /// Kills or cycles.
+    /// Number of kills or cycles.
     pub(crate) rounds: u32,
-    /// Hangs of the source and of the cache disk last for many seconds.
+    /// Whether hangs of the source and of the cache disk last for many seconds.
     pub(crate) has_long_hangs: bool,
     /// Milliseconds from the mount to the last moment at which a fault begins.
     pub(crate) lasts_ms: u64,
 }
 
-/// Rounds of an episode of cycles or kills.
+/// Kills or cycles in an episode.
 const ROUNDS: u32 = 16;
 
-/// Milliseconds that an episode of long hangs lasts longer.
+/// Milliseconds that an episode of long hangs lasts longer than others.
 const MORE_MS: u64 = 24_000;
 
-/// Directories of a source.
+/// Number of directories in a source.
 pub(crate) const DIRECTORIES: u64 = 8;
 
 impl Kind {
-    /// What the episode of a number is about.
+    /// The kind of an episode, by its number.
     pub(crate) fn of(number: u64) -> Self {
         match number % 4 {
             1 => Kind::Cycles,
@@ -135,12 +130,12 @@ impl Kind {
     }
 }
 
-/// One of these.
+/// A random element of a list.
 fn pick<T: Copy>(random: &mut ChaCha8Rng, from: &[T]) -> T {
     from[random.random_range(0..from.len())]
 }
 
-/// A number for what a seed and a further number stand for: splitmix64.
+/// A new seed from a seed and a number: splitmix64.
 pub(crate) fn mix(seed: u64, number: u64) -> u64 {
     let mut z = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -149,7 +144,6 @@ pub(crate) fn mix(seed: u64, number: u64) -> u64 {
 }
 
 impl Plan {
-    /// Draws an episode.
     pub(crate) fn draw(seed: u64, number: u64) -> Self {
         let kind = Kind::of(number);
         let seed = mix(seed, number);
@@ -195,7 +189,7 @@ impl Plan {
         plan
     }
 
-    /// What is mounted again and again is small, and nothing but that goes wrong.
+    /// Makes an episode of quick mounts small, and removes other troubles.
     fn quicken(&mut self) {
         self.sizes.truncate(120);
         self.sizes.iter_mut().for_each(|size| *size = (*size).min(1 << 20));
@@ -216,7 +210,7 @@ impl Plan {
         ends.max().unwrap_or(0).max(self.lasts_ms)
     }
 
-    /// Whether there is a cache directory, in which names are remembered.
+    /// Whether there is a cache directory, which remembers names.
     pub(crate) fn has_cache(&self) -> bool {
         self.disk != Disk::None
     }
@@ -231,7 +225,7 @@ impl Plan {
         format!("d{}/{number:04}.bin", number % DIRECTORIES)
     }
 
-    /// The options of the mount, but for the cache directory.
+    /// The options of the mount, without the cache directory.
     pub(crate) fn options(&self) -> Vec<String> {
         let mut options = vec!["--ram".to_owned(), self.ram.to_owned()];
         let mut set = |setting: String| options.extend(["--set".to_owned(), setting]);
@@ -248,7 +242,7 @@ impl Plan {
         options
     }
 
-    /// One line about it.
+    /// A description in one line.
     pub(crate) fn describe(&self) -> String {
         let period =
             self.period_ms.map_or("immutable".to_owned(), |ms| format!("revalidate {ms}ms"));
@@ -315,7 +309,7 @@ fn order(random: &mut ChaCha8Rng) -> Option<String> {
     }
 }
 
-/// Many small files, some of some hundred KB, a few that are large for the settings.
+/// Many small files, some of a few hundred KB, and a few that are large for the settings.
 fn sizes(random: &mut ChaCha8Rng) -> Vec<u64> {
     let count = random.random_range(60..300);
     let size = |random: &mut ChaCha8Rng| match random.random_range(0..100) {
@@ -376,7 +370,7 @@ mod tests {
 
     #[test]
     fn each_hang_outlasts_in_some_episode_what_may_not_wait_for_it() {
-        // Longer than belady waits for a cache disk, and far longer than a hang is allowed.
+        // Longer than belady waits for a cache disk, and far longer than an operation may take.
         const LONG_MS: u64 = 12_000;
         let plans: Vec<Plan> = (0..400).map(|number| Plan::draw(1, number)).collect();
         let steps = || plans.iter().flat_map(|plan| &plan.steps);

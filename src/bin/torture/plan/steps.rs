@@ -1,7 +1,7 @@
 //! The troubles of an episode and their times.
 //!
-//! Troubles of the source follow each other, and so do those of the cache disk and those of the
-//! daemon; the three go on side by side.
+//! The source, the cache disk and the daemon are lanes. Troubles of one lane follow each other. The lanes run
+//! side by side.
 
 use std::ops::Range;
 
@@ -11,21 +11,20 @@ use rand::rngs::ChaCha8Rng;
 use super::{Disk, Plan, Source, Trouble, pick};
 use crate::target::Target;
 
-/// A trouble for a while.
+/// A trouble and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// Milliseconds after the mount.
     pub(crate) at_ms: u64,
     /// Milliseconds that it lasts.
     pub(crate) lasts_ms: u64,
-    /// What goes wrong.
     pub(crate) trouble: Trouble,
-    /// With what.
+    /// The part of the source that it concerns.
     pub(crate) target: Target,
 }
 
 impl Step {
-    /// Steps of one lane follow each other: 0 is the source, 1 the cache disk, 2 the daemon.
+    /// The lane: 0 is the source, 1 the cache disk, 2 the daemon.
     pub(crate) fn lane(&self) -> usize {
         match self.trouble {
             trouble if trouble.is_of_the_source() => 0,
@@ -38,8 +37,8 @@ impl Step {
 /// Milliseconds that most troubles last.
 const SHORT_MS: Range<u64> = 300..4_000;
 
-/// Milliseconds that a hang lasts in an episode of long ones. It is longer than belady waits for a cache
-/// disk, and than operations of readers that it must not hold up may take.
+/// Milliseconds that a hang lasts in an episode of long hangs. This is longer than belady waits for a cache
+/// disk. It is also longer than operations may take that the hang must not hold up.
 const LONG_MS: Range<u64> = 12_000..20_000;
 
 const OF_SOURCE: [Trouble; 9] = [
@@ -70,8 +69,8 @@ const OF_DAEMON: [Trouble; 2] = [Trouble::Kill, Trouble::LessMemory];
 pub(super) fn draw(random: &mut ChaCha8Rng, plan: &Plan) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Source::Slow(options) = &plan.source {
-        // A client that keeps pages fills up with zeros what a short read lacks. If its attributes are
-        // asked for at that moment, the source itself gives wrong bytes and no sign of it.
+        // A client that keeps pages fills the missing part of a short read with zeros. If its attributes are
+        // requested at that moment, the source itself gives wrong bytes without any sign.
         let kinds = OF_SOURCE.len() - usize::from(!options.contains(&"--direct-io"));
         lane(random, plan, &OF_SOURCE[..kinds], 1500, &mut steps);
     }
@@ -84,14 +83,14 @@ pub(super) fn draw(random: &mut ChaCha8Rng, plan: &Plan) -> Vec<Step> {
         let which = if plan.memory_mib.is_some() { &OF_DAEMON[..] } else { &OF_DAEMON[..1] };
         lane(random, plan, which, 5000, &mut steps);
     }
-    // A source that went away stays unknown to the mount: that is the last of its troubles.
+    // The mount does not learn of a source that comes back, so this is the source's last trouble.
     let gone = steps.iter().filter(|step| step.trouble == Trouble::SourceGone);
     if let Some(first) = gone.map(|step| step.at_ms).min() {
         steps.retain(|step| {
             step.at_ms <= first || step.trouble != Trouble::SourceGone && step.lane() != 0
         });
     }
-    // So is a disk that has failed or become read-only.
+    // The same holds for a disk that has failed or become read-only.
     let fails = [Trouble::DiskGone, Trouble::DiskReadOnly];
     let gone = steps.iter().filter(|step| fails.contains(&step.trouble));
     if let Some(first) = gone.map(|step| step.at_ms).min() {
@@ -101,7 +100,7 @@ pub(super) fn draw(random: &mut ChaCha8Rng, plan: &Plan) -> Vec<Step> {
     steps
 }
 
-/// Fills the time of an episode with these troubles, with pauses of this mean between them.
+/// Fills the time of an episode with these troubles. The mean pause between them is `pause_ms`.
 fn lane(
     random: &mut ChaCha8Rng,
     plan: &Plan,

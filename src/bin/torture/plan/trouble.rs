@@ -1,28 +1,28 @@
-//! The kinds of trouble, and what each of them excuses.
+//! The kinds of trouble, and which errors and waits each explains.
 
 use nix::libc;
 
 use crate::excuse::AWAY;
 use crate::target::Subject;
 
-/// What goes wrong on purpose.
+/// A fault that is made on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// The source answers opens and reads with EIO.
     SourceEio,
-    /// The same with ESTALE.
+    /// The source answers opens and reads with ESTALE.
     SourceEstale,
-    /// Names and attributes are answered with EIO.
+    /// The source answers requests for names and attributes with EIO.
     SourceNamesEio,
-    /// Opens and reads are not answered.
+    /// The source does not answer opens and reads.
     SourceHangData,
-    /// Names and attributes are not answered.
+    /// The source does not answer requests for names and attributes.
     SourceHangNames,
-    /// Directories are not listed.
+    /// The source does not list directories.
     SourceHangLists,
-    /// Reads give half of what there is.
+    /// Reads at the source return half of the bytes.
     SourceShort,
-    /// Everything takes much longer.
+    /// All answers of the source take much longer.
     SourceSlow,
     /// The source is unmounted, and comes back.
     SourceGone,
@@ -30,31 +30,30 @@ pub(crate) enum Trouble {
     DiskFull,
     /// The cache disk becomes read-only.
     DiskReadOnly,
-    /// Writes to the cache disk wait again and again.
+    /// Writes to the cache disk are held again and again.
     DiskSlow,
-    /// Writes to the cache disk wait.
+    /// Writes to the cache disk hang.
     DiskHangs,
-    /// Everything on the cache disk fails.
+    /// Every operation on the cache disk fails.
     DiskGone,
-    /// The daemon's memory is limited for a while even more.
+    /// The daemon has even less memory for a while.
     LessMemory,
     /// The daemon is killed and mounted again.
     Kill,
-    /// The mount is taken away and comes back.
+    /// The mount is removed and made again.
     Cycle,
-    /// The daemon may open few files. All the time.
+    /// The daemon may open only few files, during the whole episode.
     FewDescriptors,
-    /// Passed-through files are read from the cache disk, which fails.
+    /// Passed-through files are read from a cache disk that fails.
     PassedThrough,
-    /// A read that hangs has locked pages in the source's own client. If the file has changed, its name and
-    /// the listing of its directory wait there for these pages.
+    /// A read that hangs has locked pages in the source's own client. If the file has changed, requests for
+    /// its name and listings of its directory wait there for these pages.
     SourceHoldsPages,
 }
 
 const NOTHING: &[i32] = &[];
 
 impl Trouble {
-    /// All of them.
     #[cfg(test)]
     pub(crate) const ALL: [Trouble; 20] = [
         Trouble::SourceEio,
@@ -105,14 +104,14 @@ impl Trouble {
         }
     }
 
-    /// The errors that readers may see of it.
+    /// The errors that an operation on the subject may see.
     pub(crate) fn errors(self, subject: &Subject) -> &'static [i32] {
         match self {
-            // EFAULT is how a map shows any error.
+            // A map shows any error as EFAULT.
             Trouble::SourceEio | Trouble::SourceNamesEio => &[libc::EIO, libc::EFAULT],
             Trouble::SourceEstale => &[libc::ESTALE, libc::EFAULT],
             Trouble::SourceShort => &[libc::EIO, libc::ESTALE, libc::EFAULT],
-            // What was asked before may be told afterwards, by a source that ended meanwhile.
+            // The answer to an earlier request may come from a source that has ended meanwhile.
             Trouble::SourceGone => {
                 &[libc::ENOTCONN, libc::ECONNABORTED, libc::EIO, libc::ESTALE, libc::EFAULT]
             }
@@ -125,15 +124,15 @@ impl Trouble {
         }
     }
 
-    /// Whether operations on the subject may wait as long as it lasts.
+    /// Whether operations on the subject may wait while the trouble lasts.
     pub(crate) fn holds(self, subject: &Subject) -> bool {
         match self {
             Trouble::SourceHangData => matches!(subject, Subject::File(_) | Subject::Remount),
-            // A name that is not known yet is looked for by a listing.
+            // A name that is not known yet is searched by a listing.
             Trouble::SourceHangNames | Trouble::SourceHangLists | Trouble::SourceHoldsPages => {
                 !matches!(subject, Subject::End(_))
             }
-            // A mount asks the disk for as long as belady waits for one, and goes on or ends without it.
+            // A mount waits for the disk as long as belady does, then goes on without it or ends.
             Trouble::DiskHangs => {
                 matches!(subject, Subject::Mount | Subject::Remount | Subject::End(_))
             }
@@ -141,13 +140,13 @@ impl Trouble {
         }
     }
 
-    /// How many names of a directory have to meet it so that all others there may wait, too. Names wait by
-    /// name until eight hang beside each other; a listing of the directory may be one of these.
+    /// How many names of a directory must meet the trouble until all others there may wait, too. Names hang
+    /// one by one until eight hang side by side. A listing of the directory may be one of the eight.
     pub(crate) fn spreads_from(self) -> Option<usize> {
         (self == Trouble::SourceHangNames).then_some(7)
     }
 
-    /// Whether something is not answered until it ends.
+    /// Whether some requests are not answered until it ends.
     pub(crate) fn hangs(self) -> bool {
         matches!(
             self,
@@ -158,17 +157,15 @@ impl Trouble {
         )
     }
 
-    /// Whether there is no mount to be asked.
+    /// Whether there is no mount while it lasts.
     pub(crate) fn takes_the_mount_away(self) -> bool {
         matches!(self, Trouble::Kill | Trouble::Cycle)
     }
 
-    /// Whether it concerns the source.
     pub(crate) fn is_of_the_source(self) -> bool {
         self.name().starts_with("source")
     }
 
-    /// Whether it concerns the cache disk.
     pub(crate) fn is_of_the_disk(self) -> bool {
         self.name().starts_with("cache disk")
     }

@@ -1,12 +1,12 @@
-//! What a file holds: each 8 bytes tell of which file, of which content and of which place they are.
+//! The content of files: each 8 bytes tell their file, their content and their place.
 //!
-//! The three numbers are multiplied by an odd constant, so that no byte is rare and bytes that were
-//! read can be turned back into what they are of.
+//! The three numbers are multiplied by an odd constant. So no byte value is rare, and the numbers can be
+//! computed from bytes that were read.
 
 /// Odd, so that it has an inverse.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The inverse of [`FACTOR`], by Newton's iteration: each step doubles the bits that are right.
+/// The inverse of [`FACTOR`], by Newton's iteration: each step doubles the number of correct bits.
 const INVERSE: u64 = {
     let mut inverse = FACTOR;
     let mut step = 0;
@@ -17,14 +17,14 @@ const INVERSE: u64 = {
     inverse
 };
 
-/// Of what 8 bytes are.
+/// The origin of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// Number of the file.
     pub(crate) file: u16,
     /// Number of its content, from 1.
     pub(crate) content: u16,
-    /// Which 8 bytes of it.
+    /// Which 8 bytes of the content.
     pub(crate) word: u32,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn bytes(file: u16, content: u16, offset: u64, length: usize) -> Vec<
     made
 }
 
-/// Of what the first whole 8 bytes of `bytes`, which lie at `offset`, are. None if there are none.
+/// The origin of the first whole 8 bytes of `bytes`, which lie at `offset`. `None` if there are none.
 pub(crate) fn origin(bytes: &[u8], offset: u64) -> Option<Origin> {
     let skip = (offset.next_multiple_of(8) - offset) as usize;
     let word = bytes.get(skip..)?.first_chunk::<8>()?;

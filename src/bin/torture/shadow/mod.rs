@@ -1,10 +1,9 @@
-//! The shadow: every state that each file of the source has had, and which of them may be read.
+//! The shadow: every state that each file of the source has had, and which states may be read.
 //!
-//! Goal: whatever was done to a file, it is known of any bytes whether they are right. Method: who
-//! changes a file says so before and after, so that each state has a time before which nobody can
-//! have seen it, and one after which the source does not have it any more. A descriptor is right if
-//! there is one state, permitted at its time, that all it has read is of. What a source is and how it
-//! is mounted is not known here.
+//! Goal: whatever was done to a file, any bytes of it can be judged. Method: the code that changes a file
+//! notes the time before and after. So each state has a time before which no reader can have seen it, and a
+//! time after which the source does not have it. A descriptor is right if all that it has read is of one
+//! state that was permitted at the time. This module does not know what the source is and how it is mounted.
 
 pub(crate) mod content;
 mod promise;
@@ -14,28 +13,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::clock::Nanos;
 pub(crate) use promise::Promise;
 
-/// Bytes from which on a file may become stale though its bytes stay.
+/// Size from which on a file may become stale though its bytes stay.
 const LARGE: u64 = 1 << 20;
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Body {
-    /// Number of the content, from 1; bytes follow from it.
+    /// Number of the content, from 1. The bytes follow from it.
     pub(crate) content: u16,
-    /// Bytes.
+    /// In bytes.
     pub(crate) size: u64,
 }
 
-/// A file for a while.
+/// The state of a file in a span of time.
 #[derive(Clone, Copy, Debug)]
 struct State {
-    /// What it held; none: there was no such file.
+    /// What it held. `None`: there was no such file.
     body: Option<Body>,
-    /// It was being written, so that any shorter size is as right.
+    /// Whether it was being written. Then any shorter size is right, too.
     is_growing: bool,
-    /// Nobody has seen it before.
+    /// No reader has seen it before.
     from: Nanos,
-    /// The source does not have it after.
+    /// The source does not have it after this.
     until: Nanos,
 }
 
@@ -51,7 +50,7 @@ pub(crate) struct File {
 /// All files of a source.
 #[derive(Debug)]
 pub(crate) struct Shadow {
-    /// The files, by number.
+    /// By number.
     pub(crate) files: Vec<File>,
     /// What the mounts promise.
     pub(crate) promise: Promise,
@@ -66,16 +65,16 @@ pub(crate) struct Pieces {
     pub(crate) ends: Vec<End>,
 }
 
-/// An end of the file that was seen.
+/// An end of the file that a read found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     /// Nothing was read at this offset.
     pub(crate) at: u64,
-    /// The byte before it was read, so that the file is not shorter either.
+    /// Whether the byte before it was read, so that the file is not shorter either.
     pub(crate) is_exact: bool,
 }
 
-/// Which states were permitted in the time of an operation.
+/// The states that were permitted during an operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Permitted(Vec<State>);
 
@@ -90,7 +89,7 @@ impl File {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its bytes.
+    /// The bytes of a body.
     pub(crate) fn bytes(&self, body: Body) -> Vec<u8> {
         content::bytes(self.number, body.content, 0, body.size as usize)
     }
@@ -100,13 +99,13 @@ impl File {
         self.states().last().and_then(|state| state.body)
     }
 
-    /// A content that the file has not had yet.
+    /// The number of a content that the file has not had yet.
     pub(crate) fn next_content(&self) -> u16 {
         let contents = |state: &State| state.body.map_or(0, |body| body.content);
         self.states().iter().map(contents).max().unwrap_or(0) + 1
     }
 
-    /// A change begins, which is over when `change` returns: from one body to another at once.
+    /// Records a change from one body to another at once, which is over when `change` returns.
     pub(crate) fn replace<E>(
         &self,
         body: Option<Body>,
@@ -119,7 +118,7 @@ impl File {
         result
     }
 
-    /// The same for one that is written anew in place: empty first, then longer and longer.
+    /// Records a change in place: the file is empty first, then grows.
     pub(crate) fn rewrite<E>(
         &self,
         body: Body,
@@ -139,32 +138,32 @@ impl File {
         result
     }
 
-    /// All states but the last `kept` ended now.
+    /// Ends all states except the last `kept`.
     fn close(&self, kept: usize, now: Nanos) {
         let mut states = self.states();
         let ended = states.len() - kept;
         states[..ended].iter_mut().for_each(|state| state.until = state.until.min(now));
     }
 
-    /// What may be seen of the file by an operation of that time.
+    /// The states that an operation between the two times may see.
     pub(crate) fn permitted(&self, promise: &Promise, began: Nanos, ended: Nanos) -> Permitted {
         let may = |state: &&State| state.from <= ended && promise.permits(state.until, began);
         Permitted(self.states().iter().filter(may).copied().collect())
     }
 
-    /// Whether the file may be missing for ever: it was when a mount looked at it for the last time.
+    /// Whether the file may be missing for ever, because it was missing when a mount last looked.
     pub(crate) fn may_stay_absent(&self, promise: &Promise) -> bool {
         let was_absent =
             |state: &State| state.body.is_none() && state.until >= promise.looked_from();
         !promise.shows_changes() && self.states().iter().any(was_absent)
     }
 
-    /// What the source has now, and nothing else.
+    /// Only what the source has now.
     pub(crate) fn current(&self) -> Permitted {
         Permitted(self.states().last().into_iter().copied().collect())
     }
 
-    /// Whether the bytes are of one permitted state; else what they are.
+    /// Checks that the bytes are of one permitted state. The error tells what they are.
     pub(crate) fn check(&self, permitted: &Permitted, read: &Pieces) -> Result<(), String> {
         if permitted.0.iter().any(|state| self.agrees(state, read)) {
             return Ok(());
@@ -191,7 +190,7 @@ impl File {
             })
     }
 
-    /// The runs of contents in what was read.
+    /// The sequence of contents in what was read.
     fn describe(&self, read: &Pieces) -> String {
         const RUNS: usize = 8;
         let mut runs: Vec<String> = Vec::new();
@@ -252,8 +251,8 @@ impl Permitted {
         self.0.iter().all(|state| state.body.is_none())
     }
 
-    /// Whether it has changed so that a descriptor may have become stale. Other times, links or attributes
-    /// alone do not make it so, unless it is so large that it may be read in parts, or passed through.
+    /// Whether the file has changed so that a descriptor may be stale. A change of only times, links or
+    /// attributes does not count, unless the file is so large that it may be read in parts or passed through.
     pub(crate) fn has_changed(&self) -> bool {
         let may_be_stale = |pair: &[State]| match [pair[0].body, pair[1].body] {
             [Some(was), Some(is)] if was == is => {
@@ -273,7 +272,7 @@ impl Permitted {
         self.0.iter().any(may)
     }
 
-    /// All of it, for people.
+    /// All permitted states, for people.
     pub(crate) fn describe(&self) -> String {
         let state = |state: &State| match state.body {
             None => "no file".to_owned(),

@@ -1,41 +1,41 @@
-//! For how long a mount may serve what the source had before.
+//! How long a mount may serve what the source had before.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::clock::Nanos;
 
-/// What the settings of a mount promise of changes at its source.
+/// What the settings of a mount promise about changes at its source.
 #[derive(Debug)]
 pub(crate) struct Promise {
-    /// After this time a change shows; none where files are taken to be immutable.
+    /// The time after which a change shows. `None` if files are immutable.
     period: Option<Nanos>,
-    /// What is added for a machine that is slow.
+    /// Extra time for a slow machine.
     slack: Nanos,
-    /// Until then the names of an earlier mount may be believed.
+    /// Until then, names of an earlier mount may be served.
     remembered_until: AtomicU64,
     /// When the last mount began.
     began: AtomicU64,
 }
 
 impl Promise {
-    /// Of `revalidate = period`, or of `immutable`.
+    /// The promise of `revalidate = period`, or of `immutable`.
     pub(crate) fn new(period: Option<Nanos>, slack: Nanos) -> Self {
         let [remembered_until, began] = [const { AtomicU64::new(0) }; 2];
         Promise { period, slack, remembered_until, began }
     }
 
-    /// A mount begins, and looks at all names.
+    /// Notes that a mount begins and looks at all names.
     pub(crate) fn begins(&self, now: Nanos) {
         self.began.store(now, Relaxed);
     }
 
-    /// From when on a name may have been looked at for the last time.
+    /// The earliest time at which a name may have been looked at for the last time.
     pub(crate) fn looked_from(&self) -> Nanos {
         self.began.load(Relaxed)
     }
 
-    /// A mount begins with the catalog of an earlier one: what that knew may be served for the
-    /// period once more.
+    /// Notes that a mount begins with the catalog of an earlier one. What that catalog knows may be served
+    /// for another period.
     pub(crate) fn remembers(&self, now: Nanos) {
         let until = now.saturating_add(self.period.unwrap_or(Nanos::MAX));
         self.remembered_until.store(until.saturating_add(self.slack), Relaxed);
@@ -48,12 +48,12 @@ impl Promise {
         shows >= opened || self.remembered_until.load(Relaxed) >= opened
     }
 
-    /// Whether what the source has now must show in the end.
+    /// Whether a change at the source must show in the end.
     pub(crate) fn shows_changes(&self) -> bool {
         self.period.is_some()
     }
 
-    /// How long it takes at most until a change shows.
+    /// The longest time until a change shows.
     pub(crate) fn delay(&self) -> Nanos {
         self.period.unwrap_or(0).saturating_add(self.slack)
     }

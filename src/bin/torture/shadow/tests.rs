@@ -1,4 +1,4 @@
-//! The shadow finds what is wrong, and permits what is promised.
+//! Tests that the shadow finds wrong bytes, and permits what is promised.
 
 use std::cell::Cell;
 use std::convert::Infallible;

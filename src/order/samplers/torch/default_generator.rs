@@ -13,22 +13,22 @@ sampler! {
     about: "torch DataLoader(shuffle=True) after manual_seed(seed); position and stride count \
             the default generator's outputs",
 
-    /// `DataLoader(shuffle=True)` after `torch.manual_seed(seed)`: the sampler of every epoch seeds
-    /// a generator of its own with a number that it draws from the process's default generator.
+    /// `DataLoader(shuffle=True)` after `torch.manual_seed(seed)`. In every epoch the sampler seeds its own
+    /// generator with a number drawn from the process's default generator.
     ///
-    /// What else the process draws in between decides which numbers those are: `position` and
-    /// `stride` count 32-bit outputs of the default generator. Model initialisation on the CPU
-    /// moves `position`; each further loader that is gone through once an epoch adds 2 to `stride`.
+    /// Other draws of the process decide which numbers these are. `position` and `stride` count 32-bit
+    /// outputs of the default generator. Model initialisation on the CPU moves `position`. Each further
+    /// loader that is read once an epoch adds 2 to `stride`.
     ///
-    /// By default the loader is the first and the only one to draw.
+    /// By default no other code draws.
     #[derive(Copy)]
     pub struct DefaultGenerator {
-        /// What `torch.manual_seed` was given.
+        /// The argument of `torch.manual_seed`.
         pub seed: u64 = 0 => SEED,
-        /// Which output, from 0, is the low half of the first epoch's seed: 3 when nothing is drawn
-        /// before the loader, whose workers' base seed takes two.
+        /// Which output, from 0, is the low half of the first epoch's seed. It is 3 if nothing is drawn
+        /// before the loader, because the workers' base seed takes two.
         pub position: u64 = 3,
-        /// From one epoch's seed to the next: 4; with persistent workers 2. Not 0.
+        /// Outputs from one epoch's seed to the next: 4, or 2 with persistent workers. Not 0.
         pub stride: u64 = 4,
         /// Epochs before the stream's first.
         pub epoch: u32 = 0,
@@ -62,7 +62,7 @@ impl Sampling for DefaultGenerator {
     }
 }
 
-/// Draws from a generator of the epoch's own, which the loader's seeds.
+/// Draws an epoch from its own generator, seeded by the loader's generator.
 #[derive(Clone, Debug)]
 struct Seeded(Uniform);
 

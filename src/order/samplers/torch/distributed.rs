@@ -9,29 +9,28 @@ sampler! {
     name: "torch-distributed",
     about: "torch DistributedSampler",
 
-    /// `torch.utils.data.DistributedSampler` with what it was constructed with.
+    /// `torch.utils.data.DistributedSampler` with its constructor's arguments.
     ///
-    /// Epoch `k` is a permutation seeded with `seed + epoch + k`, filled up with its own beginning
-    /// (or, with `drop_last`, cut) to a multiple of `world`, of which the rank takes every
-    /// `world`-th from `rank` on.
+    /// Epoch `k` is a permutation seeded with `seed + epoch + k`. It is padded with its own beginning (or,
+    /// with `drop_last`, cut) to a multiple of `world`. The rank takes every `world`-th element from `rank`
+    /// on.
     ///
-    /// Its defaults are torch's, in a world of one, with `set_epoch` called.
+    /// The defaults are torch's, with one process and with `set_epoch` called.
     #[derive(Copy)]
     pub struct Distributed {
-        /// The sampler's `seed`; torch's default is 0.
+        /// The sampler's `seed`.
         pub seed: u64 = 0,
-        /// What the first epoch of the stream gives `set_epoch`.
+        /// The stream's first argument of `set_epoch`.
         pub epoch: u64 = 0,
         /// The sampler's `num_replicas`: processes that share the epoch. Not 0.
         pub world: u32 = 1,
-        /// The process of this stream, below `world`.
+        /// This stream's process, below `world`.
         pub rank: u32 = 0,
-        /// Cut the epoch to a multiple of `world` instead of filling it up.
+        /// Whether the epoch is cut to a multiple of `world` instead of padded.
         pub drop_last: bool = false,
-        /// Whether the sampler shuffles at all.
+        /// Whether the sampler shuffles.
         pub shuffle: bool = true,
-        /// Whether the script calls `set_epoch`; one that does not repeats its first epoch for
-        /// ever.
+        /// Whether the script calls `set_epoch`. If not, every epoch repeats the first.
         pub set_epoch: bool = true,
     }
 }
@@ -40,8 +39,8 @@ impl Distributed {
     /// The rank's positions in the stream's epoch `k` over `n` samples: `epoch_len` numbers
     /// below `n`, none twice.
     pub fn epoch(&self, n: u32, k: u32) -> Vec<u32> {
-        // The padding goes round the permutation as often as it must, so the element at a place
-        // beyond the end is the one at that place modulo n.
+        // The padding repeats the permutation as often as necessary. So a place beyond the end holds the
+        // element at that place modulo n.
         let (n64, world) = (u64::from(n), u64::from(self.world));
         let places =
             (0..u64::from(self.epoch_len(n, k))).map(|i| (u64::from(self.rank) + i * world) % n64);
@@ -64,7 +63,7 @@ impl Sampling for Distributed {
     }
 
     fn epoch_len(&self, n: u32, _k: u32) -> u32 {
-        // `drop_last` leaves nothing of a dataset that is smaller than the world.
+        // With `drop_last`, nothing is left of a dataset that is smaller than the world.
         if self.drop_last { n / self.world } else { n.div_ceil(self.world) }
     }
 

@@ -1,4 +1,4 @@
-//! The beginning of a permutation without the rest of it.
+//! The beginning of a permutation, without the rest.
 
 use std::collections::HashMap;
 
@@ -6,23 +6,23 @@ use rand_mt::Mt;
 
 use super::LARGE;
 
-/// The elements of [`randperm`](super::randperm) one after another, each at the cost of one draw:
-/// the shuffle walks forward, so what it has passed is final.
+/// The elements of [`randperm`](super::randperm) in sequence, each at the cost of one draw. The shuffle walks
+/// forward, so the elements behind it are final.
 ///
-/// Keeps what was swapped out of its place in a map of at most one entry for each element given.
-/// Whoever asks for more than a small part of `n` is better off with the whole permutation.
+/// A map holds the elements that were swapped out of their place, at most one for each element given. For
+/// more than a small part of `n`, the whole permutation is cheaper.
 #[derive(Clone, Debug)]
 pub struct Head {
     rng: Mt,
     n: u32,
     next: u32,
-    /// What stands at a place where no longer its own number does.
+    /// The element at each place that does not hold its own number.
     moved: HashMap<u32, u32>,
 }
 
 impl Head {
-    /// The permutation of `0..n` that `rng` draws. `None` from 214,748,364 elements on, which
-    /// torch shuffles inside out: no element is final before the last draw.
+    /// The permutation of `0..n` that `rng` draws. `None` from 214,748,364 elements on: torch shuffles these
+    /// inside out, so no element is final before the last draw.
     pub fn new(n: u32, rng: Mt) -> Option<Self> {
         (n < LARGE).then(|| Head { rng, n, next: 0, moved: HashMap::new() })
     }
@@ -39,7 +39,7 @@ impl Iterator for Head {
         self.next += 1;
         let own = self.moved.remove(&at).unwrap_or(at);
         if self.next == self.n {
-            // The last has nothing to be swapped with, and no draw.
+            // The last element has nothing to be swapped with, and takes no draw.
             return Some(own);
         }
         let chosen = at + self.rng.next_u32() % (self.n - at);

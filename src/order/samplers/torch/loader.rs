@@ -1,21 +1,21 @@
-//! What draws all epochs from one generator.
+//! Loaders that draw all epochs from one generator.
 
 use rand_mt::Mt;
 
 use super::{discard, randperm, randperm_draws, with_replacement};
 use crate::order::samplers::positions::Running;
 
-/// Draws of the 64-bit base seed that a `DataLoader` takes for its workers.
+/// 32-bit outputs for the 64-bit base seed that a `DataLoader` draws for its workers.
 pub(super) const BASE_SEED_DRAWS: u64 = 2;
 
-/// A generator with what one loader draws from it, after some epochs.
+/// A generator and what one loader draws from it, after some epochs.
 #[derive(Clone, Debug)]
 pub(super) struct Loader<D> {
     rng: Mt,
     draws: D,
-    /// Outputs to pass over before the next epoch.
+    /// Outputs to skip before the next epoch.
     before: u64,
-    /// Outputs to pass over from then on.
+    /// Outputs to skip before each later epoch.
     between: u64,
 }
 
@@ -24,7 +24,7 @@ pub(super) trait Draws: Clone + Send + Sync + 'static {
     /// The epoch's positions.
     fn draw(&self, rng: &mut Mt) -> Vec<u32>;
 
-    /// How many 32-bit outputs of the generator they consume.
+    /// How many 32-bit outputs of the generator an epoch consumes.
     fn outputs(&self) -> u64;
 }
 
@@ -33,13 +33,12 @@ impl<D: Draws> Loader<D> {
         Loader { rng, draws, before, between }
     }
 
-    /// Outputs from the start to those of the stream's epoch `k`; `first` epochs come before the
-    /// stream's first.
+    /// Outputs before those of the stream's epoch `k`. `first` epochs come before the stream's first.
     pub(super) fn draws_before(&self, first: u32, k: u32) -> u64 {
         self.outputs_before(u64::from(first) + u64::from(k))
     }
 
-    /// Outputs from here to those of the epoch after `count` more.
+    /// Outputs from here to those of the epoch after `count` more epochs.
     fn outputs_before(&self, count: u64) -> u64 {
         let each = self.draws.outputs().saturating_add(self.between);
         self.before.saturating_add(each.saturating_mul(count))
@@ -61,8 +60,7 @@ impl<D: Draws> Running for Loader<D> {
     }
 }
 
-/// Positions of `n` samples, none of which is likelier than another: a permutation, or each drawn
-/// from all.
+/// Equally likely positions of `n` samples: a permutation, or each drawn from all.
 #[derive(Clone, Debug)]
 pub(super) struct Uniform {
     pub(super) n: u32,

@@ -1,15 +1,14 @@
-//! PyTorch's samplers on the CPU, as `torch.utils.data` of 1.13 to 2.x draws them.
+//! PyTorch's samplers on the CPU, as in `torch.utils.data` of 1.13 to 2.x.
 //!
-//! All randomness is mt19937 (Matsumoto and Nishimura 1998), seeded with the low 32 bits of the
-//! seed. [`randperm`] is `torch.randperm` (ATen's `randperm_cpu`): a Fisher-Yates shuffle that
-//! walks forward, one draw a step, reduced by plain modulo. The samplers differ only in which
-//! generator the permutation comes from:
+//! All randomness is mt19937 (Matsumoto and Nishimura 1998), seeded with the low 32 bits of the seed.
+//! [`randperm`] is `torch.randperm` (ATen's `randperm_cpu`): a Fisher-Yates shuffle that walks forward, with
+//! one draw a step, reduced by plain modulo. The samplers differ in the generator of the permutation:
 //!
 //! - [`Distributed`] seeds a new generator with `seed + epoch` for every epoch;
-//! - [`Random`] draws all epochs from one generator, which the loader itself uses as well;
-//! - [`DefaultGenerator`] seeds a new generator for every epoch with an output of the process's;
+//! - [`Random`] draws all epochs from one generator, which the loader uses as well;
+//! - [`DefaultGenerator`] seeds a new generator for every epoch with an output of the process's generator;
 //! - [`SubsetRandom`] and [`Stateful`] draw one permutation after the other from one generator;
-//! - [`Weighted`] draws positions by their weights, one epoch after the other from one generator.
+//! - [`Weighted`] draws positions by their weights, all epochs from one generator.
 
 mod default_generator;
 mod distributed;
@@ -32,10 +31,10 @@ pub use weights::Weights;
 
 use rand_mt::Mt;
 
-/// From this many elements on `torch.randperm` shuffles by its second rule: UINT32_MAX / 20.
+/// From this many elements on, `torch.randperm` shuffles by its second rule: UINT32_MAX / 20.
 const LARGE: u32 = u32::MAX / 20;
 
-/// The generator that `torch.Generator().manual_seed(seed)` is on the CPU.
+/// The CPU generator `torch.Generator().manual_seed(seed)`.
 ///
 /// Only the low 32 bits of the seed count: 42 and 2^32 + 42 are the same.
 pub fn generator(seed: u64) -> Mt {
@@ -44,8 +43,8 @@ pub fn generator(seed: u64) -> Mt {
 
 /// `torch.randperm(n, generator=rng)`: a permutation of `0..n`; consumes [`randperm_draws`].
 ///
-/// From 214,748,364 elements on this is the rule of torch since pytorch/pytorch#143682 (the end of
-/// 2024); versions before it, 1.13 among them, shuffle any number by the rule for fewer.
+/// From 214,748,364 elements on, this is torch's rule since pytorch/pytorch#143682 (the end of 2024). Earlier
+/// versions, 1.13 among them, shuffle any number of elements by the rule for fewer.
 pub fn randperm(n: u32, rng: &mut Mt) -> Vec<u32> {
     if n < LARGE { forward(n, rng) } else { inside_out(n, rng) }
 }
@@ -55,7 +54,7 @@ pub fn randperm_draws(n: u32) -> u64 {
     if n < LARGE { u64::from(n.saturating_sub(1)) } else { 2 * u64::from(n) }
 }
 
-/// The rule for fewer than [`LARGE`] elements: step `i` swaps element `i` with one not before it.
+/// The rule for fewer than [`LARGE`] elements: step `i` swaps element `i` with itself or a later one.
 fn forward(n: u32, rng: &mut Mt) -> Vec<u32> {
     let mut perm: Vec<u32> = (0..n).collect();
     let mut rest = perm.as_mut_slice();
@@ -67,8 +66,8 @@ fn forward(n: u32, rng: &mut Mt) -> Vec<u32> {
     perm
 }
 
-/// The rule for [`LARGE`] elements and more: Fisher-Yates inside out with 64-bit draws, so that
-/// the modulo stays close to uniform.
+/// The rule for [`LARGE`] elements and more: Fisher-Yates inside out. 64-bit draws keep the modulo close to
+/// uniform.
 fn inside_out(n: u32, rng: &mut Mt) -> Vec<u32> {
     let mut perm: Vec<u32> = Vec::with_capacity(n as usize);
     for i in 0..n {
@@ -80,13 +79,12 @@ fn inside_out(n: u32, rng: &mut Mt) -> Vec<u32> {
     perm
 }
 
-/// `torch.randint(high=n, size=(n,), generator=rng)`: `n` positions, any of them any number of
-/// times, one draw each; also where `RandomSampler` asks for them 32 at a time.
+/// `torch.randint(high=n, size=(n,), generator=rng)`: `n` positions with repetition, one draw each.
+/// `RandomSampler` asks for 32 at a time and gets the same.
 fn with_replacement(n: u32, rng: &mut Mt) -> Vec<u32> {
     (0..n).map(|_| rng.next_u32() % n).collect()
 }
 
-/// Passes over so many 32-bit outputs.
 fn discard(rng: &mut Mt, outputs: u64) {
     for _ in 0..outputs {
         rng.next_u32();

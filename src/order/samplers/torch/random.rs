@@ -11,28 +11,26 @@ sampler! {
 
     /// `DataLoader(shuffle=True, generator=torch.Generator().manual_seed(seed))`.
     ///
-    /// The loader, its `RandomSampler` and all epochs draw from this one generator. Every epoch has
-    /// to be read to its end: a loop that breaks off early draws less and shifts the epochs after
-    /// it.
+    /// The loader, its `RandomSampler` and all epochs draw from this one generator. Every epoch must be read
+    /// to its end: a loop that ends early draws less and shifts the epochs after it.
     ///
-    /// In the order of the draws: the base seed of the workers, the permutation, and at the end of
-    /// the epoch another permutation of which `RandomSampler` uses nothing.
+    /// An epoch draws in this order: the base seed of the workers, the permutation, and at the end another
+    /// permutation that `RandomSampler` does not use.
     #[derive(Copy)]
     pub struct Random {
-        /// What the generator was seeded with.
+        /// The generator's seed.
         pub seed: u64 = 0 => SEED,
-        /// Epochs that the generator has given before the stream's first, in the same process.
+        /// Epochs drawn from the generator before the stream's first, in the same process.
         pub epoch: u32 = 0,
-        /// Whether the loader keeps its workers: it then draws their base seed once, not every
-        /// epoch.
+        /// Whether the loader keeps its workers. It then draws their base seed only once.
         pub persistent_workers: bool = false,
-        /// `RandomSampler(replacement=True)`: as many samples as there are, any of them repeated.
+        /// `RandomSampler(replacement=True)`: as many positions as samples, with repetition.
         pub replacement: bool = false,
     }
 }
 
 impl Random {
-    /// A loader with this seed, from its first epoch on, without persistent workers.
+    /// A loader with this seed and default parameters.
     pub fn new(seed: u64) -> Self {
         Random { seed, ..Random::default() }
     }

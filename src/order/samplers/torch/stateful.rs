@@ -13,19 +13,18 @@ sampler! {
     about: "torchdata StatefulDataLoader(shuffle=True); stride=2 if it has workers, \
             epoch=1 if persistent ones",
 
-    /// torchdata's `StatefulDataLoader(shuffle=True)` after `torch.manual_seed(seed)`: its sampler
-    /// seeds a generator when it is constructed, and all epochs are that generator's permutations.
+    /// torchdata's `StatefulDataLoader(shuffle=True)` after `torch.manual_seed(seed)`. Its sampler seeds a
+    /// generator at construction, and all epochs are permutations of that generator.
     ///
-    /// By default the sampler is the first to draw, and there are no workers.
+    /// By default the sampler draws first, and there are no workers.
     #[derive(Copy)]
     pub struct Stateful {
-        /// What `torch.manual_seed` was given.
+        /// The argument of `torch.manual_seed`.
         pub seed: u64 = 0 => SEED,
-        /// Which output of the default generator, from 0, is the low half of the sampler's seed: 1
-        /// when nothing is drawn before.
+        /// Which output of the default generator, from 0, is the low half of the sampler's seed: 1 if nothing
+        /// is drawn before.
         pub position: u64 = 1,
-        /// How many permutations an epoch draws, of which it uses the last: 1, or 2 if there are
-        /// workers. Not 0.
+        /// Permutations that an epoch draws. It uses the last. 1, or 2 with workers. Not 0.
         pub stride: u64 = 1,
         /// Epochs before the stream's first.
         pub epoch: u32 = 0,
@@ -38,7 +37,7 @@ impl Sampling for Stateful {
     }
 
     fn draws_before(&self, n: u32, k: u32) -> u64 {
-        // The loader is not asked: to make it, one has to draw.
+        // This makes no loader, because making it takes draws.
         let epochs = u64::from(self.epoch) + u64::from(k);
         let each = u64::from(n).saturating_mul(self.stride);
         epochs.saturating_mul(each).saturating_add(self.position)

@@ -10,20 +10,19 @@ sampler! {
     about: "torch SubsetRandomSampler over split=; position and gap count outputs before and \
             between its permutations (0 and 0 with a generator of its own)",
 
-    /// `SubsetRandomSampler`: every epoch the next permutation of its generator, which is the
-    /// process's default one unless the script gives it another. What it is a subset of, `split=`
-    /// of the spec says.
+    /// `SubsetRandomSampler`: every epoch is the next permutation of its generator. That is the process's
+    /// default generator, unless the script gives another. The spec's `split=` gives the subset.
     ///
-    /// Its defaults are those of a loader's sampler if both draw from the default generator, and
-    /// nothing else does.
+    /// The defaults are right if the sampler and its loader draw from the default generator, and no other
+    /// code does.
     #[derive(Copy)]
     pub struct SubsetRandom {
-        /// What the generator was seeded with.
+        /// The generator's seed.
         pub seed: u64 = 0 => SEED,
-        /// Outputs drawn before the first permutation: 2, the base seed, in a `DataLoader` that
-        /// draws from the same generator; 0 where the sampler has its own.
+        /// Outputs drawn before the first permutation: 2 for the base seed if a `DataLoader` draws from the
+        /// same generator, 0 if the sampler has its own.
         pub position: u64 = BASE_SEED_DRAWS,
-        /// Outputs drawn between two permutations, by the same reasons.
+        /// Outputs drawn between two permutations, for the same reasons.
         pub gap: u64 = BASE_SEED_DRAWS,
         /// Epochs before the stream's first.
         pub epoch: u32 = 0,

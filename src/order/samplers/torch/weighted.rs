@@ -12,7 +12,7 @@ use crate::order::grouped;
 use crate::order::samplers::keys::{Required, SEED, check_positive, wrong};
 use crate::order::samplers::{Positions, Sampling};
 
-/// The most samples of an epoch: it takes 4 bytes for each.
+/// Limit of samples in an epoch, at 4 bytes each.
 const SAMPLES_MAX: u32 = 1 << 26;
 
 const FILE: Required = Required {
@@ -25,24 +25,24 @@ sampler! {
     about: "torch WeightedRandomSampler; FILE has a weight a line; position and gap count \
             outputs before and between its epochs (0 and 0 with a generator of its own)",
 
-    /// `WeightedRandomSampler`: every epoch draws positions by their weights, with the process's
-    /// default generator unless the script gives the sampler another.
+    /// `WeightedRandomSampler`: every epoch draws positions by their weights. The generator is the process's
+    /// default one, unless the script gives another.
     ///
-    /// Its defaults are those of a loader's sampler if both draw from the default generator, and
-    /// nothing else does. The weights are not known.
+    /// The defaults are right if the sampler and its loader draw from the default generator, and no other
+    /// code does. The weights have no default.
     pub struct Weighted {
-        /// What the generator was seeded with.
+        /// The generator's seed.
         pub seed: u64 = 0 => SEED,
-        /// A weight for each sample.
+        /// One weight for each sample.
         pub weights: Weights = Weights::default() => FILE,
-        /// The sampler's `num_samples`; none: as many as there are.
+        /// The sampler's `num_samples`. None: the number of samples in the dataset.
         pub num_samples: Option<u32> = None,
         /// Whether a sample may be drawn again in an epoch.
         pub replacement: bool = true,
-        /// Outputs drawn before the first epoch: 2, the base seed, in a `DataLoader` that draws
-        /// from the same generator; 0 where the sampler has its own.
+        /// Outputs drawn before the first epoch: 2 for the base seed if a `DataLoader` draws from the same
+        /// generator, 0 if the sampler has its own.
         pub position: u64 = BASE_SEED_DRAWS,
-        /// Outputs drawn between two epochs, by the same reasons; 0 also with persistent workers.
+        /// Outputs drawn between two epochs, for the same reasons; 0 also with persistent workers.
         pub gap: u64 = BASE_SEED_DRAWS,
         /// Epochs before the stream's first.
         pub epoch: u32 = 0,
@@ -144,8 +144,8 @@ impl Draws for Multinomial {
 }
 
 impl Multinomial {
-    /// Each position is the first whose share, added to all shares before it, reaches a number that
-    /// is drawn. Additions and divisions are torch's, one after the other: every rounding counts.
+    /// Each position is the first whose cumulative share reaches a drawn number. Additions and divisions are
+    /// in torch's order, because every rounding counts.
     fn by_shares(&self, rng: &mut Mt) -> Vec<u32> {
         let mut sum = 0.0;
         let add = |weight: &f64| {
@@ -164,10 +164,9 @@ impl Multinomial {
         (0..self.count).map(|_| position()).collect()
     }
 
-    /// Each position waits for a time that is exponential with its weight: those that come first are
-    /// drawn. This is torch's rule wherever it does not draw the times by MKL, as builds for x86
-    /// after 1.13 and before 2.7 do. A logarithm that differs in its last bit changes nothing, unless
-    /// two times are equal but for that bit.
+    /// Each position gets an exponentially distributed time with its weight as rate. The earliest are drawn.
+    /// This is torch's rule unless it draws the times by MKL, as builds for x86 after 1.13 and before 2.7 do.
+    /// A logarithm that differs in its last bit matters only if two times are equal except for that bit.
     fn by_races(&self, rng: &mut Mt) -> Vec<u32> {
         let speed = |weight: &f64| weight / -(-uniform(rng)).ln_1p();
         let speeds = self.weights.iter().map(speed);

@@ -1,4 +1,4 @@
-//! Files of weights, a number for each sample of a dataset.
+//! Files of weights: one number for each sample of a dataset.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::order::grouped;
 use crate::order::samplers::keys::{Value, wrong};
 
-/// `torch.multinomial` refuses more.
+/// `torch.multinomial` refuses more weights.
 const WEIGHTS_MAX: usize = 1 << 24;
 
 /// How numpy's binary files begin.
@@ -16,16 +16,16 @@ const NPY: &[u8] = b"\x93NUMPY";
 const FORMS: &str = "a file of weights is a text with a number a line, or an array of doubles in .npy: \
                      numpy.savetxt or numpy.save of a one-dimensional float64 array writes one";
 
-/// The weights of a dataset's samples, as a file has them.
+/// The weights of a dataset's samples, from a file.
 #[derive(Clone, Debug, Default)]
 pub struct Weights {
     pub file: PathBuf,
-    /// What it has; nothing before it is [read](Self::read).
+    /// The file's content. Empty until it is [read](Self::read).
     values: Arc<[f64]>,
 }
 
 impl PartialEq for Weights {
-    /// Without a look at every weight, where both were read at once.
+    /// Two values that were read together share their weights, and the comparison of each weight is skipped.
     fn eq(&self, other: &Self) -> bool {
         let same = Arc::ptr_eq(&self.values, &other.values) || self.values == other.values;
         same && self.file == other.file
@@ -36,17 +36,17 @@ impl PartialEq for Weights {
 impl Eq for Weights {}
 
 impl Weights {
-    /// The weights; none if the file was not read.
+    /// The weights. Empty if the file was not read.
     pub fn values(&self) -> &Arc<[f64]> {
         &self.values
     }
 
-    /// The same with what the file has: a number a line, or an array of doubles in numpy's format.
-    /// Empty lines of a text are passed over, and those that begin with `#`.
+    /// The weights with the file's content: a number a line, or an array of doubles or floats in numpy's
+    /// format. Empty lines of a text are skipped, and lines that begin with `#`.
     ///
     /// # Errors
-    /// If a weight is no finite number or is below 0. The error names its line, or its entry, from 1 on.
-    /// Also if there are too many weights, or if their sum is 0 or too large.
+    /// When a weight is negative or not finite. The error names its line or its entry, from 1 on. Also when
+    /// there are too many weights, or their sum is 0 or too large.
     pub fn read(&self, bytes: &[u8]) -> Result<Self> {
         let values = match bytes.strip_prefix(NPY) {
             Some(array) => of_array(array),
@@ -68,7 +68,7 @@ impl Weights {
 }
 
 impl Value for Weights {
-    /// Takes the name of the file, which is yet to be read.
+    /// Takes the name of the file, which is read later.
     fn set(&mut self, _: &str, text: &str) -> Result<()> {
         if text.is_empty() {
             return Err(wrong("the file of weights has no name"));
@@ -100,8 +100,8 @@ fn of_text(text: &[u8]) -> Result<Vec<f64>> {
     Ok(values)
 }
 
-/// The entries of an array after the first bytes of its file: two of the version, the length of the
-/// header, the header, which is a dictionary as Python writes it, and the numbers.
+/// The entries of an array, after the magic bytes of its file: two bytes of version, the length of the
+/// header, the header (a dictionary as Python writes it), and the numbers.
 fn of_array(array: &[u8]) -> Result<Vec<f64>> {
     let (header, data) = parts(array).ok_or_else(|| wrong("it ends in its header"))?;
     let header: String = String::from_utf8_lossy(header).split_whitespace().collect();
