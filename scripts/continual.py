@@ -1,14 +1,14 @@
 #!/usr/bin/python3
 """Trains a small CNN on one task after the other, each of a few classes: an ordinary PyTorch script.
 
-It knows of nothing but directories of class folders: torchvision's ImageFolder and a DataLoader.  Three ways:
+It knows only directories of class folders, by torchvision's ImageFolder and a DataLoader.  There are three ways:
 * incremental: each task's classes alone, one task after the other;
 * rehearsal:   the same, but epoch K reads the directory OLD/mix-K, where old samples are among the new ones;
 * scratch:     after each task a new network learns all classes so far from the beginning.
 After each task it prints one line,
     epoch TASK accuracy A seconds S
-where A is the accuracy over the test images of all classes, those of later tasks included.  With --sync it then
-reads one line from its standard input before it begins the next task.
+where A is the accuracy over the test images of all classes, also those of later tasks.  With --sync it then reads one
+line from its standard input before it begins the next task.
 """
 
 import argparse
@@ -57,7 +57,7 @@ SCALE = transforms.Compose([transforms.Grayscale(), transforms.ToTensor()])
 
 
 class Folder(ImageFolder):
-    """An ImageFolder whose labels are places in a list of all classes, whichever of them it has."""
+    """An ImageFolder whose labels are places in a list of all classes, whichever classes it has."""
 
     def __init__(self, root, classes):
         self.known = classes
@@ -78,7 +78,7 @@ def train(model, dataset, args, optimizer):
 
 
 def accuracy(model, tests):
-    """The share of the test images that is recognised."""
+    """The share of the test images that the model recognises."""
     model.eval()
     with torch.no_grad():
         right = sum((model(pictures).argmax(1) == labels).sum().item() for pictures, labels in tests)
@@ -86,7 +86,7 @@ def accuracy(model, tests):
 
 
 def learn_task(task, classes, model, args):
-    """Trains on a task; with rehearsal or from scratch on what came before it as well."""
+    """Trains on a task; with rehearsal or from scratch, on samples of earlier tasks as well."""
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     own = classes[task * args.classes:(task + 1) * args.classes]
     so_far = classes[:(task + 1) * args.classes]

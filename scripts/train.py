@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 """Trains a small CNN on a directory of class folders: an ordinary PyTorch script.
 
-It knows of nothing but a directory: torchvision's ImageFolder, a DistributedSampler and a DataLoader with worker
-processes.  After each epoch it prints one line,
+It knows only a directory, by torchvision's ImageFolder, a DistributedSampler and a DataLoader with worker processes.
+After each epoch it prints one line,
     epoch K images N seconds S wait W loss L
-where S is the whole epoch and W the part of it that the loop spent waiting for the next batch.
-With --sync it then reads one line from its standard input before it begins the next epoch, so that a
-measuring program can read its counters in between.
+where S is the whole epoch and W the part of it that the loop spent waiting for the next batch.  With --sync it then
+reads one line from its standard input before it begins the next epoch, so that a measuring program can read its
+counters in between.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-//! The rules of ARCHITECTURE.md, held by reading the source: who may import whom, who may use
-//! which crate, and what the pure rooms may name.
+//! Checks the rules of ARCHITECTURE.md by reading the source: which room imports which, which room uses which
+//! crate, and what pure rooms may name.
 
 #![expect(clippy::unwrap_used, reason = "what cannot be read fails the test")]
 
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Rooms from the bottom up. A room imports only from rooms before it; those on one line do not
-/// import each other.
+/// Rooms from the bottom up. A room imports only from rooms of earlier lines; rooms of one line do not import
+/// each other.
 const LAYERS: [&[&str]; 16] = [
     &["ids", "error", "paths", "process", "sync"],
     &["order", "buffer", "disk", "input"],
@@ -28,7 +28,7 @@ const LAYERS: [&[&str]; 16] = [
     &["cli"],
 ];
 
-/// Rooms that hold values and decisions only.
+/// Rooms of values and decisions only.
 const PURE: [&str; 9] =
     ["ids", "error", "order", "buffer", "config", "learn", "plan", "sim", "doctor"];
 
@@ -51,7 +51,7 @@ const IMPURE: [&str; 15] = [
     "rand::rng()",
 ];
 
-/// Crates with one home each.
+/// Crates that only some rooms may use.
 const HOMES: [(&str, &[&str]); 8] = [
     ("fuser::", &["fuse"]),
     ("clap::", &["cli"]),
@@ -63,8 +63,8 @@ const HOMES: [(&str, &[&str]); 8] = [
     ("crc32c::", &["catalog", "disk", "learning", "rehearsal", "store"]),
 ];
 
-/// A wing is a feature of its own: who composes an engine names it, and nobody else in that room. The planner's
-/// thread knows its observers only.
+/// A wing is a feature of its own. Of the engine, only the files that compose it name a wing. The planner's
+/// thread knows only its observers.
 const WINGS: [(&str, &[&str]); 2] = [
     (
         "learning",
@@ -79,7 +79,7 @@ const WINGS: [(&str, &[&str]); 2] = [
     ("rehearsal", &["engine/mod.rs", "engine/orders.rs", "engine/serving.rs"]),
 ];
 
-/// Rooms in which the kernel may be notified, or waited for: their locks are counted.
+/// Rooms in which the kernel may be notified or waited for. Their locks are counted.
 const COUNTED: [&str; 10] = [
     "disk",
     "source",
@@ -93,10 +93,10 @@ const COUNTED: [&str; 10] = [
     "engine",
 ];
 
-/// What uses a lock that is not counted.
+/// The file that uses a lock that is not counted.
 const UNCOUNTED: &str = "fuse/inside.rs";
 
-/// Where something is printed: what is for people with its control characters escaped.
+/// Files that print. They escape control characters in what people read.
 const PRINTS: [&str; 4] =
     ["cli/apart.rs", "cli/terminal.rs", "cli/order/output.rs", "cli/mount.rs"];
 
@@ -174,7 +174,7 @@ fn wings_are_named_where_an_engine_is_composed() {
     }
 }
 
-/// Rehearsal is a wing: who decides of orders, fetches and places knows nothing of its buffers.
+/// Rehearsal is a wing: the rooms that decide about orders, fetches and places do not know its buffers.
 #[test]
 fn the_planner_and_the_learner_know_no_buffer() {
     for (room, path, text) in source_files() {
@@ -205,7 +205,7 @@ fn a_crate_has_one_home() {
     }
 }
 
-/// No wait may hide in a request thread, and no panic in an answer.
+/// A request thread must not wait, and an answer must not panic.
 #[test]
 fn nothing_blocks_or_panics_where_it_must_not() {
     for (room, path, text) in source_files() {
@@ -221,7 +221,7 @@ fn nothing_blocks_or_panics_where_it_must_not() {
     }
 }
 
-/// Who holds a lock of std's is not known.
+/// A lock of `std` does not tell who holds it.
 #[test]
 fn locks_are_counted_where_the_kernel_is_notified() {
     for (room, path, text) in source_files() {
@@ -239,7 +239,7 @@ fn locks_are_counted_where_the_kernel_is_notified() {
     }
 }
 
-/// A name of a file may hold what a terminal obeys.
+/// A file's name may hold sequences that a terminal obeys.
 #[test]
 fn what_is_printed_is_escaped_in_one_place() {
     for (_, path, text) in source_files() {

@@ -1,8 +1,8 @@
 //! Commands that mount nothing, as people and scripts run them.
 //!
-//! Goal: what a command prints follows from its flags, its environment and its file, in this order
-//! of precedence, and its exit code says what is wrong. Method: the real binary in a directory of
-//! the test's own, with no other environment.
+//! Goal: what a command prints follows from its flags, its environment and its file, in this order of
+//! precedence, and its exit code says what is wrong. Method: the real binary in a directory of the test's
+//! own, without any other environment.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -38,7 +38,7 @@ impl Ground {
         command.args(words).envs(env.iter().copied()).output().unwrap()
     }
 
-    /// What a command prints that has to succeed.
+    /// Runs a command that must succeed, and returns its output.
     #[track_caller]
     fn prints(&self, words: &[&str], env: &[(&str, &str)]) -> String {
         let output = self.run(words, env);
@@ -47,7 +47,7 @@ impl Ground {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A command that has to fail with this exit code, and to say why.
+    /// Runs a command that must fail with this exit code and say why.
     #[track_caller]
     fn fails(&self, words: &[&str], code: i32, why: &[&str]) {
         let output = self.run(words, &[]);
@@ -63,7 +63,7 @@ impl Ground {
     }
 }
 
-/// The line of a key in what `config show` prints.
+/// The line of a key in the output of `config show`.
 #[track_caller]
 fn line<'a>(shown: &'a str, key: &str) -> &'a str {
     let found = shown.lines().find(|line| line.trim_start().starts_with(&format!("{key} ")));
@@ -96,7 +96,7 @@ fn flags_go_before_the_environment_before_the_file_before_defaults() {
     ] {
         has(show(&[&["--config", "a.toml"], flags].concat(), &[variable]), "4GiB", origin);
     }
-    // Without origins what is shown is a settings file.
+    // Without origins, the output is a settings file.
     let shown = ground.prints(&["config", "show", "--config", "a.toml", "--ram", "4GiB"], &[]);
     ground.write("shown.toml", &shown);
     assert_eq!(ground.prints(&["config", "show", "--config", "shown.toml"], &[]), shown);
@@ -122,7 +122,7 @@ fn options_as_in_fstab_are_settings() {
     ] {
         assert!(line(&shown, key).contains(value), "{key} in {shown}");
     }
-    // The name that the option had first.
+    // The option's first name.
     for words in [["-o", "nvme=3GiB"], ["--nvme", "3GiB"], ["--disk", "3GiB"]] {
         let shown = ground.prints(&[&["config", "show"][..], &words].concat(), &[]);
         assert!(line(&shown, "cache.disk").contains("3GiB"), "{words:?}");
@@ -183,7 +183,7 @@ fn a_simulation_is_that_of_its_seed() {
 fn an_epoch_of_the_steady_state_is_not_the_cold_one() {
     let ground = Ground::new();
     let rows = ground.simulates(&["--samples", "500", "--cache", "100%", "--policy", "belady"]);
-    // Everything is there: a worker thinks for a millisecond a sample, and there are two of them.
+    // Everything is in RAM. Each of the two workers thinks for a millisecond a sample.
     assert_eq!((&rows[0]["hits"], &rows[0]["source_reads"]), (&1.0.into(), &0.0.into()));
     let epoch = rows[0]["epoch_s"].as_f64().unwrap();
     assert!((0.25..0.30).contains(&epoch), "{epoch}");
@@ -209,7 +209,7 @@ fn rehearsed_samples_cost_the_source_reads_too() {
     let ground = Ground::new();
     let workload = ["--workload", "rehearsal", "--samples", "700", "--epochs", "6"];
     let rows = ground.simulates(&[&workload[..], &["--cache", "1%", "--policy", "none"]].concat());
-    // An eighth more than the new samples, as drawn; hardly anything is there.
+    // The workload draws an eighth more than the new samples. Hardly any of them is in RAM.
     let reads = rows[0]["source_reads"].as_f64().unwrap();
     assert!(reads > 700.0 * 1.1, "{reads}");
     assert!(rows[0]["hits"].as_f64().unwrap() < 0.05, "{}", rows[0]);
@@ -222,7 +222,7 @@ fn an_order_is_simulated() {
     let distributed = "torch-distributed:seed=1,world=2,rank=1,index=imagefolder";
     let two = ["--order", distributed, "--order", "torch-random:seed=2", "--samples", "400"];
     let rows = ground.simulates(&[&none[..], &two].concat());
-    // One job reads a half of the samples, the other all of them.
+    // One job reads half of the samples, the other all of them.
     let (hits, reads) = (&rows[0]["hits"], rows[0]["source_reads"].as_f64().unwrap());
     assert!((hits.as_f64().unwrap() + reads / 600.0 - 1.0).abs() < 1e-9, "{}", rows[0]);
 
@@ -239,7 +239,7 @@ fn an_order_is_simulated() {
         assert_eq!(rows[0]["source_reads"], blocks, "{order}");
         assert_eq!(rows[0]["hits"], 0.0, "{order}");
     }
-    // Which files a sampler draws, and how often, its weights say: here every third one, 24 in all.
+    // The weights say which files a sampler draws, and how often: here every third one, 24 in all.
     let weights: String =
         (0..20).map(|number| if number % 3 == 0 { "2.5\n" } else { "0\n" }).collect();
     ground.write("weights", &weights);
@@ -271,8 +271,8 @@ fn errors_of_files_say_what_to_do() {
     ground.fails(&import("bad", "none"), 4, &["hint: is the parallel filesystem mounted"]);
 }
 
-/// A device without end, a directory, and a sparse file of a terabyte: each command says what is
-/// wrong of each, and needs no memory for it.
+/// An endless device, a directory, and a sparse file of a terabyte: each command says what is wrong with
+/// each, and needs no memory for it.
 #[test]
 fn a_file_without_end_is_refused() {
     let ground = Ground::new();
@@ -300,7 +300,7 @@ fn a_file_without_end_is_refused() {
     }
 }
 
-/// Names of files are shown and not obeyed, but where they are data for another program.
+/// Names of files are escaped, unless they are data for another program.
 #[test]
 fn control_characters_of_names_do_not_reach_the_terminal() {
     let ground = Ground::new();
@@ -333,7 +333,7 @@ fn control_characters_of_names_do_not_reach_the_terminal() {
     serde_json::from_str::<Value>(&ground.prints(&words, &[])).unwrap();
 }
 
-/// Whoever may not read a directory of the dataset hears which, and why, and what to do.
+/// If a directory of the dataset cannot be read, the error names it and says why and what to do.
 #[test]
 fn a_directory_that_cannot_be_read_is_named() {
     let ground = Ground::new();
@@ -344,7 +344,7 @@ fn a_directory_that_cannot_be_read_is_named() {
         fs::set_permissions(ground.path().join(path), mode).unwrap();
     };
     set("", 0o755);
-    // The build directory may be closed to others; a copy that this process writes could not be run.
+    // The build directory may be closed to others. If this process wrote a copy, it could not be run.
     let program = ground.path().join("belady");
     let built = env!("CARGO_BIN_EXE_belady");
     assert!(Command::new("cp").arg(built).arg(&program).status().unwrap().success());
@@ -373,8 +373,8 @@ fn a_directory_that_cannot_be_read_is_named() {
     ["data/train", "data/train/a", "data/train/b"].into_iter().for_each(|path| set(path, 0o755));
 }
 
-/// What comes without end by a pipe is refused at the first byte or line that cannot be right, or at
-/// the limit, in memory that does not grow with it.
+/// An endless pipe is refused at the first byte or line that must be wrong, or at the limit, in memory that
+/// does not grow with it.
 #[test]
 fn a_pipe_without_end_is_refused() {
     let ground = Ground::new();
@@ -403,7 +403,7 @@ fn a_pipe_without_end_is_refused() {
         assert_eq!(output.status.code(), Some(code), "{words}: {said}");
         assert!(said.contains(why) && said.contains("hint: "), "{words}: {said}");
     }
-    // What is right is read by a pipe.
+    // A correct order is read from a pipe.
     let output = pipe("echo a/1.jpg", "order check /dev/stdin data");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,5 +1,5 @@
-//! Every file under `mount-configs/` is a test: those beside `default.toml` must build and
-//! resolve, those in `invalid/` must be refused with the message in their first line.
+//! Every file under `mount-configs/` is a test: those beside `default.toml` must build and resolve. Those in
+//! `invalid/` must be refused with the message in their first line.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("mount-configs")
 }
 
-/// The TOML files of a directory; anything else there but `invalid/` is a mistake.
+/// The TOML files of a directory. It may hold nothing else but `invalid/`.
 fn files(directory: &Path) -> std::io::Result<Vec<(String, String)>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {

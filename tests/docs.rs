@@ -1,9 +1,8 @@
 //! The documents are true as far as a program can tell.
 //!
-//! Goal: a reader who copies a block gets what the page says. Method: blocks of shell commands are run
-//! on a dataset of the test's own, settings are checked by belady, orders are parsed, links are
-//! followed, and figures are compared with the committed results of the benches. Commands that need a
-//! mount are run by the tests of mounts.
+//! Goal: a reader who copies a block gets what the page says. Method: shell commands are run on a dataset of
+//! the test's own, belady checks settings, orders are parsed, links are followed, and figures are compared
+//! with the committed results of the benches. The tests of mounts run the commands that need a mount.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -24,7 +23,7 @@ use tempfile::TempDir;
 /// Languages that a block may have.
 const LANGUAGES: [&str; 5] = ["sh", "console", "toml", "python", "text"];
 
-/// Commands that are shown and are not belady's: how they begin, and why they are not run.
+/// Commands in the documents that are not belady's: how they begin, and why they are not run.
 const OTHERS: [(&str, &str); 5] = [
     ("scripts/demo", "installs packages and trains for minutes"),
     ("scripts/test", "runs these tests, too"),
@@ -37,7 +36,7 @@ fn blocks() -> Vec<Block> {
     pages().iter().flat_map(Page::blocks).collect()
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command that must succeed.
 #[track_caller]
 fn succeeds(at: &str, command: &mut Command) {
     let output = command.output().unwrap();
@@ -46,7 +45,7 @@ fn succeeds(at: &str, command: &mut Command) {
     assert!(output.status.success(), "{at}: {command:?} has failed: {said}");
 }
 
-/// The program, which sees no settings of whoever runs the tests.
+/// The program, without the settings of the user who runs the tests.
 fn alone(mut command: Command, scene: &Scene) -> Command {
     command.env_remove("BELADY_CONFIG").env("XDG_RUNTIME_DIR", &scene.work);
     command
@@ -64,7 +63,7 @@ fn every_block_has_a_language() {
     }
 }
 
-/// A command is belady's and is run, or it is on the list.
+/// A command is one of belady and is run, or it is on the list.
 #[test]
 fn every_command_is_known() {
     let shells = blocks().into_iter().filter(Block::is_shell);
@@ -146,7 +145,7 @@ fn prose(page: &Page) -> Vec<(String, &str)> {
     lines
 }
 
-/// What stands between backticks in a page's prose.
+/// The text between backticks in a page's prose.
 fn code(page: &Page) -> Vec<(String, &str)> {
     let mut spans = Vec::new();
     for (at, line) in prose(page) {
@@ -156,7 +155,7 @@ fn code(page: &Page) -> Vec<(String, &str)> {
     spans
 }
 
-/// Whether a text is meant as an order: `name:key=value`, of no placeholders.
+/// Whether a text is meant as an order: `name:key=value`, without placeholders.
 fn is_order(text: &str) -> bool {
     let Some((name, keys)) = text.split_once(':') else { return false };
     let lower = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || "-_".contains(c));
@@ -169,7 +168,7 @@ fn orders_in_the_text_parse() {
     let mut parsed = 0;
     for page in pages() {
         for (at, text) in code(&page) {
-            // A sentence of belady's has an order at its end.
+            // A sentence that belady prints ends with an order.
             let Some(order) = text.split(' ').find(|word| is_order(word)) else { continue };
             let spec: Result<OrderSpec, _> = order.parse();
             assert!(spec.is_ok(), "{at}: {order}: {}", spec.unwrap_err());
@@ -262,7 +261,7 @@ fn bar(row: &Value) -> (bool, String) {
     (missed, format!("{sign} {bar}{word}"))
 }
 
-/// Whether a cell shows a value, rounded to its own number of decimals.
+/// Whether a cell shows a value, rounded to the number of decimals in the cell.
 fn shows(cell: &str, value: f64) -> bool {
     let number = cell.split(' ').next().unwrap().replace(',', "");
     let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -270,7 +269,8 @@ fn shows(cell: &str, value: f64) -> bool {
     number.parse::<f64>().is_ok_and(|shown| (shown - value).abs() <= half * 1.000_001)
 }
 
-/// A figure in a table with a column `row` is that of the row, with its bar, and says that it misses it.
+/// A figure in a table with a column `row` is that of the bench's row. So is its bar, and the figure says if
+/// it misses the bar.
 #[test]
 fn figures_are_those_of_the_benches() {
     let results = results();

@@ -1,4 +1,4 @@
-//! Properties of order files: what is written reads back, and nothing that is read panics.
+//! Properties of order files: a written order reads back, and no input panics.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use belady::order::{Entry, Listing, Order, OrderSpec, Range, Sample, SampleTable
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
-/// Bytes of file names with those that mean something in an order file more often.
+/// Bytes of file names. Bytes with a meaning in order files are more frequent.
 fn name() -> impl Strategy<Value = Vec<u8>> {
     let special = prop::sample::select(b"#./ \t\r0123456789".to_vec());
     let byte = prop_oneof![4 => special, 1 => 1u8..=255];
@@ -19,10 +19,10 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// The row of a name, and the offset and length of what may become a byte range.
+/// The row of a name, and the offset and length of a possible byte range.
 type Row = (usize, u64, u64);
 
-/// Some names, and epochs of them.
+/// Some names, and epochs over them.
 fn orders() -> impl Strategy<Value = (BTreeSet<Vec<u8>>, Vec<Vec<Row>>)> {
     btree_set(name(), 1..10).prop_flat_map(|names| {
         let sample = (0..names.len(), 0u64..50, 1u64..50);
@@ -40,7 +40,6 @@ fn no_index() -> belady::error::Result<Vec<FileId>> {
     panic!("a file of paths has no numbers")
 }
 
-/// The samples of all epochs, whatever ids they have.
 fn samples(epochs: &[Arc<[u32]>], table: &SampleTable) -> Vec<Vec<Sample>> {
     epochs.iter().map(|epoch| epoch.iter().map(|id| table.get(*id)).collect()).collect()
 }

@@ -1,5 +1,4 @@
-//! Index orders against the torchvision and the Python that are installed, on a tree of awkward
-//! names.
+//! Index orders compared with the installed torchvision and Python, on a tree of awkward names.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -17,8 +16,8 @@ use belady::order::{Entry, Listing};
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Prints the files that a dataset of a directory has, relative to it and in the dataset's order,
-/// each as hexadecimal bytes.
+/// Prints the files of a directory's dataset, relative to it and in the dataset's order, each as hexadecimal
+/// bytes.
 const SCRIPT: &str = r#"
 import os, pathlib, sys
 from torchvision.datasets import ImageFolder
@@ -104,7 +103,7 @@ fn make(root: &Path) -> BTreeSet<Vec<u8>> {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, b"").unwrap();
     }
-    // Links lead loaders to more paths: a class, a directory in a class, a file.
+    // Links give loaders more paths: a class, a directory in a class, a file.
     for (target, link) in [("a/b-c", "linked"), ("../Z/B", "a/b.link"), ("../A/1.jpg", "a/0.jpg")] {
         symlink(target, root.join(link)).unwrap();
     }
@@ -135,12 +134,12 @@ fn indexes_are_the_libraries() {
     let scratch = tempfile::tempdir().unwrap();
     let paths: Vec<_> = make(scratch.path()).into_iter().collect();
     let entry = |(row, path)| Entry { path, file: FileId(row as u32), size: 0 };
-    // The order in which a listing comes must not matter.
+    // The order of a listing must not matter.
     let paths: Vec<Vec<u8>> = paths.iter().rev().cloned().collect();
     let listing = Listing::new(paths.iter().map(Vec::as_slice).enumerate().map(entry).collect());
     for (word, sorting) in Sorting::WORDS {
         if sorting == Sorting::Dali {
-            // DALI is not installed; the unit tests have its rule.
+            // DALI is not installed; unit tests check its rule.
             continue;
         }
         let order = IndexOrder::Sorted(sorting);

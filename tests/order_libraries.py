@@ -1,4 +1,4 @@
-"""What torch, numpy and Python give for orders that are named as belady names them."""
+"""What torch, numpy and Python give for orders with belady's names."""
 
 import json
 import random
@@ -28,7 +28,7 @@ def load(data, key, sampler, **others):
 
 
 def taken(data, key, sampler):
-    """What is read of a sampler: by a loader only where that leaves something out."""
+    """The samples that a sampler gives, through a loader only if that leaves some out."""
     return once(load(data, key, sampler)) if key("whole_batches", 0) else [data[i] for i in sampler]
 
 

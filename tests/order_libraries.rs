@@ -1,5 +1,4 @@
-//! The samplers against the torch, numpy and Python that are installed, over many seeds and
-//! numbers of samples.
+//! Samplers compared with the installed torch, numpy and Python, over many seeds and numbers of samples.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -14,8 +13,8 @@ use serde_json::{Value, json};
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Reads `[spec, n, epochs]` cases and prints for each epoch how many positions it has, the first
-/// ones, and a hash over all.
+/// Reads `[spec, n, epochs]` cases. For each epoch it prints the number of positions, the first ones, and a
+/// hash over all.
 const SCRIPT: &str = include_str!("order_libraries.py");
 
 fn ask<T: DeserializeOwned>(cases: &[Value]) -> Vec<T> {
@@ -34,7 +33,7 @@ fn ask<T: DeserializeOwned>(cases: &[Value]) -> Vec<T> {
     answers
 }
 
-/// What is compared of an epoch.
+/// The parts of an epoch that are compared.
 type Summary = (usize, Vec<u32>, u64);
 
 fn summary(epoch: &[u32]) -> Summary {
@@ -42,14 +41,14 @@ fn summary(epoch: &[u32]) -> Summary {
     (epoch.len(), epoch.iter().take(8).copied().collect(), epoch.iter().fold(0, hash))
 }
 
-/// A file of weights, whose name is a number: the script has the same.
+/// A file of weights, whose name is a number. The script makes the same weights.
 fn weights(name: &Path, n: u32) -> Vec<u8> {
     let m: u64 = name.to_str().unwrap().parse().unwrap();
     let weight = |i: u64| ((7919 * i + 1) % m) as f64 / m as f64;
     (0..n).map(|i| format!("{}\n", weight(i.into()))).collect::<String>().into_bytes()
 }
 
-/// Compares the epochs of these specs, each over so many files whose names are in order.
+/// Compares the epochs of these specs. Each is over `n` files whose names are in order.
 fn compare(cases: &[(String, u32, u32)]) {
     let asked: Vec<_> = cases.iter().map(|(spec, n, epochs)| json!([spec, n, epochs])).collect();
     let most = cases.iter().map(|(_, n, _)| *n).max().unwrap_or(0);
@@ -74,7 +73,7 @@ fn compare(cases: &[(String, u32, u32)]) {
     }
 }
 
-/// Numbers to choose cases by: splitmix64, the same in every run.
+/// A generator of numbers to choose cases by: splitmix64, the same in every run.
 struct Choice(u64);
 
 impl Choice {
@@ -90,7 +89,7 @@ impl Choice {
         self.next() % bound
     }
 
-    /// A seed that is small as a rule, and sometimes longer than 32 bits.
+    /// A seed that is usually small, and sometimes longer than 32 bits.
     fn seed(&mut self) -> u64 {
         if self.below(4) == 0 { self.next() >> 2 } else { self.below(10_000) }
     }

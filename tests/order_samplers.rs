@@ -1,5 +1,5 @@
-//! Properties of the samplers: epochs are the permutations or multisets that they are said to be,
-//! and no parameters make any of them panic.
+//! Properties of samplers: epochs are permutations or multisets as their sampler promises, and no parameters
+//! cause a panic.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use belady::order::{Entry, Listing, OrderSpec, Split};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What may stand behind the `=` of a key, whatever the key.
+/// A value of any key.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => (0u32..9).prop_map(|number| number.to_string()),
@@ -24,7 +24,7 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A sampler with some of its keys set to something.
+/// A sampler with some of its keys set.
 fn spec() -> impl Strategy<Value = String> {
     let all = Sampler::all();
     (0..all.len(), vec((any::<prop::sample::Index>(), value()), 0..6), 0u64..50).prop_map(
@@ -56,7 +56,7 @@ fn listing(names: &[String]) -> Listing<'_> {
     )
 }
 
-/// A file of weights, right as a rule.
+/// A file of weights, usually a correct one.
 fn weights() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         90 => (0u32..5).prop_map(|weight| format!("{weight}\n")),
@@ -79,7 +79,7 @@ proptest! {
         let names: Vec<String> = (0..n).map(|at| format!("{at:04}")).collect();
         let Ok(spec) = text.parse::<OrderSpec>() else { return Ok(()) };
         prop_assert_eq!(spec.to_string().parse::<OrderSpec>().unwrap(), spec.clone());
-        // What takes seconds to reach is no matter of a property.
+        // Positions that take seconds to reach are left out of a property.
         let Source::Sampler(sampler) = &spec.source else { return Ok(()) };
         let draws = sampler.draws_before(n, 2);
         if (1 << 18..1 << 36).contains(&draws) {
@@ -178,7 +178,7 @@ proptest! {
                 read.extend_from_slice(&order.epoch(k));
             }
         }
-        // DLIO's ranks read the same files, except where they read by number.
+        // DLIO's ranks read the same files, unless they read by number.
         if name == "dlio" && more != ",sampler=index" || name == "dali" && world > n {
             return Ok(());
         }
@@ -221,7 +221,7 @@ proptest! {
     }
 }
 
-/// docs/orders.md tells of every sampler and of every key of orders.
+/// docs/orders.md has every sampler and every key of orders.
 #[test]
 fn the_documents_have_every_sampler() {
     let page = include_str!("../docs/orders.md");

@@ -1,10 +1,10 @@
-//! Every sampler against what the libraries themselves gave, by its spec over a dataset of `n`
-//! files whose names are in order.
+//! Compares each sampler with the output of its library. The order is a spec over a dataset of `n` files
+//! whose names are in order.
 //!
-//! `tests/vectors` has a file for each library: cases of an order, `n`, and for each epoch the
-//! first positions (`head`), the last (`tail`), how many they are (`len`) and a hash over all of
-//! them: `h = h * 1000003 + x` modulo 2^64, from 0. What is not given is not compared. A file of
-//! weights has a number for its name, `m`: sample `i` has the weight `(7919 i + 1) mod m / m`.
+//! `tests/vectors` has a file for each library. Its cases have an order, `n`, and for each epoch the first
+//! positions (`head`), the last ones (`tail`), their number (`len`) and a hash over all of them: `h = h *
+//! 1000003 + x` modulo 2^64, from 0. What is not given is not compared. The name of a file of weights is a
+//! number `m`: sample `i` has the weight `(7919 i + 1) mod m / m`.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -84,7 +84,7 @@ macro_rules! libraries {
             check(include_str!(concat!("vectors/", stringify!($name), ".json")), $least);
         })*
 
-        /// A sampler that no library has been asked about is no sampler.
+        /// Each sampler is compared with a library at least once.
         #[test]
         fn every_sampler_has_a_vector() {
             let mut seen = BTreeSet::from(["sequential"]);

@@ -1,6 +1,5 @@
-//! Golden figures of the planner: every workload, policy and cache size in virtual time, compared
-//! with `tests/golden/policies.txt`. A change in planning shows as a diff there; run with
-//! `UPDATE_GOLDEN=1` to take it.
+//! Golden figures of the planner: every workload, policy and cache size in virtual time, compared with
+//! `tests/golden/policies.txt`. A change in planning shows as a diff there. `UPDATE_GOLDEN=1` takes it.
 
 use std::fmt::Write;
 use std::fs;
@@ -30,14 +29,14 @@ fn workloads() -> Vec<(&'static str, Vec<Arc<Order>>)> {
     ]
 }
 
-/// What is known of the order, and what is fetched ahead.
+/// What the planner knows of the order and fetches ahead.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ahead {
     /// The order is known.
     Known,
-    /// It is not: what is unread.
+    /// The order is not known: the planner fetches what is unread.
     Unread,
-    /// Nothing.
+    /// The planner fetches nothing ahead.
     Blind,
 }
 
@@ -116,8 +115,8 @@ fn figures_are_as_they_were() {
     assert!(table == wanted, "the figures have changed (UPDATE_GOLDEN=1 takes them):\n{table}");
 }
 
-/// With no order known, the unread set finds `x (1 + ln 1/x)` of an epoch in a cache for the share
-/// `x`, where the source is fast enough, and fetches no more than what the cache does not hold.
+/// With no order known, a cache for the share `x` of the data finds `x (1 + ln 1/x)` of an epoch by fetching
+/// unread samples, if the source is fast enough. It fetches no more than the cache does not hold.
 #[test]
 fn the_unread_set_finds_what_it_should() {
     let order = workload::permutations(SAMPLES, EPOCHS, 3).expect("samples");
@@ -125,7 +124,7 @@ fn the_unread_set_finds_what_it_should() {
         let mut scenario = scenario(&[Arc::clone(&order)], PolicyKind::Auto, share, Ahead::Unread);
         scenario.readers[0].think_us = 10_000;
         let report = run(&scenario);
-        // The window and what is being read take a part of a small cache.
+        // The window and the blocks being read take a part of a small cache.
         let steady = report.after(1);
         let found = steady.hits as f64 / steady.reads as f64;
         assert!((hits - 0.05..hits + 0.02).contains(&found), "{share} %: {found}");
@@ -135,7 +134,7 @@ fn the_unread_set_finds_what_it_should() {
     }
 }
 
-/// The same scenario is the same world, another seed another one.
+/// The same scenario gives the same result, and another seed another one.
 #[test]
 fn one_seed_is_one_world() {
     let world = |seed| {
@@ -146,7 +145,7 @@ fn one_seed_is_one_world() {
     assert_ne!(world(1).digest, world(2).digest);
 }
 
-/// RAM never holds more than its budget and what the readers' own fetches add for a moment.
+/// RAM never holds more than its budget, plus the readers' own fetches for a moment.
 #[test]
 fn the_budget_of_ram_is_kept() {
     for (name, orders) in workloads() {
@@ -161,8 +160,8 @@ fn the_budget_of_ram_is_kept() {
     }
 }
 
-/// One job over RAM for a tenth of the data, a fast tier for 30 % and a third one for 40 %, from which a
-/// block takes so long.
+/// One job over RAM for a tenth of the data, a fast tier for 30 % and a third tier for 40 %. A block takes
+/// `third_us` from the third tier.
 fn three_tiers(third_us: u64) -> Scenario {
     let order = workload::permutations(SAMPLES, EPOCHS, 5).expect("samples");
     let mut scenario = scenario(&[order], PolicyKind::Auto, 10, Ahead::Known);
@@ -172,7 +171,7 @@ fn three_tiers(third_us: u64) -> Scenario {
     scenario
 }
 
-/// A slow third tier that vanishes midway costs fetches from the source and nothing else.
+/// A slow third tier that vanishes midway costs only fetches from the source.
 #[test]
 fn a_tier_that_vanishes_is_done_without() {
     let whole = run(&three_tiers(100));
@@ -190,7 +189,7 @@ fn a_tier_that_vanishes_is_done_without() {
     assert!(epoch(&broken, 3) <= epoch(&whole, 3) + u64::from(SAMPLES) / 10, "it fills again");
 }
 
-/// A tier that is slower than the source is left alone: readers wait less than with it.
+/// A tier that is slower than the source is not used: readers wait less than with it.
 #[test]
 fn a_tier_that_is_slower_than_the_source_is_not_used() {
     let mut with = three_tiers(50_000);

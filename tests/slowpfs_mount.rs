@@ -1,8 +1,7 @@
 //! The real `slowpfs` binary, mounted over a small tree: bytes, counters, faults, unmounting.
 //!
-//! Needs root or fusermount3, and /dev/fuse; without them these tests fail, they do not skip.
-//! Nothing here depends on how fast the machine is: conditions are waited for, with generous
-//! limits that only a broken program reaches.
+//! Needs root or fusermount3, and /dev/fuse; without them these tests fail and do not skip. No test depends
+//! on the speed of the machine: tests wait for conditions, with limits that only a broken program reaches.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -23,10 +22,10 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What only a broken program takes.
+/// A time that only a broken program takes.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// A running slowpfs. Whatever becomes of the test, its process and its mount go away.
+/// A running slowpfs. Its process and its mount end with the test, even if the test fails.
 struct Mount {
     child: Child,
     dir: TempDir,
@@ -48,7 +47,7 @@ impl Mount {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // The guard exists before anything can fail.
+        // The guard exists before anything may fail.
         let mut mount = Self { child, dir };
         let mut line = String::new();
         BufReader::new(mount.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -60,7 +59,7 @@ impl Mount {
         mount
     }
 
-    /// With no delays.
+    /// Mounts without delays.
     fn idle(options: &[&str]) -> Self {
         Self::new(&[&["--preset", "idle"], options].concat())
     }
@@ -75,7 +74,7 @@ impl Mount {
         self.dir.path().join("mount").join(name)
     }
 
-    /// Sends a command that must be understood.
+    /// Sends a command, which slowpfs must accept.
     fn ctl(&self, words: &[&str]) -> String {
         let socket = self.dir.path().join("socket");
         let output = slowpfs().arg("ctl").arg(socket).args(words).output().unwrap();
@@ -83,7 +82,7 @@ impl Mount {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A counter, as the virtual file has it.
+    /// A counter, as the virtual file shows it.
     fn count(&self, name: &str) -> u64 {
         let json = fs::read_to_string(self.through(".slowpfs/stats")).unwrap();
         let stats: Value = serde_json::from_str(&json).unwrap();
@@ -115,7 +114,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Only what this test started, by its process id and its path; both may be gone already.
+        // Ends only what this test started, by its process id and its path. Both may be gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if self.is_mounted() {
@@ -147,7 +146,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes that differ from file to file and from place to place.
+/// Bytes that depend on the seed and on the place.
 fn content(seed: u64, len: usize) -> Vec<u8> {
     let mix = |i: u64| (i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..len as u64).map(|i| (mix(i) >> 56) as u8).collect()
@@ -164,7 +163,7 @@ fn fails<T>(result: io::Result<T>, errno: i32) {
     assert_eq!(result.err().and_then(|e| e.raw_os_error()), Some(errno));
 }
 
-/// A tree with a bit of everything.
+/// A tree of all kinds of entries.
 fn plant(mount: &Mount) {
     fs::create_dir_all(mount.source("dir/deep")).unwrap();
     for (seed, (name, len)) in
@@ -183,7 +182,7 @@ fn plant(mount: &Mount) {
     }
 }
 
-/// Compares a directory with what is seen of it through the mount.
+/// Compares a directory with its view through the mount.
 fn compare(source: &Path, through: &Path) {
     assert_eq!(names(source), names(through));
     for name in names(source) {
@@ -258,7 +257,7 @@ fn with_a_client_cache_only_opens_reach_the_source_until_the_file_changes() {
         assert_eq!((mount.count("open"), mount.count("read")), (pass, 1));
     }
     fs::write(mount.source("file"), content(2, 9_000)).unwrap();
-    // The size is trusted for a second; after that the new content is there, and is read once.
+    // The size is trusted for a second. After that, the new content is read once.
     eventually("the new content", || fs::read(mount.through("file")).unwrap() == content(2, 9_000));
     mount.ctl(&["reset"]);
     assert!(fs::read(mount.through("file")).unwrap() == content(2, 9_000));
@@ -349,7 +348,8 @@ fn model_can_be_changed_while_it_runs() {
     mount.ctl(&["preset", "wan"]);
     let start = Instant::now();
     assert_eq!(fs::read(mount.through("file")).unwrap(), b"slow");
-    // Lookup, open and read are a round trip each. Never early is exact, how late is not.
+    // Lookup, open and read each take a round trip. An answer never comes early; how late it comes is not
+    // tested.
     assert!(start.elapsed() >= Duration::from_millis(300));
     assert!(mount.count("held") >= 3);
 }

@@ -1,11 +1,11 @@
 """How fast the seed of a permutation is searched for: seeds a second on one core, by instructions and hypotheses.
 
 Goal: tell how long the 2^32 seeds take, what more hypotheses cost, and how much of the core the search uses.
-Method: a small compiled program searches a range on one thread; the kinds take turns, and with each turn goes a
-measurement of the most that the core does: the same vector operations in the same proportions, none waiting for
-another.  A share is the search's operations a second over that, turn by turn.  Besides, how many opens a second are
-taken of a loader whose order is known, and how long an order file of 10^7 samples takes to be understood, its text in
-memory already.  A figure is a median over the turns.
+Method: a small compiled program searches a range on one thread, and the kinds of instructions take turns.  Each turn
+also measures the most that the core can do: the same vector operations in the same proportions, none of which waits
+for another.  A share is the search's operations a second over that, turn by turn.  Besides, the bench measures how
+many opens a second the learner takes of a loader whose order is known, and how long it takes to read an order file of
+10^7 samples whose text is in memory.  A figure is a median over the turns.
 """
 
 import json
@@ -19,7 +19,7 @@ from report import publish, quartiles, row
 
 SEEDS = {"scalar": 1 << 22, "avx2": 1 << 26, "avx512": 1 << 26}
 HYPOTHESES = (1, 4, 16, 64)
-# Of the best instructions that are there.
+# With the best instructions that the processor has.
 BARS = {"full_space": 300, "share": .5, "64_hypotheses": 1.6, "observations": .2, "order.binary_s": 1,
         "order.numbers_s": 1, "order.bytes_per_entry": 8}
 WRITTEN = ("binary", "numbers", "paths")
@@ -27,7 +27,7 @@ AT_LEAST = ("share", "observations")
 
 
 def run(*args):
-    """What the program says; None where the processor lacks the instructions."""
+    """The result of the program; None if the processor lacks the instructions."""
     command = [binary("learnspeed"), *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0 and "this processor has no" in done.stderr:
@@ -37,8 +37,8 @@ def run(*args):
 
 
 def measure(turns, scale):
-    """By path: seeds a second by number of hypotheses, and the shares of the peak.  And opens a second, in millions,
-    and what order files take, by what stands in them."""
+    """By path: seeds a second by number of hypotheses, and the shares of the peak.  Besides: opens a second, in
+    millions, and the cost of order files, by what is written in them."""
     found, observed, loaded = {}, [], {written: [] for written in WRITTEN}
     elapsed = stopwatch()
     for turn in range(turns):
@@ -61,7 +61,7 @@ def measure(turns, scale):
 
 
 def rows_of(found, observed, loaded):
-    """The figures of every path, then what the fastest one comes to."""
+    """The figures of every path, then those of the fastest one."""
     rows = []
     for path, one in found.items():
         for count in HYPOTHESES:

@@ -2,13 +2,13 @@
 
 Goal: tell how near belady comes to what the link allows (cold) and to local files (steady), at several cache sizes.
 Method: 5,000 imagenet-like JPEGs of about 110 KB behind `slowpfs --preset busy`; a torch DataLoader with 2 workers,
-batches of 64, DistributedSampler; prefetching held until the first open, so that the loader's start is no free head
-start.  Shape A reads and checks, B pauses 50 ms a batch besides, C decodes.  cold is epoch 1, steady the median of
-the later epochs; a row is the median over its mounts, each divided by what ran in the same turn.  A turn runs all
-that has a bar, with a few epochs each; what is only there to compare with runs once.  client_cache.50 is the caching
-client with memory for half of the data.  "bound" is the time of the best of 8, 16 and 32 parallel copiers (found in
-the first turn); "ideal bytes" is the data less what the cache can hold, in pages.  floor: with decoding both cores are
-busy, and whoever reads the source takes time from the loader.
+batches of 64, DistributedSampler.  Prefetching waits for the first open, so that the loader's start gives no free
+head start.  Shape A reads and checks, B also pauses 50 ms a batch, C decodes. cold is epoch 1, steady the median of
+the later epochs.  A row is the median over its mounts, each divided by a run of the same turn.  A turn runs
+everything that has a bar, with a few epochs each.  What is there only to compare with runs once. client_cache.50 is
+the caching client with memory for half of the data.  "bound" is the time of the best of 8, 16 and 32 parallel copiers
+(found in the first turn).  "ideal bytes" is the data less what the cache can hold, in pages. floor: with decoding
+both cores are busy, and any reader of the source takes time from the loader.
 """
 
 import statistics
@@ -27,9 +27,9 @@ BARS = {"cold.x_bound": .95, "cold.x_link": 1.08, "cold.step.x_local": 1.04, "st
         "steady.20.x_bound": .95, "steady.50.x_ideal_bytes": 1.02, "steady.20.x_ideal_bytes": 1.02,
         "steady.0.x_bound": .95, "memory_over_budget_mib": 48}
 COPIERS = (8, 16, 32)
-READERS = 16                 # of the slow source, beside a loader of local files
+READERS = 16                 # readers of the slow source, beside a loader of local files
 SIZES = ("100", "50", "20", "0", "dir")
-TURNS = 3                    # then comes what is run only to compare with, and further turns while there is time
+TURNS = 3                    # then come the runs to compare with, and further turns while there is time
 TURNS_MOST = 7
 EPOCHS = {"A": 3, "B": 2, "C": 2}
 EPOCHS_FULL = 5
@@ -47,7 +47,7 @@ def sizes_of(rig, size):
 
 
 class Bench(Schedule):
-    """What is to be run, in order of importance, and what came out of it."""
+    """The jobs to run, in order of importance, and their runs."""
 
     def __init__(self, rig, full):
         super().__init__(full, TURNS)
@@ -56,14 +56,14 @@ class Bench(Schedule):
         self.model = self.attempt("slowpfs.model_error", lambda: model_error(rig)) or []
 
     def plan(self):
-        """(name, what to call), the most important first; a name may occur again."""
+        """(name, what to call), the most important first. A name may occur again."""
         for turn in range(TURNS_MOST):
             yield from self.turn(first=turn == 0)
             if turn + 1 == TURNS:
                 yield from self.source_jobs()
 
     def turn(self, first):
-        """One run of each thing that has a bar, and of what it is divided by."""
+        """One run of each job that has a bar, and of the jobs that it is divided by."""
         copiers = COPIERS if first else [self.best_copiers()]
         for number in copiers:
             yield f"staged.{number}", lambda number=number: self.rig.staged(number, 1 if first else 0)
@@ -100,7 +100,7 @@ class Rows:
         self.bench, self.rig, self.rows = bench, bench.rig, []
 
     def add(self, name, runs, figure, unit="x", part="steady", note=None, by=(1.0,)):
-        """A row: the median of figure(run) over `by`, the figure of the same turn to compare with."""
+        """Adds a row: the median of figure(run) over `by`, the figures of the same turn."""
         values = [figure(run) / by[min(turn, len(by) - 1)] for turn, run in enumerate(runs)] if by else []
         found = row(name, values, unit, BARS.get(name))
         if runs:
@@ -150,7 +150,7 @@ class Rows:
         self.model()
 
     def worst_step(self, step):
-        """With a step: the cache size that comes off worst."""
+        """With a step: the cache size with the worst ratio."""
         kept = len(self.rows)
         for size in SIZES:
             if self.bench.get(f"belady.B.{size}"):

@@ -1,19 +1,19 @@
 """What a cached sample costs through the mount, against a local file.
 
 Goal: tell how near a hit through belady comes to a hit in the page cache of the local filesystem.
-Method: a mount over a local directory with the order told and memory for everything, staged before anything is timed;
-then the same files are read there and locally in turns, in the order that belady expects, by a small compiled program
-that times each sample.  A figure is the median over the turns of the ratio of the medians (p50), one reader, unless it
-says otherwise.  x_ext4 is over the faster of two local fills: files just written, and files evicted and read again.
-The machine's filesystem type is in the result: "ext4" is whatever holds the build directory.
-Beside a figure stands how contiguous the pages of each side are, as the share that has the file's next page right
-behind it in memory (for root): scattered pages are copied several times more slowly, on any filesystem, and whether
-pages are scattered hangs on the age of the host's memory.
-What of a figure is the kernel's own, whatever a userspace filesystem does, is measured beside it: `open` (and fstat and
-close) and `pages` (only read) of files whose pages are there, of which nothing is asked; tmpfs, whose files are in
-single pages too; `isatty`, the question that Python's open() asks of each file and that the kernel hands on.  In a
-virtual machine whose idle processors halt at once a request costs two wake-ups by the hypervisor; `polling` are the
-same figures where they wait for work first.
+Method: a mount over a local directory, with the order told and memory for everything, which is staged before anything
+is timed.  Then the same files are read there and locally in turns, in the order that belady expects, by a small
+compiled program that times each sample.  A figure is the median over the turns of the ratio of the medians (p50),
+with one reader, unless it says otherwise. x_ext4 is over the faster of two local fills: files just written, and files
+evicted and read again.  The machine's filesystem type is in the result: "ext4" is whatever holds the build directory.
+Beside a figure (as root) stands how contiguous the pages of each side are: the share of pages whose file's next page
+is right behind them in memory.  Scattered pages are copied several times more slowly, on any filesystem, and how
+scattered pages are depends on how long the host has been up.
+The kernel's own part of a figure, which no userspace filesystem can avoid, is measured beside it: `open` (with fstat
+and close) and `pages` (only read) of files whose pages are there, and which cause no requests; tmpfs, whose files are
+in single pages too; `isatty`, the question that Python's open() asks of each file and that the kernel hands on.  In a
+virtual machine whose idle processors halt at once, a request costs two wake-ups by the hypervisor; `polling` are the
+same figures if idle processors first wait for work.
 """
 
 import os
@@ -62,14 +62,14 @@ class Bench(Parts):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.neighbours = {}         # of the pages of what is being read, by way
+        self.neighbours = {}         # of the pages that are being read, by way
         self.tmpfs = f"/dev/shm/belady-bench-{os.getpid()}" if os.path.isdir("/dev/shm") else None
 
     def shape(self, name, files, size, folders):
         return Shape(name, files // 10 if self.quick else files, size, folders)
 
     def ratio(self, name, found, figure=p50, quicker=min, **more):
-        """A row: belady over the better local fill, turn by turn; tmpfs beside it."""
+        """Adds a row: belady over the better local fill, turn by turn, with tmpfs beside it."""
         middles = {way: statistics.median(map(figure, found[way])) for way in ("reread", "written")}
         best = quicker(middles, key=middles.get)
         pairs = zip(map(figure, found["belady"]), map(figure, found[best]))
@@ -118,7 +118,7 @@ class Bench(Parts):
         self.simple("1m", self.shape("1m", 1_000, MIB, 10), ["pages"])
 
     def middle(self):
-        """110 KB: the files that belady is for."""
+        """110 KB: the size of file that belady is made for."""
         site = Site(os.path.join(self.top, "110k"), self.shape("110k", 18_000, 112_283, 90), self.tmpfs)
         try:
             with site.mount("--order", ORDER) as mount:
@@ -163,13 +163,13 @@ class Bench(Parts):
         self.compare(site, mount)
 
     def polling(self, name, read):
-        """The same where the processors of a virtual machine do not halt between a request and its reply."""
+        """The same if the processors of a virtual machine do not halt between a request and its reply."""
         with polling_idle() as polls:
             if polls:
                 self.ratio(f"{name}.polling.x_ext4", read(), note="idle processors wait for work for 0.2 ms")
 
     def walk(self, turns, mount):
-        """A walk with stat, and how many requests it takes."""
+        """A walk with stat, and the number of its requests."""
         asked = []
 
         def walk(top):
@@ -182,7 +182,7 @@ class Bench(Parts):
         self.add("walk.requests_per_entry", asked, "")
 
     def compare(self, site, mount):
-        """The bytes are those of the source."""
+        """Checks that the bytes are those of the source."""
         some = random.Random(1).sample(names_of(site.shape), 200 if site.shape.files > 200 else site.shape.files)
         wrong = [name for name in some
                  if wrong_bytes_in(os.path.join(site.source, name), os.path.join(mount.mountpoint, name))]
@@ -198,7 +198,7 @@ class Bench(Parts):
         self.polling("110k.watch", lambda: turns.reads(self.pairs))
 
     def pushed(self, site):
-        """How fast the pages get there, and the CPU of staging and reading together."""
+        """How fast pages get into the page cache, and the CPU of staging and reading together."""
         speeds, belady_cpu, local_cpu = [], [], []
         names = site.order(0)
         for _ in range(self.pairs):
@@ -232,7 +232,7 @@ class Bench(Parts):
             site.clean()
 
     def shard_passed(self):
-        """The same, all there in the cache directory and read from it by the kernel itself."""
+        """The same, with the whole file in the cache directory, from which the kernel itself reads."""
         site = self.big_file("passed")
         cache = fresh_dir(os.path.join(self.top, "cache"))
         name = names_of(site.shape)[0]

@@ -1,15 +1,15 @@
 """Orders found out of stock torch loaders that nobody told about: how soon, how exactly, at what cost.
 
-Goal: tell what a job gains whose order belady finds out, and that no order is believed that is not read.
-Method: 50,000 files of one page behind `slowpfs --preset busy`, a cache for half of them; a torch DataLoader with 4
-workers in all, whose loop sleeps as an accelerator would compute.  a: unseeded shuffle; a.noioctl reads by os.open and
-os.read with a cache for all; a.received is told its order.  b: seed 42, a model made first, a validation loader
-between the epochs.  c: DistributedSampler, 2 ranks.  d: no shuffling.  e: an order from the system's entropy.
-X.unread is X with order.learn=off: the unread set alone.  A first epoch in which all seeds are searched is as long as
-that takes one core, of which the search gets a part; so how long the jobs take depends on the processor, and what
-there is no time for is left out.  --full: 4 epochs each, none shorter than 60 s, each beside its X.unread; else epochs
-are short where nothing is searched for, and one a.unread stands for all.
-Then: a thousand simulated jobs (the unit test of them), and how many opens a second one core takes.
+Goal: tell what a job gains if belady finds its order out, and that no order is believed that is not read.
+Method: 50,000 files of one page behind `slowpfs --preset busy`, and a cache for half of them; a torch DataLoader with
+4 workers in all, whose loop sleeps as an accelerator would compute. a: unseeded shuffle; a.noioctl reads by os.open
+and os.read with a cache for all; a.received is told its order. b: seed 42, a model made first, a validation loader
+between the epochs. c: DistributedSampler, 2 ranks. d: no shuffling. e: an order from the system's entropy.  X.unread
+is X with order.learn=off: only the unread set.  A first epoch in which all seeds are searched lasts as long as the
+search takes one core, of which it gets a part.  So the duration of jobs depends on the processor, and jobs for which
+there is no time are left out. --full: 4 epochs each, none shorter than 60 s, each beside its X.unread.  Otherwise
+epochs without a search are short, and one a.unread stands for all.
+Then: a thousand simulated jobs (their unit test), and how many opens a second one core takes.
 """
 
 import json
@@ -32,17 +32,18 @@ FILES, VALIDATION, FOLDERS = 50_000, 2_000, 100
 NODE = 1_100                 # bytes of the RAM budget that the kernel takes for each file that it knows
 WORKERS = 4
 SHORT, LONG, FULL = 18, None, 60             # seconds of sleep in an epoch; LONG: as long as all seeds take
-SEARCHING = .6               # of a core is what a search gets on two that are half idle
+SEARCHING = .6               # of a core is the part of a search on two cores that are half idle
 TOLD = "torch-random:seed=7,index=imagefolder,root=train"
 BARS = {"a.crack_core_s": 80, "a.exact": .999, "a.noioctl.exact": .999, "b.known_before_start": 2,
         "c.opens_to_commit": 64, "d.known_from_epoch": 2, "e.false_commits": 0, "trials.false_commits": 0, "trials.committed": .95,
         "observations_per_s": 200_000}
 AVX512_CORE_S = 30
 AT_LEAST = ("a.exact", "a.noioctl.exact", "b.known_before_start", "trials.committed", "observations_per_s")
-KNOWN = .95                  # of an epoch's opens in their place: its order was known
-SLACK = .02                  # of an epoch's files: the first of it are read before anything can be fetched
+KNOWN = .95                  # of an epoch's opens were in their place: its order was known
+SLACK = .02                  # of an epoch's files: the first ones are read before anything can be fetched
 
-# The most important first.  By name: the job, its sleeps, the share of the data that the cache holds, what belady is told, and the job's options.
+# The most important first. By name: the job, its sleeps, the share of the data that the cache holds, what belady is
+# told, and the job's options.
 CASES = {
     "a": ("shuffled", (LONG, SHORT), .5, [], []),
     "c": ("distributed", (SHORT,) * 3, .5, [], []),
@@ -74,8 +75,9 @@ def processor_has(flag):
 
 
 class Opens:
-    """Opens of all streams, as status after status tells them: predicted, strayed, and of those predicted the ones that
-    were seen, as what nobody saw proves nothing. What was withdrawn is counted anew, so the looks must not be far apart."""
+    """Opens of all streams, as each status counts them: predicted, strayed, and those of the predicted opens that
+    were seen (an open that was not seen proves nothing).  A withdrawn order is counted anew, so the looks must not be
+    far apart."""
 
     FIELDS = ("opens_predicted", "opens_strayed", "opens_seen")
 
@@ -95,7 +97,7 @@ class Opens:
 
 
 class Watch(threading.Thread):
-    """Looks at a mount's status again and again: when each loader's order became known, and what was predicted."""
+    """Looks at a mount's status again and again: when each loader's order became known, and the opens predicted."""
 
     def __init__(self, mount):
         super().__init__(daemon=True)
@@ -118,7 +120,7 @@ class Watch(threading.Thread):
                 followed[loader["loader"]] = state
 
     def status(self):
-        """The status, which is counted before anybody asks for another one."""
+        """The status. Its counts are added up before it is asked for again."""
         with self.lock:
             status = self.mount.status()
             self.opens.look(status)
@@ -130,20 +132,20 @@ class Watch(threading.Thread):
             return list(self.opens.sums)
 
     def since(self, moment, ids):
-        """The first time after `moment` that the orders of all these loaders were known, in seconds; or None."""
+        """Seconds from `moment` until the orders of all these loaders were known for the first time; or None."""
         with self.lock:
             times = [min((at for at, loader in self.known if at >= moment and loader["loader"] == number), default=None)
                      for number in ids]
         return None if not times or None in times else max(times) - moment
 
     def cracks(self):
-        """The processor seconds of searches after which all seeds' search found an order, the first time."""
+        """The processor seconds of searches after which a search of all seeds first found an order."""
         with self.lock:
             return [loader["search_cpu_s"] for _, loader in self.known if "searching all seeds" in loader["belief"]][:1]
 
 
 class Job:
-    """One case: its mounts, its job, and what came out, epoch by epoch."""
+    """One case: its mounts, its job, and its results, epoch by epoch."""
 
     def __init__(self, rig, name, kind, sleeps, share, told, options):
         self.rig, self.name, self.kind, self.sleeps = rig, name, kind, sleeps
@@ -170,7 +172,7 @@ class Job:
         return self
 
     def train(self, slow, mount, watch):
-        """Runs the ranks side by side; what is counted between two borders belongs to one epoch."""
+        """Runs the ranks side by side. What is counted between two borders belongs to one epoch."""
         meter, lines, failed = IdleMeter(), {}, []
         border = threading.Barrier(self.ranks, action=lambda: self.border(lines, mount, watch, meter))
         self.begin(mount, watch, meter)
@@ -185,7 +187,7 @@ class Job:
                        "--rank", number, "--ranks", self.ranks, *self.options]
             try:
                 run_program(command, at_border, lambda: self.begin(mount, watch, meter))
-            except Exception as e:               # of a thread: told to the one that waits for it
+            except Exception as e:               # in a thread: raised in the thread that waits for it
                 failed.append(e)
                 border.abort()
 
@@ -239,7 +241,7 @@ class Job:
         self.begin(mount, watch, meter)
 
     def exact(self):
-        """The share of the opens of a known order, of those that were seen, that were where it has them."""
+        """The share of a known order's opens that were where the order has them, of those that were seen."""
         return self.seen / (self.seen + self.strayed) if self.seen else None
 
 
@@ -265,7 +267,7 @@ class Rig:
 
 
 def trials():
-    """The figures of the thousand simulated jobs, as their test gives them."""
+    """The figures of the thousand simulated jobs, as their test prints them."""
     command = ["cargo", "test", "--locked", "--quiet", "--lib", "a_thousand_jobs", "--", "--nocapture"]
     done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith("trials ")]
@@ -310,7 +312,7 @@ class Rows:
                      note=f"unread set: x (1 + ln 1/x) of the files are there where the cache holds x = {kept}")
 
     def epochs(self):
-        """What each epoch was, to compare with."""
+        """The figures of each epoch, to compare with."""
         for name in self.schedule.runs:
             for job in self.schedule.get(name):
                 for field, unit in (("seconds", "s"), ("stall_share", ""), ("hit_share", ""), ("predicted_share", "")):
@@ -338,7 +340,7 @@ def speed_of(*args):
 
 
 def crack_speed():
-    """Seeds a second on one core, by the best instructions that are here."""
+    """Seeds a second on one core, with the best instructions that the processor has."""
     path = "avx512" if processor_has("avx512f") else "avx2" if processor_has("avx2") else "scalar"
     seeds = 1 << (21 if path == "scalar" else 26)
     return speed_of("crack", path, "--hypotheses", 4, "--seeds", seeds)["seeds_per_second"]

@@ -1,20 +1,20 @@
 """Real loaders of many libraries, each with and without belady, at half the data's size of RAM.
 
 Goal: tell what belady does for loaders that it was not made with, and where it costs something.
-Method: small training jobs as the users of each library write them (scripts/lib/loaders), over `slowpfs --preset busy`,
-three epochs each.  NAME.x_direct are the seconds of all epochs through belady over those of the same job on the source
-itself, whose page cache has as much memory.  From the second epoch on: NAME.pred is the share of the job's opens that
-belady predicted, NAME.ready the share that found their samples there, NAME.x_bytes what the source gave over what
-Bélády's rule takes on the sequence that was read (`belady simulate`, or in all epochs the rule itself where files have
-many blocks), without what is staged in the end for an epoch that is not read.  Of random reads in large files,
-NAME.x_direct_bytes are the source's bytes of all epochs over those of the job on the source itself.  NAME.x_ram is
-what the page cache has of the mount in the end over the RAM that belady was given: above one, belady had more memory
-than the other side, and the row's other figures say little.  A row whose order nobody tells and no popular seed gives
-is compared with belady that learns nothing: NAME.ready is to be no more than 0.01 below NAME.ready_unread.  For rows of
-few files, where chance decides, NAME.as_ready is the share of pairs of runs, one with learning and one without, of which
-the first finds no less there, but for 0.01; of five runs and five, learning does harm beyond chance if that is below 0.2
-(Mann and Whitney's test, at five in a hundred).  A row whose x_direct is above 0.9, or that misses
-another bar, is measured five times, and the medians are compared.
+Method: small training jobs as the users of each library write them (scripts/lib/loaders), over `slowpfs --preset
+busy`, three epochs each.  NAME.x_direct are the seconds of all epochs through belady over those of the same job on
+the source itself, whose page cache has as much memory.  The next three are from the second epoch on.  NAME.pred is
+the share of the job's opens that belady predicted.  NAME.ready is the share of opens that found their samples there.
+NAME.x_bytes is what the source gave over what Bélády's rule takes on the sequence that was read (`belady simulate`,
+or the rule itself over all epochs if files have many blocks), without what is staged in the end for an epoch that is
+not read.  For random reads in large files, NAME.x_direct_bytes are the source's bytes of all epochs over those of the
+job on the source itself.  NAME.x_ram is what the page cache has of the mount in the end over the RAM that belady was
+given.  If it is above one, belady had more memory than the other side, and the row's other figures say little.  A row
+whose order is not told and has no popular seed is compared with belady that learns nothing: NAME.ready may be no more
+than 0.01 below NAME.ready_unread.  For rows of few files, in which chance decides, NAME.as_ready is the share of
+pairs of runs, one with learning and one without, in which the first is at most 0.01 less ready.  With five runs each,
+learning does harm beyond chance if that share is below 0.2 (Mann and Whitney's test, at five in a hundred).  A row
+whose x_direct is above 0.9, or that misses another bar, is measured five times, and the medians are compared.
 """
 
 import shutil
@@ -41,7 +41,7 @@ LESS_READY = .01             # than without learning
 
 
 class Pair:
-    """One run of a row through belady, one without, and, with `unread`, one through belady that learns nothing."""
+    """One run of a row through belady, one without it, and, with `unread`, one through belady that learns nothing."""
 
     def __init__(self, loading, which, data, unread):
         self.room, self.known = data.room, which.known
@@ -93,14 +93,14 @@ class Pair:
 
 
 class Bench:
-    """The pairs of each row, and the rows that are made of them."""
+    """The pairs of each row, and the rows made of them."""
 
     def __init__(self, loading, chosen, full):
         self.loading, self.chosen, self.full = loading, chosen, full
         self.pairs, self.rows, self.notes, self.elapsed = {which: [] for which in chosen}, [], [], stopwatch()
 
     def measure(self, which):
-        """One pair of a row, or a note where that fails. Gives whether it did not."""
+        """Measures one pair of a row, or notes why it failed. Returns whether it succeeded."""
         first = not self.pairs[which]
         again = self.full or not first and self.pairs[which][0].less_ready
         unread = not which.known and which not in LARGE and (first or again)
@@ -116,7 +116,7 @@ class Bench:
         return True
 
     def run(self, most):
-        """All rows once, then those near a bar up to `most` times. Gives whether none failed."""
+        """Runs all rows once, then those near a bar up to `most` times. Returns whether none failed."""
         if self.full:
             return all([self.measure(which) for which in self.chosen for _ in range(FULL)])
         ran = all([self.measure(which) for which in self.chosen])

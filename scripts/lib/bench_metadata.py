@@ -1,13 +1,13 @@
 """What a million names cost: the first scan, a remount, a walk, and bytes of memory for each file.
 
 Goal: tell whether a job over a million small files can start at once on a node where it ran before, and what that
-takes.  Method: a tree of files of one byte, a thousand to a directory, with names as long as ImageNet's, behind a
-filesystem that is slow by a model for the scan, and on the local disk for the rest.  What the source can do by
-itself is measured on 20,000 files by as many processes as make it no faster, and scaled; the note says so.  A
-remount is timed from the command to its return, and then everything is listed and stat'ed by one thread.  What of
-that the kernel needs to make itself a million inodes and names is told by the same walk of the local disk, its
-directories read and its inodes forgotten.  A remount is timed again where samples of these files are stored too, and
-neither catalog nor index is in memory.
+takes.  Method: a tree of files of one byte, a thousand to a directory, with names as long as ImageNet's: for the scan
+behind a filesystem that is slow by a model, and on the local disk for the rest.  The limit of the source itself is
+measured on 20,000 files, with so many processes that more make it no faster, and scaled; the note says so.  A remount
+is timed from the command to its return.  Then one thread lists and stats everything.  The kernel's own part, which
+makes a million inodes and names, is the time of the same walk of the local disk, after its directories were read and
+its inodes forgotten.  A remount is timed again with samples of these files stored as well, and with neither catalog
+nor index in memory.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BARS = {"remount_s": 1, "remount_full_s": 1, "walk_s": 5, "bytes_per_file": 150}
 BASELINE = 20_000            # files on which the source's own limit is measured
 PER_DIRECTORY = 1_000
 FILL = 60                    # seconds in which samples are stored
-PAGE = 4096                  # bytes that each takes
+PAGE = 4096                  # bytes that each sample takes
 LONGEST = 300                # seconds until a mount counts as hung, and one more for 10,000 files
 SLABS = ("fuse_inode", "dentry")
 
@@ -41,7 +41,7 @@ def make_tree(top, files):
             for number in range(first, min(first + PER_DIRECTORY, files)):
                 name = f"n{number // PER_DIRECTORY:08d}_{number % PER_DIRECTORY:05d}.JPEG"
                 file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
-                os.truncate(file, 1)     # no block is taken for it
+                os.truncate(file, 1)     # no block is allocated for it
                 os.close(file)
         finally:
             os.close(directory)
@@ -49,7 +49,7 @@ def make_tree(top, files):
 
 
 def walk(top):
-    """Lists every directory and stats every file: how many there were."""
+    """Lists every directory and stats every file. Returns their number."""
     found, queue = 0, [top]
     while queue:
         with os.scandir(queue.pop()) as entries:
@@ -63,7 +63,7 @@ def walk(top):
 
 
 def walk_at_once(top, processes):
-    """Seconds in which so many processes list and stat everything below `top`."""
+    """Seconds in which `processes` processes list and stat everything below `top`."""
     folders = [os.path.join(top, name) for name in sorted(os.listdir(top))]
     shares = [folders[k::processes] for k in range(processes)]
     code = "import sys; sys.path.insert(0, sys.argv[1]); import bench_metadata as b; [b.walk(f) for f in sys.argv[2:]]"
@@ -82,13 +82,13 @@ def walk_at_once(top, processes):
 
 
 def memory(pid, key):
-    """Bytes of memory of a process, as its status has them under this key."""
+    """Bytes of memory of a process, under this key of its status."""
     with open(f"/proc/{pid}/status") as f:
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith(key + ":"))
 
 
 def resident(pid):
-    """Bytes of memory that are a process's own, files that it has mapped apart."""
+    """Bytes of memory of a process itself, without files that it has mapped."""
     return memory(pid, "RssAnon")
 
 
@@ -98,7 +98,7 @@ def peak(pid):
 
 
 def slab_bytes():
-    """Bytes of the kernel's memory that inodes and names take; none where it does not tell."""
+    """Bytes of kernel memory for inodes and names; None if the kernel does not tell."""
     try:
         with open("/proc/slabinfo") as f:
             rows = [line.split() for line in f]
@@ -127,7 +127,7 @@ class Bench:
         return Belady(source, self.mountpoint, options, patience=self.longest)
 
     def run(self):
-        """Everything; says whether all of it ran."""
+        """Measures everything. Returns whether all of it ran."""
         ran = True
         elapsed = stopwatch()
         make_tree(fresh_dir(os.path.join(self.top, "few")), BASELINE)
@@ -147,7 +147,7 @@ class Bench:
         return ran
 
     def timed(self, mount):
-        """Seconds until a mount serves; it must be left."""
+        """Seconds until a mount serves. The caller must leave the mount."""
         elapsed = stopwatch()
         mount.__enter__()
         return elapsed()
@@ -166,13 +166,13 @@ class Bench:
                  note=f"{what}, measured on {BASELINE} files and scaled")
 
     def limit(self, top):
-        """Seconds that the source itself needs for all files, with the processes that serve best."""
+        """Seconds that the source itself needs for all files, with the best number of processes."""
         runs = {processes: walk_at_once(top, processes) for processes in (2, 8, 16, 32)}
         best = min(runs, key=runs.get)
         return runs[best] * self.files / BASELINE, f"{best} processes that list and stat"
 
     def scan(self):
-        """The first mount of a slow filesystem: how near the scan comes to what that gives."""
+        """The first mount of a slow filesystem: how near the scan comes to the filesystem's limit."""
         with Slowpfs(os.path.join(self.top, "few"), os.path.join(self.top, "slow"), patience=self.longest) as slow:
             with Watchdog(self.longest, [slow]):
                 limit, what = self.limit(slow.mountpoint)
@@ -181,13 +181,13 @@ class Bench:
                 self.first(slow.mountpoint, "slow", limit, what)
 
     def local(self):
-        """The first mount of a local disk, in the page cache as the baseline."""
+        """The first mount of a local disk, whose names are cached as in the baseline."""
         limit, what = self.limit(os.path.join(self.top, "few"))
         walk(self.many)
         self.first(self.many, "local", limit, what)
 
     def remount(self):
-        """Mounts again: until it serves, a walk, and the memory that both take."""
+        """Mounts again: the time until it serves, a walk, and the memory of both."""
         with self.mount(os.path.join(self.top, "few"), cache=False) as mount:
             mount.await_scan()
             (pid,) = mount.pids()
@@ -237,7 +237,7 @@ class Bench:
             time.sleep(0.05)
 
     def remount_full(self):
-        """Mounts again where samples of as many files as are stored within a minute are there, too."""
+        """Mounts again, with as many samples stored as the store takes within a minute."""
         disk = self.files * PAGE * 9 // 8
         with self.mount(self.many, disk=disk) as mount:
             mount.await_scan()
@@ -263,7 +263,7 @@ class Bench:
         return max((store["samples"] or 0 for store in json.loads(done.stdout)), default=0)
 
     def forget(self):
-        """Has what the cache directory holds leave the page cache."""
+        """Drops the cache directory's files from the page cache."""
         os.sync()
         for folder, _, names in os.walk(self.cache):
             for name in names:
@@ -272,19 +272,19 @@ class Bench:
                 os.close(file)
 
     def forgotten(self):
-        """Seconds of a walk of the local disk for whose inodes and names the kernel has to make room again."""
+        """Seconds of a walk of the local disk, for whose inodes and names the kernel has to find memory again."""
         os.sync()
-        for what in ("3", "2"):              # pages first: inodes that have some stay
+        for what in ("3", "2"):              # pages first: inodes with pages stay
             with open("/proc/sys/vm/drop_caches", "w") as f:
                 f.write(what)
-        for _ in os.walk(self.many):         # lists, and asks of no file
+        for _ in os.walk(self.many):         # lists, and stats no file
             pass
         elapsed = stopwatch()
         walk(self.many)
         return elapsed()
 
     def turn(self, mount, found, nothing):
-        """One walk, and what is taken before and after."""
+        """One walk, and the memory taken before and after it."""
         more = self.files - BASELINE
         (pid,) = mount.pids()
         before = slab_bytes()
@@ -329,7 +329,7 @@ def main():
 
 
 def rate(found):
-    """Files a second, where that is known."""
+    """Files a second, if that is known."""
     return f"{found['files_per_s']:,}" if "files_per_s" in found else "-"
 
 

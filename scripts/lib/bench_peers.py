@@ -1,15 +1,15 @@
 """The same training job over belady and over what people use instead: caching mounts, staging, more workers.
 
 Goal: each figure of belady stands beside the best that can be had without it, from the same source and loader.
-Method: 5,000 imagenet-like JPEGs of about 110 KB behind `slowpfs --preset busy`, a torch DataLoader with 2 workers
-that reads and checks each, no decoding.  cold is the first epoch with all that comes before it: the mount, the listing
-of directories, warming where there is any, and the first batch.  steady is the median of the later epochs.  100 and 50
-are the cache in percent of the data.  staging copies with the best of 8, 16 and 32 processes and reads the copy.
-Source bytes are counted by slowpfs from the start and given in times the data.  belady and staging run in turns; what
-takes a minute or more runs once, in the middle.  The order is told to belady, except in belady.untold; keep-cache and
-plain are its other modes.  Mounts that do not cache on a disk (slowpfs with a caching client's page cache, mergerfs,
-bindfs) have all the memory they like, and so no column for 50 %; in that column rclone, which can be limited, is the
-peer.
+Method: 5,000 imagenet-like JPEGs of about 110 KB behind `slowpfs --preset busy`, and a torch DataLoader with 2
+workers that reads and checks each, without decoding. cold is the first epoch with all that comes before it: the
+mount, the listing of directories, warming if there is any, and the first batch. steady is the median of the later
+epochs. 100 and 50 are the cache in percent of the data. staging copies with the best of 8, 16 and 32 processes and
+reads the copy. slowpfs counts source bytes from the start; they are given in multiples of the data. belady and
+staging run in turns; a run of a minute or more runs once, in the middle.  The order is told to belady, except in
+belady.untold; keep-cache and plain are its other modes.  Mounts that do not cache on a disk (slowpfs with a caching
+client's page cache, mergerfs, bindfs) have all the memory they like, and so no column for 50 %.  In that column the
+peer is rclone, which can be limited.
 """
 
 import os
@@ -29,7 +29,7 @@ from schedule import LIMIT, Schedule
 BARS = {"x_best_mount": 4, "x_staging": .95, "cold.x_bytes": 1.01, "steady.50.x_bytes": .52}
 COPIERS = (8, 16, 32)
 TURNS, TURNS_FULL = 3, 7
-EPOCHS = 3                   # of which staging and belady are counted together
+EPOCHS = 3                   # in which staging and belady are counted together
 LONGEST = 300                # seconds until a run counts as hung
 BELADY = ("belady.100", "belady.50", "belady.untold.100", "belady.keep-cache.100", "belady.plain.100")
 CACHING = {"100": ("client_cache.100", "rclone.100", "rclone.warmed.100", "mergerfs.100", "bindfs.100", "catfs.100"),
@@ -37,7 +37,7 @@ CACHING = {"100": ("client_cache.100", "rclone.100", "rclone.warmed.100", "merge
 
 
 def warm(mountpoint):
-    """Reads everything once with 16 processes: what a user's shell would do."""
+    """Reads everything once with 16 processes, as a user would do in a shell."""
     listing = subprocess.Popen(["find", mountpoint, "-type", "f", "-print0"], stdout=subprocess.PIPE)
     done = subprocess.run(["xargs", "-0", "-n", "25", "-P", "16", "cat"], stdin=listing.stdout,
                           stdout=subprocess.DEVNULL, check=False)
@@ -55,7 +55,7 @@ class Peers(Schedule):
         self.mountpoint = os.path.join(rig.work, "mount")
 
     def plan(self):
-        """Turns of staging and belady, and the slow ways once among them; with `full` all in every turn."""
+        """Turns of staging and belady, with the slow ways once among them; with `full`, all ways in every turn."""
         for turn in range(TURNS_FULL if self.full else TURNS):
             for number in COPIERS if turn == 0 else [self.best_copiers()]:
                 yield f"staged.{number}", lambda number=number: self.rig.staged(number, EPOCHS)
@@ -102,17 +102,17 @@ class Peers(Schedule):
         yield "bindfs.100", self.through(["bindfs", "-f", "--multithreaded", "SOURCE", "MOUNT"], 1)
 
     def through(self, command, epochs, prepare=None):
-        """A job: the loader over the mount that `command` makes of SOURCE at MOUNT with CACHE to write to."""
+        """The loader over the mount that `command` makes, in which SOURCE, MOUNT and CACHE stand for directories."""
         def make(source):
             cache = fresh_dir(os.path.join(self.rig.work, "cache"))
             places = {"SOURCE": source, "MOUNT": self.mountpoint, "CACHE": cache}
             return Served([places.get(word, word) for word in command], self.mountpoint)
-        # Some of these keep slowpfs from its CPU by themselves: a second run would not be any better.
+        # Some of these keep slowpfs from its CPU by themselves, so a second run would not be better.
         return lambda: self.rig.on_time(lambda: self.rig.mounted(make, "A", epochs, prepare), 1)
 
 
 def total(run):
-    """All that the job takes from the mount to the end of the last epoch."""
+    """Seconds of the job from the mount to the end of the last epoch."""
     return run.cold_with_scan + sum(epoch["seconds"] for epoch in run.epochs[1:])
 
 
@@ -139,7 +139,7 @@ class Rows:
         return run.steady("bytes") / self.data
 
     def best_mount(self):
-        """The worst column: the best caching mount's time over belady's."""
+        """The worst column: the time of the best caching mount over belady's."""
         columns = {}
         for size, names in CACHING.items():
             for part, figure in (("cold", lambda run: run.cold_with_scan), ("steady", lambda run: run.steady())):

@@ -1,16 +1,17 @@
 """What old samples among the new ones cost a training loop, and what their buffer does in how long.
 
 Goal: tell whether rehearsal at b=56, r=7 costs a job more than the samples it adds, and what knowing them saves.
-Method: files of 112 KB behind `slowpfs --preset busy`, a mount that caches a twentieth of them and is told the order
-of the new ones.  The job has two stock torch loaders (rehearsing.py): its own over the task's directory, as it is
-without rehearsal and so with an order that can be told, and a second one over `rehearsal/old/slots` for the old ones.
+Method: files of 112 KB behind `slowpfs --preset busy`, and a mount that caches a twentieth of them and is told the
+order of the new ones.  The job has two stock torch loaders (rehearsing.py).  Its own loader reads the task's
+directory as without rehearsal, so its order can be told.  A second one reads old samples from `rehearsal/old/slots`.
 view: the same for a script of one loader, over `rehearsal/old/mix` in an order that was told.
-mix: epochs with and without old samples in turns, at .8 of the source's bandwidth; the first one, in which workers
-start and the new samples are offered, is a row of its own.  x_local: no pace, all cached, beside local copies of the
-same samples.  many: a buffer of as many tiny files as ImageNet has, so that it is the number that counts.
-b56r7, weighted: order files are read by a small compiled program; hit is 1 - bytes of the source / bytes read.
-latent: as many codes as REMIND keeps of ImageNet, appended in pieces; batches are read by os.pread from `latent/all`,
-all of which was read before.
+mix: epochs with and without old samples in turns, at .8 of the source's bandwidth.  The first one, in which workers
+start and the new samples are offered, is a row of its own. x_local: without a pace, all cached, beside local copies
+of the same samples.
+many: a buffer of as many tiny files as ImageNet has, so that only their number counts.
+b56r7, weighted: a small compiled program reads order files; hit is 1 - bytes of the source / bytes read.
+latent: as many codes as REMIND keeps of ImageNet, appended in pieces. os.pread reads batches from `latent/all`, all
+of which was read before.
 """
 
 import json
@@ -35,12 +36,12 @@ SIZE, LINK = 112_283, 200e6  # bytes of a file, bytes a second of the preset bus
 PACE = SIZE / (.8 * LINK)    # seconds that a sample keeps the loop busy
 BATCHES = 144                # of the task, an epoch
 OF_CLASS = 200               # samples
-OLD_SHARE = .4               # old samples for each new one: a tenth of what four such tasks have
-CACHED = .2                  # of the bytes of a dataset, where hits are counted
-STEADY = 4                   # epochs in which they are
+OLD_SHARE = .4               # old samples for each new one: a tenth of the samples of four such tasks
+CACHED = .2                  # of the bytes of a dataset, when hits are counted
+STEADY = 4                   # epochs in which hits are counted
 MANY = 1_280_000
-CODES, CODE = 960_000, 1_568 # and bytes of one
-APPEND = 20_000              # codes at once
+CODES, CODE = 960_000, 1_568 # and bytes of one code
+APPEND = 20_000              # codes that are appended at once
 LONGEST = 400                # seconds until a mount counts as hung
 TOLD = "torch-distributed:seed=0,index=imagefolder,root=new,ext=.bin"
 
@@ -50,7 +51,7 @@ def pages(files):
 
 
 def write_samples(top, count, new):
-    """Writes samples that begin with their class and number; the last `new` of them are the task's."""
+    """Writes samples that begin with their class and number. The last `new` samples are the task's."""
     noise = os.urandom(SIZE + PAGE)
     names = []
     for number in range(count):
@@ -64,7 +65,7 @@ def write_samples(top, count, new):
 
 
 def buffer_of(size, **more):
-    """The options of a mount with a buffer `old` of so many samples."""
+    """The options of a mount with a buffer `old` of `size` samples."""
     options = []
     for key, value in {"size": size, "policy": "class-balanced", **more}.items():
         options += ["--set", f"rehearsal.old.{key}={value}"]
@@ -97,7 +98,7 @@ class Bench(Parts):
         self.samples = None
 
     def data(self):
-        """The directory of the samples, made when it is first asked for."""
+        """The directory of the samples, made at the first call."""
         data = os.path.join(self.top, "data")
         if self.samples is None:
             new = self.batches * NEW
@@ -115,19 +116,19 @@ class Bench(Parts):
         return Belady(source, os.path.join(self.top, "mount"), ["--ram", ram, *options], patience=LONGEST)
 
     def rehearsing(self, source, ram):
-        """A mount that is told the order of the task, with a buffer for as many as the old samples are."""
+        """A mount that is told the order of the task, with a buffer for all old samples."""
         cache = fresh_dir(os.path.join(self.top, "cache"))
         return self.mount(source, ram, "--order", TOLD, "--cache-dir", cache, "--disk", 16 * MIB,
                           *buffer_of(len(self.names("old"))))
 
     def fill(self, mount):
-        """Offers the old samples, all of which have room."""
+        """Offers the old samples. The buffer has room for all of them."""
         old = self.names("old")
         rehearse(mount, "offer", "old", given="".join(f"{name}\n" for name in old))
         wait_until_offered(mount, len(old), LONGEST)
 
     def job(self, pairs, epochs, pace=0.0, at_border=lambda: None, mixes=(), by_os=False):
-        """Runs the job: the lines of its epochs, each with what at_border says."""
+        """Runs the job. Returns the lines of its epochs, each with the result of at_border."""
         command = [os.path.join(TOP, "scripts", "lib", "rehearsing.py"), ",".join(epochs), "--pace-us", pace * 1e6,
                    "--batch", NEW, OLD]
         for pair in pairs:
@@ -168,7 +169,7 @@ class Bench(Parts):
                  note=f"{1 + OLD / NEW} times as many samples")
 
     def cached(self):
-        """Without a pace, all there, in turns with local copies; then slots alone."""
+        """Without a pace, all cached, in turns with local copies; then slots alone."""
         data = self.data()
         with self.rehearsing(data, 2 * pages(len(self.samples)) + 64 * MIB) as mount:
             with Watchdog(LONGEST, [mount]):
@@ -185,7 +186,7 @@ class Bench(Parts):
                 self.slots(slots, held)
 
     def mixes(self, pairs, count, how="", **more):
-        """Rows of epochs of new and old samples in turns, and of new ones alone."""
+        """Rows of epochs of new and old samples, and of new ones alone, in turns."""
         turn = ["0+", "1+", "2+", "0", "1"]
         epochs = self.job(pairs, turn * (1 + count))[len(turn):]
         by_kind = [epochs[kind::len(turn)] for kind in range(len(turn))]
@@ -196,12 +197,12 @@ class Bench(Parts):
                      **{"note": "no old samples; Python's open() is a request of its own", **more})
 
     def x_local(self, name, belady, local, **more):
-        """A row: seconds of epochs over seconds of local ones, turn by turn."""
+        """Adds a row: seconds of epochs over seconds of local ones, turn by turn."""
         belady, local = [[epoch["seconds"] for epoch in epochs] for epochs in (belady, local)]
         self.add(name, [a / b for a, b in zip(belady, local)], belady_s=belady, local_s=local, **more)
 
     def view(self):
-        """One directory with both: at a pace over the slow source, then without one and beside a local copy."""
+        """One directory with both: at a pace over the slow source, then without a pace beside a local copy."""
         data = self.data()
         with Slowpfs(data, os.path.join(self.top, "source")) as slow:
             with self.rehearsing(slow.mountpoint, pages(len(self.samples)) // 20) as mount:
@@ -220,7 +221,7 @@ class Bench(Parts):
         shutil.rmtree(local)
 
     def begin(self, mount):
-        """Fills the buffer and begins the task; its mix, whose order is told."""
+        """Fills the buffer and begins the task. Returns its mix, whose order is told."""
         self.fill(mount)
         rehearse(mount, "task", "old", 1, "-", given="new\n")
         order = TOLD.replace("root=new", "root=rehearsal/old/mix")
@@ -229,7 +230,7 @@ class Bench(Parts):
         return view_of(mount, "old", "mix")
 
     def copied(self, mix, mountpoint, data):
-        """A local copy of what a mix shows."""
+        """A local copy of the files of a mix."""
         local = fresh_dir(os.path.join(self.top, "mixed"))
         for folder, _, names in os.walk(mix):
             os.makedirs(os.path.join(local, os.path.relpath(folder, mix)), exist_ok=True)
@@ -258,7 +259,7 @@ class Bench(Parts):
         self.add("held.opens_per_s", rates[held], "1/s", note="the same of local copies")
 
     def many(self):
-        """A large buffer: how fast it fills, takes scores, and has a sleep set chosen of all that it holds."""
+        """A large buffer: how fast it fills, takes scores, and chooses a sleep set from all its samples."""
         count = MANY // 10 if self.quick else MANY
         tree = fresh_dir(os.path.join(self.top, "many"))
         if 0 < os.statvfs(tree).f_favail < count + count // 4:
@@ -280,7 +281,7 @@ class Bench(Parts):
             self.sleep(mount, count)
 
     def scores(self, mount, names):
-        """Lines of samples that are held: as a training loop writes them, by Python's files, and by the command."""
+        """Scores of samples in the buffer: as a training loop writes them, by Python's files, and by the command."""
         def write(lines):
             with open(view_of(mount, "old", "scores"), "w") as scores:
                 scores.writelines(lines)
@@ -302,7 +303,7 @@ class Bench(Parts):
         self.add("scores.command_lines_per_s", ways[command], "1/s", digits=0, note="the whole command")
 
     def sleep(self, mount, count):
-        """As many samples as are held."""
+        """Sleep sets of as many samples as the buffer has."""
         runs = []
         for seed in range(min(self.pairs, 5)):
             elapsed = stopwatch()
@@ -313,7 +314,7 @@ class Bench(Parts):
         self.add("sleep_s", runs, "s", samples=count, note="the whole command: chosen in balance, shown, and printed")
 
     def b56r7(self):
-        """New samples, each once an epoch, with draws from the old ones: what knowing the draws saves."""
+        """New samples, each once an epoch, with draws from the old ones: what known draws spare the source."""
         data = self.data()
         chosen, old, epochs = random.Random(3), self.names("old"), []
         for _ in range(STEADY + 2):
@@ -325,7 +326,7 @@ class Bench(Parts):
         self.hits("b56r7.hit", data, epochs)
 
     def weighted(self):
-        """A fifth of the samples in three fifths of the draws."""
+        """A fifth of the samples makes three fifths of the draws."""
         source = os.path.join(self.data(), "new")
         chosen, names = random.Random(4), [name.removeprefix("new/") for name in self.names("new")]
         hot = names[::5]
@@ -334,7 +335,7 @@ class Bench(Parts):
         self.hits("weighted.hit", source, epochs)
 
     def hits(self, name, source, epochs):
-        """A row: the share of the bytes of steady epochs that the source did not give; the last epoch is not read."""
+        """Adds a row: the share of steady epochs' bytes that the source did not give. The last epoch is not read."""
         order = os.path.join(self.top, "order")
         with open(order, "w") as f:
             for number, epoch in enumerate(epochs):
@@ -373,7 +374,7 @@ class Bench(Parts):
             self.batches_of_codes(view_of(mount, "codes", "latent/all"), count)
 
     def batches_of_codes(self, path, count):
-        """Random batches; codes lie in the order in which they came."""
+        """Random batches. Codes are stored in the order in which they came."""
         chosen, found = random.Random(5), {"pread": [], "memmap": []}
         mapped = numpy.memmap(path, dtype="u1", mode="r").reshape(count, CODE)
         fd = os.open(path, os.O_RDONLY)
@@ -397,7 +398,7 @@ class Bench(Parts):
         self.add("latent.batch512.memmap_ms", found["memmap"], "ms", note="by numpy.memmap, page faults included")
 
     def simulated(self, order, source):
-        """What the planner would give in virtual time, and what never evicting would."""
+        """The result of the planner in virtual time, and of never evicting."""
         command = [binary("belady"), "simulate", "--order", order, "--dataset", source, "--cache", f"{CACHED:.0%}",
                    "--policy", "belady,minio", "--epochs", STEADY + 1, "--json"]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=LONGEST, check=True)

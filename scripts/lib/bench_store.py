@@ -2,11 +2,12 @@
 
 Goal: tell whether packing samples is worth it, how fast a large store is there again, whether a full one slows a job,
 and that neither a crash nor a kill gives a wrong byte or loses what was stored.  Method: a small compiled program
-writes and reads the same samples in a store and as a file each, in turns, nothing of it in the page cache; a mount
-reads files that are new to it while its store fills, and when it is full.  RAM is full before either is timed: a read
-that RAM has room for stores and drops nothing, and would make its side look faster.  So each read timed stores one
-sample, and displaces one on the one side only.  What was stored before a kill must be whole in the store opened again,
-and be served by a remount without its source.  A figure is the median over the turns of the ratio of the two sides.
+writes and reads the same samples, in a store and as a file each, in turns, with nothing of them in the page cache.  A
+mount reads files that are new to it while its store fills, and when it is full.  RAM is full before either is timed:
+a read for which RAM has room stores and drops nothing, and would make its side look faster.  So each timed read
+stores one sample, and displaces one on the one side only.  Samples that were stored before a kill must be whole in
+the store when it is opened again, and a remount must serve them without its source.  A figure is the median over the
+turns of the ratio of the two sides.
 """
 
 import glob
@@ -30,7 +31,7 @@ SEEN = re.compile(r"crash images: (\d+) of .* (\d+) wrong bytes, (\d+) synced sa
 
 
 def storebench(what, directory, samples, size, *options):
-    """What `storebench WHAT` measured."""
+    """The result of `storebench WHAT`."""
     command = [binary("storebench"), what, directory, "--samples", str(samples), "--bytes", str(size), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode != 0:
@@ -56,11 +57,11 @@ class Bench(Parts):
     COLUMNS = (*Parts.COLUMNS, ("MB/s", 12, sides))
 
     def middle(self):
-        """110 KB: a file each is what a filesystem can do."""
+        """110 KB: a file for each sample is the best that a filesystem can do."""
         self.disk("110k", 400 if self.quick else 4_000, 112_283)
 
     def small(self):
-        """4 KiB: where files cost more than their bytes."""
+        """4 KiB: files cost more than their bytes."""
         self.disk("4k", 2_000 if self.quick else 10_000, 4_096)
 
     def disk(self, name, samples, size):
@@ -112,11 +113,11 @@ class Bench(Parts):
         source = write_files(os.path.join(self.top, "source"), shape)
         names = names_of(shape)
         random.Random(3).shuffle(names)
-        ninth = len(names) // 9                     # one for RAM, and four each that fill the store and displace that
+        ninth = len(names) // 9                     # one for RAM, four to fill the store, four to displace those
         lead, halves = names[:ninth], [names[ninth:5 * ninth], names[5 * ninth:]]
         options = ["--ram", pages(shape) // 9, "--set", "cache.policy=lru", "--set", "order.learn=off"]
         rates = {"store": [], "none": []}
-        # A turn is two seconds, of which the disk writes back in some: more of them than elsewhere.
+        # A turn takes two seconds, and the disk writes back in some turns. So there are more turns than elsewhere.
         for _ in range(3 * self.pairs):
             for way, found in rates.items():
                 cache = ["--cache-dir", fresh_dir(os.path.join(self.top, "cache")), "--disk", pages(shape) * 4 // 9]
@@ -139,7 +140,7 @@ class Bench(Parts):
         self.add("none.x_before", ratios["none"], note="the same reads without a store: what the mount itself does")
 
     def fill(self, mount, names):
-        """Has the store take those of these files that it did not take as they were read; it is full then."""
+        """Has the store take those of these files that it did not take when they were read. It is full then."""
         command = [binary("belady"), "warmup", mount.mountpoint, "--files-from",
                    write_list(os.path.join(self.top, "wanted"), names)]
         subprocess.run(command, capture_output=True, timeout=LONGEST, check=False)
@@ -149,7 +150,7 @@ class Bench(Parts):
 
     @staticmethod
     def await_displaced(mount, full, size):
-        """Waits until samples of `size` bytes have taken the place of some that were there when it was `full`."""
+        """Waits until samples of `size` bytes have displaced some of those that were stored when it was `full`."""
         room = full["disk"]["budget"] - full["disk"]["kept"]
         deadline = time.monotonic() + 10
         while (mount.status()["placed"] - full["placed"]) * size <= room:
@@ -171,7 +172,7 @@ class Bench(Parts):
             self.add(name, [int(value)], "")
 
     def kill(self):
-        """A daemon killed while it stores: what was stored is there, and all bytes are right."""
+        """A daemon is killed while it stores: stored samples are there, and all bytes are right."""
         shape = Shape("kill", 200 if self.quick else 1_000, 112_283, 10)
         source = write_files(os.path.join(self.top, "source"), shape)
         cache, names = fresh_dir(os.path.join(self.top, "cache")), names_of(shape)
@@ -180,7 +181,7 @@ class Bench(Parts):
         for turn in range(KILLS // 20 if self.quick else KILLS):
             chosen = random.Random(turn)
             if turn % 10 == 0 and turn > 0:
-                # A store that has everything writes no more.
+                # A store that has everything writes nothing more.
                 lost.append(self.lost_at_remount(source, cache, shape, whole))
                 fresh_dir(cache)
             with Belady(source, os.path.join(self.top, "mount"), options) as mount:
@@ -207,20 +208,20 @@ class Bench(Parts):
                       "by a remount")
 
     def lost_at_remount(self, source, cache, shape, stored):
-        """How many of the samples that are stored a remount reads from the source all the same."""
+        """How many stored samples a remount reads from the source nevertheless."""
         names = names_of(shape)
-        # Room for all of them: what is fetched from the source is fetched once.
+        # RAM has room for all of them, so that each sample is fetched from the source at most once.
         options = ["--ram", 2 * pages(shape), "--cache-dir", cache, "--disk", 2 * pages(shape),
                    "--set", "order.learn=off", "--set", "cache.slow-after=1h"]
         with Belady(source, os.path.join(self.top, "mount"), options) as mount, Watchdog(LONGEST, [mount]):
             time_reads("read", self.listed(mount.mountpoint, names))
-            time.sleep(1)        # the status is told of it a moment later
+            time.sleep(1)        # the status shows it a moment later
             served = shape.files - mount.status()["source_bytes"] // shape.size
         return max(0, stored - served)
 
     @staticmethod
     def whole(cache):
-        """Samples that the only store serves when it is opened again, as their checksums say."""
+        """Samples that the only store serves when it is opened again, by their checksums."""
         command = [binary("belady"), "cache", "verify", cache, "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
         if done.returncode not in (0, 5) or not done.stdout:
@@ -239,7 +240,7 @@ class Bench(Parts):
         return os.path.dirname(owner)
 
     def index(self, cache):
-        """A copy of the index of the only store as it is at this moment, the daemon alive."""
+        """A copy of the only store's index at this moment, while the daemon lives."""
         copy = fresh_dir(os.path.join(self.top, "index"))
         for name in glob.glob(os.path.join(self.store(cache), "index-0*")):
             shutil.copy(name, copy)

@@ -1,8 +1,8 @@
 """What Bélády's rule reads from the source, block by block, with nothing fetched ahead.
 
-Goal: a bound that is right where a sample is many blocks or is read several times, where the simulated planner is not.
-Method: each block that is read and not cached is fetched; it is kept if a block that is cached is used later than it,
-which is dropped then.
+Goal: a bound that is right even if a sample has many blocks or is read several times; the simulated planner is not.
+Method: each block that is read and not cached is fetched.  It is kept if the next use of a cached block is later than
+its own; that block is dropped.
 """
 
 import heapq
@@ -44,7 +44,7 @@ def fetched(epochs, sizes, room):
     kept, heap, free, out = {}, [], room, [0] * len(epochs)
     for at, (number, block, size) in enumerate(reads):
         if block in kept:
-            free += pages(size)              # it is looked at anew, by its next use
+            free += pages(size)              # it is looked at again, with its next use
         else:
             out[number] += size
         kept.pop(block, None)

@@ -12,7 +12,7 @@ PATIENCE = 60                # seconds that a command may take
 
 
 def rehearse(mount, verb, *rest, given=None, patience=PATIENCE):
-    """What `belady rehearse VERB` says; `given` is its standard input."""
+    """The output of `belady rehearse VERB`; `given` is its standard input."""
     done = subprocess.run([binary("belady"), "rehearse", verb, mount.mountpoint, *map(str, rest)], input=given,
                           capture_output=True, text=True, timeout=patience, check=False)
     if done.returncode != 0:
@@ -21,12 +21,12 @@ def rehearse(mount, verb, *rest, given=None, patience=PATIENCE):
 
 
 def stats_of(mount):
-    """What is said of the only buffer."""
+    """The statistics of the only buffer."""
     return json.loads(rehearse(mount, "stats", "--json"))[0]
 
 
 def wait_until_offered(mount, count, longest):
-    """Waits until so many samples were offered to the only buffer, and decided."""
+    """Waits until the only buffer has decided `count` offers."""
     end = time.monotonic() + longest
     while True:
         began = time.monotonic()
@@ -35,7 +35,7 @@ def wait_until_offered(mount, count, longest):
             return
         if began > end:
             raise RunError(f"only {offered} of {count} samples were offered to the buffer within {longest} s")
-        # Of a large buffer the answer takes its owner a while.
+        # For a large buffer, its owner takes a while to answer.
         time.sleep(.05 + 10 * (time.monotonic() - began))
 
 

@@ -1,6 +1,6 @@
 """A memory cgroup of a process's own: what the kernel charges to it, page cache included.
 
-Works with cgroup v1's memory controller and with v2; where neither can be used, create() gives None.
+Works with the memory controller of cgroup v1 and with v2.  If neither can be used, create() returns None.
 """
 
 import os
@@ -78,16 +78,16 @@ class MemoryGroup:
         return int(found[cache]) - int(found[shared])
 
     def limit(self, size):
-        """From now on at most `size` bytes."""
+        """Limits the group to `size` bytes."""
         with open(os.path.join(self.path, "memory.max" if self.is_v2 else "memory.limit_in_bytes"), "w") as f:
             f.write(str(size))
 
     def limit_more(self, more):
-        """From now on at most `more` bytes beyond what is charged now."""
+        """Limits the group to `more` bytes beyond what is charged at this moment."""
         self.limit(self.charged() + more)
 
     def wait_for_memory(self):
-        """Processes that find no memory wait for a higher limit instead of being killed, where the kernel can do that."""
+        """Processes that find no memory wait for a higher limit and are not killed, if the kernel can do that."""
         try:
             with open(os.path.join(self.path, "memory.oom_control"), "w") as f:
                 f.write("1")
@@ -95,7 +95,7 @@ class MemoryGroup:
             pass
 
     def remove(self):
-        """Removes the group once its processes have ended."""
+        """Removes the group when its processes have ended."""
         for _ in range(50):
             try:
                 os.rmdir(self.path)
@@ -107,7 +107,7 @@ class MemoryGroup:
 
 
 class PageCacheLimit(threading.Thread):
-    """Keeps the page cache of a group at `room` bytes, whatever its processes take for themselves."""
+    """Keeps the page cache of a group at `room` bytes, whatever memory its processes take."""
 
     LOOK = .02                               # seconds between two looks
 
@@ -121,10 +121,10 @@ class PageCacheLimit(threading.Thread):
             try:
                 self.group.limit(self.group.charged() - self.group.page_cache() + self.room)
             except OSError:
-                continue                     # more is charged than that, and not all of it was given back yet
+                continue                     # more is charged than that, and not all of it has been given back yet
 
     def end(self):
-        """No limit from now on."""
+        """Removes the limit."""
         self.over.set()
         if self.ident:
             self.join()

@@ -55,7 +55,7 @@ class Demo:
         self.image_size = 28 if args.data == "fashion-mnist" else 64
 
     def train(self, name, path, slow):
-        """Trains on `path` and gives the figures of each epoch."""
+        """Trains on `path` and returns the figures of each epoch."""
         last = slow.stats()
 
         def border(line):

@@ -1,11 +1,12 @@
 """The demonstration of rehearsal: a network learns Split Fashion-MNIST, five tasks of two classes each.
 
-Goal: see what a network forgets, and what a buffer of old samples, kept and served by the filesystem, brings back.
-Method: scripts/continual.py trains the same small network over a belady mount (incremental) on the classes of each
-task alone, (rehearsal) on the directories mix-K of a buffer of 5 % of the images, one way for each policy, and
-(scratch) anew on all classes so far.  All accuracies are over the test images of all ten classes.  Ways of one seed
-have the same initial network; every way has a mount and a cache directory of its own.  The means of 5 seeds are judged,
-and the exit code is 1 where they are not what they should be; fewer seeds or policies, as with --quick, are not.
+Goal: see what a network forgets, and how much of it a buffer of old samples brings back, which the filesystem keeps
+and serves.  Method: scripts/continual.py trains the same small network over a belady mount (incremental) on the
+classes of each task alone, (rehearsal) on the directories mix-K of a buffer of 5 % of the images, one way for each
+policy, and (scratch) anew on all classes so far.  All accuracies are over the test images of all ten classes.  Ways
+of one seed have the same initial network.  Every way has a mount and a cache directory of its own.  The means of 5
+seeds are judged: the exit code is 1 if they miss their bounds.  Fewer seeds or policies, as with --quick, are not
+judged.
 """
 
 import argparse
@@ -21,14 +22,14 @@ from make_data import ensure
 from mounts import TARGET, TOP, Belady, Watchdog, exit_on_signals, fresh_dir, say
 
 TRAIN, TEST, TASK_CLASSES = 1000, 150, 2      # images of a class, classes of a task
-FILES = 13_000                                # of which each class has this many at least
+FILES = 13_000                                # of which each class has at least TRAIN + TEST
 BUFFER = 500                                  # samples: 5 % of 10 classes of 1000
 BATCH = REPLAY = 32                           # old samples for new ones
 POLICIES = ["class-balanced", "reservoir", "random-replace", "ring"]
 LONGEST = 900                                 # seconds until a way counts as hung
 RECOVERED, SCRATCH, INCREMENTAL = .7, .8, .25 # at least, at least and at most, as means of JUDGED seeds
 JUDGED = 5
-NEOMEM = "random-replace"                     # which rehearsal must not be worse than
+NEOMEM = "random-replace"                     # the policy that rehearsal must not be worse than
 
 
 def arguments():
@@ -75,14 +76,14 @@ class Demo:
         self.work = fresh_dir(os.path.join(TARGET, f"continual-{os.getpid()}"))
 
     def begin_task(self, mount, task):
-        """Tells the buffer which files are new, once all that was read before has been offered."""
+        """Tells the buffer which files are new, when all that was read before has been offered."""
         wait_until_offered(mount, task * TASK_CLASSES * TRAIN, 30)
         names = self.classes[task * TASK_CLASSES:(task + 1) * TASK_CLASSES]
         if names:
             rehearse(mount, "task", "old", task, "-", given="".join(f"train/{name}\n" for name in names))
 
     def run(self, way, seed, policy=None):
-        """One way on a fresh mount: the accuracies after each task, and how many samples of each are held."""
+        """One way on a fresh mount: the accuracies after each task, and the samples of each task in the buffer."""
         cache = fresh_dir(os.path.join(self.work, "cache"))
         options = ["--cache-dir", cache, "--ram", "256MiB", "--disk", "256MiB"]
         sets = {"size": BUFFER, "policy": policy, "seed": seed, "root": "train", "batch": BATCH, "replay": REPLAY}
@@ -138,7 +139,7 @@ def mean_of(runs, key):
 
 
 def missed(incremental, rehearsal, scratch, recovered, neomem):
-    """What the means of the final accuracies should be and are not, in words."""
+    """The bounds that the means of the final accuracies miss, in words."""
     bars = [(recovered >= RECOVERED, f"rehearsal recovers {recovered:.3f} of the gap, not {RECOVERED}"),
             (scratch >= SCRATCH, f"from scratch it comes to {scratch:.3f}, not {SCRATCH}"),
             (incremental <= INCREMENTAL, f"without rehearsal it comes to {incremental:.3f}, not down to {INCREMENTAL}"),
@@ -147,7 +148,7 @@ def missed(incremental, rehearsal, scratch, recovered, neomem):
 
 
 def print_table(rows, shares):
-    """Accuracies over all classes after each task, and what the buffers hold of each."""
+    """Accuracies over all classes after each task, and the buffers' shares of each task."""
     tasks = len(next(iter(rows.values())))
     print(f"\naccuracy over all classes after task" + "".join(f"{task + 1:>8}" for task in range(tasks)))
     for name, values in rows.items():

@@ -1,7 +1,7 @@
 """Runs a training program and reads counters at its epoch borders.
 
-The program prints one line per epoch ("epoch K name value name value ...") and, being started with --sync, waits for
-a line before the next epoch; so what is counted between two borders belongs to one epoch.
+The program prints one line per epoch ("epoch K name value name value ...").  It is started with --sync and waits for
+a line before the next epoch, so what is counted between two borders belongs to one epoch.
 """
 
 import os
@@ -15,10 +15,10 @@ PYTHON = "/usr/bin/python3"
 
 
 class RunError(Exception):
-    """A training program failed, or what it needs."""
+    """A training program failed, or something that it needs."""
 
 
-# All that can go wrong in a run: a filesystem that dies gives readers errors, and counters that are no JSON.
+# All that can go wrong in a run: a filesystem that dies gives readers errors, and counters that are not JSON.
 FAILURES = (RunError, OSError, ValueError, subprocess.SubprocessError)
 
 
@@ -39,7 +39,7 @@ def end_group(process):
 
 
 def close_pipes(process):
-    """Closes our ends, whatever is still unsent."""
+    """Closes our ends, even if data are still unsent."""
     for pipe in (process.stdin, process.stdout):
         try:
             pipe.close()
@@ -50,9 +50,9 @@ def close_pipes(process):
 def run_program(command, at_border, at_start=None, inside=None, python=PYTHON):
     """Runs `command`; calls at_border(fields) for each epoch line while the program waits.
 
-    at_start is called when the program says "ready", that is, when its imports are done; inside in the new process
-    before it becomes the program, which `python` runs.
-    Returns what at_border returned, in order.
+    at_start is called when the program says "ready", that is, when its imports are done. inside is called in the new
+    process before it becomes the program, which `python` runs.
+    Returns the results of at_border, in order.
     """
     results = []
     errors = tempfile.TemporaryFile("w+")       # a file: a full pipe would stop the program
@@ -68,7 +68,7 @@ def run_program(command, at_border, at_start=None, inside=None, python=PYTHON):
             elif line.startswith("ready") and at_start:
                 at_start()
     except BrokenPipeError:
-        pass                                    # it ended while it was spoken to: the exit status tells
+        pass                                    # it ended while it was written to: the exit status tells
     else:
         process.wait()
     finally:
@@ -108,7 +108,7 @@ def files_of(top):
 
 
 def wrong_bytes_in(true_path, seen_path):
-    """How many bytes of the file differ, missing and surplus ones included; an unreadable file is all wrong."""
+    """How many bytes of the file differ, with missing and surplus ones; an unreadable file is all wrong."""
     with open(true_path, "rb") as f:
         true = f.read()
     try:

@@ -1,8 +1,9 @@
 """Files of one size whose pages are in memory in a known way, for measurements of cached reads.
 
-Goal: a baseline that nobody can call slow.  Method: the same files several times: "written" has just been filled by
-write(), one call a file, so that its pages lie in large folios; "reread" was written, evicted and read again, which is
-how data usually get into memory; "tmpfs" has no disk below.  Eviction is by file, so that nobody else's pages go.
+Goal: a baseline that is as fast as can be.  Method: the same files are there several times.  "written" has just been
+filled by write(), one call a file, so that its pages lie in large folios.  "reread" was written, evicted and read
+again, which is how data usually get into memory.  "tmpfs" has no disk below.  Eviction is by file, so that only these
+pages go.
 """
 
 import os
@@ -42,7 +43,7 @@ def write_files(top, shape):
 
 
 def evict_and_read(top, shape):
-    """Has the files' pages come from the disk: written back, dropped, and read."""
+    """Makes the files' pages come from the disk: they are written back, dropped, and read."""
     os.sync()
     for name in names_of(shape):
         fd = os.open(os.path.join(top, name), os.O_RDONLY)
@@ -56,13 +57,13 @@ def evict_and_read(top, shape):
 
 
 def available():
-    """Bytes of memory that can be used without pushing others out."""
+    """Bytes of memory that are available without taking memory from others."""
     with open("/proc/meminfo") as f:
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable"))
 
 
 def fitting(shape, copies):
-    """The shape, with fewer files where `copies` of it would take more than half of the memory."""
+    """The shape, with fewer files if `copies` of it would take more than half of the memory."""
     most = available() // 2 // copies
     if pages(shape) <= most:
         return shape

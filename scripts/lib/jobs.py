@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""The training jobs that `scripts/bench learn` watches: stock torch loaders, of which belady is told nothing.
+"""The training jobs that `scripts/bench learn` watches: stock torch loaders whose order belady is not told.
 
-One line per epoch: epoch K images N seconds S wait W wrong B; `wait` is the part that the loop waited for a batch,
-after each of which it sleeps as long as an accelerator would compute.
+One line per epoch: epoch K images N seconds S wait W wrong B.  `wait` is the part that the loop waited for a batch.
+After each batch it sleeps as long as an accelerator would compute.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def arguments():
 
 
 def sample(path, data):
-    """A file's number by its bytes, and whether its name says another."""
+    """A file's number by its bytes, and whether its name says another one."""
     number = int(data[:8])
     return number, number != int(os.path.basename(path)[:6])
 
@@ -48,7 +48,7 @@ def read_file(path):
 
 
 def read_descriptor(path):
-    """The same by system calls alone: nothing but what opening and reading takes."""
+    """The same by system calls alone: only opening and reading."""
     fd = os.open(path, os.O_RDONLY)
     try:
         return sample(path, os.read(fd, 1 << 20))
@@ -57,7 +57,7 @@ def read_descriptor(path):
 
 
 class Secret(Sampler):
-    """An order from the system's entropy: nobody can know it."""
+    """An order from the system's entropy, which cannot be known."""
 
     def __init__(self, count):
         self.count = count

@@ -1,9 +1,9 @@
 """Runs the jobs of `scripts/bench loaders`: over the source itself, and through belady.
 
 Goal: both sides of a row are the same job with as much memory for the data.
-Method: a slowpfs of its own for each run.  *Direct* is a client of it that keeps pages, and the job in a memory cgroup
-whose page cache is held at half the data; belady gets the same as its RAM.  What reached the source is counted between
-the epochs, as is what belady says of itself.  A run in which slowpfs was late is repeated once.
+Method: each run has a slowpfs of its own. *Direct* is a client of it that keeps pages, and the job runs in a memory
+cgroup whose page cache is held at half the data. belady gets the same as its RAM.  What reached the source, and what
+belady reports, is counted between the epochs.  A run in which slowpfs was late is repeated once.
 """
 
 import errno
@@ -24,8 +24,8 @@ EPOCHS = 3
 IMAGES = 1_000
 SHARE = .5                   # of the data is the RAM of both sides
 NODE = 1_100                 # bytes of belady's RAM that the kernel takes for each file that it knows
-LATE_US = 50_000             # of slowpfs: later, and the run is repeated
-STATUS_LAG = .3              # seconds until what was read shows in the status
+LATE_US = 50_000             # if slowpfs is later than this, the run is repeated
+STATUS_LAG = .3              # seconds until reads show in the status
 DIRECT_TRIES = 4             # of a job in a memory cgroup
 LONGEST = 300                # seconds until a run counts as hung
 COUNTED = ("opens", "hits", "late", "source_bytes")
@@ -41,7 +41,7 @@ class Data:
         self.room = int(self.pages * SHARE)
 
     def warm(self):
-        """Brings the data into the page cache, so that the real disk is no part of the model."""
+        """Brings the data into the page cache, so that the real disk does not distort the model."""
         for name in files_of(self.top):
             with open(os.path.join(self.top, name), "rb") as f:
                 while f.read(1 << 20):
@@ -49,7 +49,7 @@ class Data:
 
 
 class Run:
-    """What came of a job: its epochs, and how late slowpfs was at most."""
+    """The result of a job: its epochs, and how late slowpfs was at most."""
 
     def __init__(self, epochs, held_late_us):
         self.epochs, self.held_late_us = epochs, held_late_us
@@ -59,8 +59,8 @@ class Run:
         return sum(epoch[field] for epoch in self.epochs[first:])
 
     def bytes_for(self, first):
-        """What the source gave for the epochs from `first` on: what they found staged counts, what is staged after the
-        last one does not, since nobody reads it."""
+        """Bytes that the source gave for the epochs from `first` on.  Bytes staged before them count.  Bytes staged
+        after the last epoch do not, since they are not read."""
         before = self.epochs[first - 1]["staged"] if first else 0
         return self.sum("source_bytes", first) + before - self.epochs[-1]["staged"]
 
@@ -70,7 +70,7 @@ class Run:
 
 
 class Predicted:
-    """Counts the opens that belady predicted, over all that it follows; what was withdrawn counts anew."""
+    """Counts the opens that belady predicted, over all orders that it follows. A withdrawn order is counted anew."""
 
     def __init__(self):
         self.last = {}
@@ -107,7 +107,7 @@ class Loading:
         return done
 
     def on_time(self, once):
-        """What `once` gives; again where slowpfs was late."""
+        """The result of `once`; repeated if slowpfs was late."""
         run = once()
         if run.held_late_us > LATE_US:
             say(f"        slowpfs was {run.held_late_us / 1000:.0f} ms late: again")
@@ -119,7 +119,7 @@ class Loading:
         return Slowpfs(data.top, os.path.join(self.work, "source"), client_cache)
 
     def direct(self, row, data):
-        """The job over the source itself; again if its limit has left the job itself no memory."""
+        """The job over the source itself; repeated if its limit has left the job no memory."""
         for _ in range(DIRECT_TRIES - 1):
             try:
                 return self.on_time(lambda: self.direct_once(row, data))
@@ -160,7 +160,7 @@ class Loading:
             with Belady(slow.mountpoint, os.path.join(self.work, "mount"), options) as mount:
                 mount.await_scan()
                 predicted = Predicted()
-                last, given = mount.status(), 0          # what reached the source before counts, too
+                last, given = mount.status(), 0          # bytes that reached the source before count, too
 
                 def border(line):
                     nonlocal last, given
@@ -179,11 +179,11 @@ class Loading:
                 return run
 
     def ideal(self, row, data):
-        """(source bytes by Bélády's rule on the sequence that was read last, of the epochs from which on).
+        """(source bytes by Bélády's rule on the sequence that was read last, the first epoch that they are of).
 
-        The simulated planner tells, which needs some room for what it fetches ahead.  It is no ideal of files of many
-        blocks and of samples that are read twice in an epoch: there the rule itself tells, over all epochs, as what an
-        epoch does not need of the cache is filled for the next one.
+        The simulated planner gives them, which needs some room for what it fetches ahead.  It is not ideal for files
+        of many blocks, or for samples that are read twice in an epoch.  For these, the rule itself gives them, over
+        all epochs: the part of the cache that an epoch does not need is filled for the next one.
         """
         epochs = read_from(self.log)
         if max(data.sizes.values()) > BLOCK or any(len(set(epoch)) < len(epoch) for epoch in epochs):
@@ -191,7 +191,7 @@ class Loading:
         return self.simulated(row, data) * (EPOCHS - 1), 1
 
     def simulated(self, row, data):
-        """Source bytes of an epoch after the first, as `belady simulate` has them."""
+        """Source bytes of an epoch after the first, by `belady simulate`."""
         command = [binary("belady"), "simulate", "--order", self.log, "--dataset", data.top, "--epochs", EPOCHS,
                    "--cache", data.room, "--policy", "belady", "--workers", row.workers, "--json"]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)

@@ -1,13 +1,13 @@
 """Makes the data sets of the demo and of the benches, once, under target/data.
 
-Goal: data that look like the real thing to a filesystem and to a decoder, with no download.
+Goal: data that look real to a filesystem and to a decoder, with no download.
 Method:
 * fashion-mnist: the images of Debian's dataset-fashion-mnist as PNG files, class/00001.png.
-* imagenet-like: JPEGs of 100 classes whose sizes are log-normal with a mean of about 110 KB.  A pool of
-  256 encoded images is made once; a file is the largest pool image that fits the wanted size, filled up with
-  COM segments.  Its first COM segment holds its identity ("belady:PATH:SIZE:"), and so does its last one, just
-  before the end marker, so that a file given for another, a short and a torn file are all recognised.
-A finished set carries a marker file beside it; a set without its marker is made anew.
+* imagenet-like: JPEGs of 100 classes whose sizes are log-normal with a mean of about 110 KB.  A pool of 256 encoded
+  images is made once.  A file is the largest pool image that fits the wanted size, filled up with COM segments.  Its
+  first COM segment holds its identity ("belady:PATH:SIZE:"), and so does its last one, just before the end marker.
+  So another file's bytes, a short file and a torn file are all recognised.
+A finished set carries a marker file beside it; a set without its marker is made again.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def make_fashion(out, files):
 
 
 def picture(rng, side):
-    """A picture with large shapes and fine grain, so that it neither compresses to nothing nor stays noise."""
+    """A picture with large shapes and fine grain, so that it does not compress to nothing and is not just noise."""
     coarse = rng.integers(0, 256, (9, 9, 3), dtype=np.uint8)
     base = np.asarray(Image.fromarray(coarse).resize((side, side), Image.BICUBIC), np.int16)
     grain = rng.integers(-24, 25, (side, side, 1), dtype=np.int16)
@@ -146,7 +146,7 @@ def default_root():
 
 
 def ensure(kind, files, seed=0, root=None):
-    """The directory of the set, made first when its marker is not there."""
+    """The directory of the set. It is made if its marker is not there."""
     out = os.path.join(root or default_root(), f"{kind}-{files}" + (f"-seed{seed}" if seed else ""))
     marker = out + ".done"
     wanted = json.dumps({"version": VERSION, "kind": kind, "files": files, "seed": seed})
@@ -179,7 +179,7 @@ def main():
 
 
 def default_files(kind, quick=False, full=False):
-    """How many files a set has when nobody says."""
+    """The number of files of a set if none is given."""
     few, usual, many = (2_000, 6_000, 70_000) if kind == "fashion-mnist" else (600, 5_000, 20_000)
     return few if quick else many if full else usual
 

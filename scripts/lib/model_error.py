@@ -1,7 +1,7 @@
 """How far the running slowpfs is from its own model: what readers of distinct files get, and what the model says.
 
-Goal: figures over slowpfs mean what the model means, or this says that they do not.
-Method: files of one size, each read in one request and once only, by 1 and by 16 readers; `slowpfs model` runs the
+Goal: figures over slowpfs mean what the model means, or this bench says that they do not.
+Method: files of one size, each read in one request and only once, by 1 and by 16 readers.  `slowpfs model` runs the
 same load through the pure model in virtual time.
 """
 
@@ -15,7 +15,7 @@ from mounts import Slowpfs, Watchdog, binary, fresh_dir, say
 from readers import time_reads, write_list
 
 BYTES = 110_000
-LOADS = {1: 400, 16: 3_200}            # files by readers: some two or three seconds each
+LOADS = {1: 400, 16: 3_200}            # files by readers: two or three seconds each
 TIMES = 2
 
 
@@ -45,7 +45,7 @@ def model_error(rig):
     data = fresh_dir(os.path.join(rig.work, "model-data"))
     for i in range(max(LOADS.values())):
         with open(os.path.join(data, f"{i:05}"), "wb") as f:
-            f.truncate(BYTES)            # a hole costs no disk, and nobody looks into it
+            f.truncate(BYTES)            # a hole costs no disk, and its content is not compared
     runs = []
     for _ in range(TIMES):
         for readers, files in LOADS.items():

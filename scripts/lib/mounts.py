@@ -1,9 +1,9 @@
 """The mounts that the demo and the benches measure: slowpfs, and belady over it.
 
 Goal: whatever happens, nothing that was started here is left behind.
-Method: each mount is a context manager that knows its own process and its own path.  It ends politely first, then
-with SIGKILL of that very process, then with a lazy unmount of that very path.  A filesystem that hangs leaves its
-readers unkillable until its daemon dies, so a Watchdog kills the daemons, and not the readers, when time is up.
+Method: each mount is a context manager that knows its own process and its own path.  It first ends politely, then
+with SIGKILL of that very process, then with a lazy unmount of that very path.  Readers of a filesystem that hangs
+cannot be killed until its daemon dies.  So a Watchdog kills the daemons, and not the readers, when time is up.
 """
 
 import json
@@ -26,7 +26,7 @@ class MountError(RunError):
 
 
 def say(text):
-    """Progress, on stderr."""
+    """Prints progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -54,7 +54,7 @@ def is_mounted(path):
 
 
 def kill_hard(pid):
-    """SIGKILL, if it still runs."""
+    """Sends SIGKILL, if the process still runs."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -79,7 +79,7 @@ def fresh_dir(path):
 class Served:
     """A filesystem at `mountpoint` that `command` serves in the foreground.
 
-    It must serve within 15 seconds, and be gone within `patience`: the kernel forgets its names first.
+    It must serve within 15 seconds, and be gone within `patience` seconds: the kernel forgets its names first.
     """
 
     def __init__(self, command, mountpoint, patience=10):
@@ -180,7 +180,7 @@ class Belady:
         return self
 
     def status(self):
-        """What `belady status --json` says."""
+        """The output of `belady status --json`."""
         done = subprocess.run([binary("belady"), "status", self.mountpoint, "--json"], capture_output=True,
                               timeout=20, check=True)
         return json.loads(done.stdout)
@@ -234,7 +234,7 @@ class Belady:
 
 
 class Watchdog:
-    """Kills the daemons of `mounts` when the block is not through after `seconds`, which frees their readers."""
+    """Kills the daemons of `mounts` if the block has not ended after `seconds`, which frees their readers."""
 
     def __init__(self, seconds, mounts):
         self.seconds, self.mounts, self.bitten = seconds, mounts, False

@@ -1,4 +1,4 @@
-"""A bench of several parts, each of which gives rows and may fail without taking the others with it."""
+"""A bench of several parts. Each part gives rows, and may fail without the others."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from report import publish, quartiles, row
 
 
 def arguments(doc, full, quick=None, parts=()):
-    """What a bench is told on its command line. `doc` is its description, `full` and `quick` what these mean."""
+    """The command line of a bench. `doc` is its description; `full` and `quick` say what these options mean."""
     name = os.path.basename(sys.argv[0]).removeprefix("bench_").removesuffix(".py")
     parser = argparse.ArgumentParser(prog=f"scripts/bench {name}", description=doc.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
@@ -37,9 +37,9 @@ class Parts:
 
     PARTS = ()                  # names of methods, in their order
     BARS = {}                   # by name of a row
-    AT_LEAST = ()               # the bars that a value must not be below
-    MISSING = {}                # why a row may not be there, by its name
-    TURNS = (9, 3, 21)          # as a rule, quick, full
+    AT_LEAST = ()               # rows whose bar is a lower bound
+    MISSING = {}                # why a row may be missing, by its name
+    TURNS = (9, 3, 21)          # usual, quick, full
     COLUMNS = (("quartiles", 15, spread),)
 
     def __init__(self, top, quick, turns):
@@ -48,14 +48,14 @@ class Parts:
         self.elapsed = stopwatch()
 
     def add(self, name, runs, unit="x", **more):
-        """A row with quartiles and, where there is one, its bar."""
+        """Adds a row with quartiles and, if there is one, its bar."""
         if name in self.AT_LEAST:
             more["at_least"] = True
         self.rows.append(row(name, runs, unit, self.BARS.get(name), **quartiles(runs), **more))
         say(f"{self.elapsed():5.0f} s  {name:26} {self.rows[-1]['value']}")
 
     def run(self, parts=()):
-        """All parts, or those named; one that fails is noted. Gives whether all went through."""
+        """Runs all parts, or those named. A part that fails is noted. Returns whether all succeeded."""
         ran = True
         for part in parts or self.PARTS:
             try:
@@ -74,7 +74,7 @@ class Parts:
 
     @classmethod
     def main(cls, doc, quick):
-        """The program: measures, and publishes what was found."""
+        """The program: measures, and publishes the results."""
         usual, few, many = cls.TURNS
         args = arguments(doc, f"{many} turns instead of {usual}", f"{quick}, {few} turns", cls.PARTS)
         top = fresh_dir(os.path.join(TARGET, f"bench-{os.getpid()}"))

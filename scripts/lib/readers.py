@@ -1,6 +1,6 @@
 """Reads samples and times each: with `hotpath`, and as Python programs read.
 
-What comes out is the same for both: samples, bytes, seconds, p50_ns, mean_ns (and cpu_us of hotpath).
+The result is the same for both: samples, bytes, seconds, p50_ns, mean_ns (and cpu_us of hotpath).
 """
 
 import json
@@ -21,7 +21,7 @@ def write_list(path, names):
 
 
 def time_reads(mode, path, readers=1, seed=0):
-    """What `hotpath MODE PATH` measured over a list of files, a directory or a shard."""
+    """The result of `hotpath MODE PATH` over a list of files, a directory or a shard."""
     command = [binary("hotpath"), mode, path, "--readers", str(readers), "--seed", str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -30,8 +30,8 @@ def time_reads(mode, path, readers=1, seed=0):
 
 
 def count_neighbours(path):
-    """Of the pages of listed files, which must be cached, the share that has the file's next page right behind it in
-    memory; None for files of one page, and where we may not know."""
+    """The share of pages of listed files, which must be cached, whose file's next page is right behind them in
+    memory.  None for files of one page, and if this user may not know."""
     done = subprocess.run([binary("hotpath"), "neighbours", path], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RunError(f"`hotpath neighbours` gave {done.returncode}: {done.stderr.strip()}")

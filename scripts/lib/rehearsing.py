@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 """The job that `scripts/bench rehearsal` times: batches of new samples and old ones, from stock torch loaders.
 
-A pair is a directory with the class folders of the task and one with those of old samples.  The task is read in the
-order of a DistributedSampler by two workers, what is old at random by one; a batch of the one comes with one of the
-other.  A mix is a directory with both, read in such an order by two workers.  Workers stay from one epoch to the next,
-and hand over how many samples they have read: what a loop pays for tensors it pays over any filesystem.  A sample
-begins with its class and its number, as "012/002400".
-One line per epoch: epoch K images N seconds S wait W wrong B; `wait` is the part that the loop waited for batches,
-after each of which it sleeps as long as an accelerator would compute.
+A pair is a directory with the class folders of the task and one with those of old samples.  Two workers read the task
+in the order of a DistributedSampler, and one worker reads old samples at random.  A batch of the one comes with one
+of the other.  A mix is a directory with both, read in a DistributedSampler's order by two workers.  Workers stay from
+one epoch to the next, and hand over only the number of samples that they have read, since tensors cost a loop the
+same over any filesystem.  A sample begins with its class and its number, as "012/002400".
+One line per epoch: epoch K images N seconds S wait W wrong B.  `wait` is the part that the loop waited for batches.
+After each batch it sleeps as long as an accelerator would compute.
 """
 
 import argparse
@@ -55,19 +55,19 @@ contents = by_open
 
 
 def read_new(path):
-    """Whether a sample is not the one of its name."""
+    """Whether a sample is not the one that its name says."""
     data = contents(path)
     return not path.encode().endswith(data[:10] + ENDING.encode())
 
 
 def read_old(path):
-    """Whether a sample is not of its class: behind a slot is any one of it."""
+    """Whether a sample is not of its class: a slot shows any sample of it."""
     data = contents(path)
     return os.path.basename(os.path.dirname(path)).encode() != data[:3]
 
 
 def read_mixed(path):
-    """Whether a sample is not the one of its name, which may say before that it is an old one."""
+    """Whether a sample is not the one of its name, before which an old sample has a prefix."""
     data = contents(path)
     folder, name = os.path.split(path.encode())
     return not (folder.endswith(b"/" + data[:3]) and name.endswith(data[4:10] + ENDING.encode()))
@@ -100,7 +100,7 @@ class Task:
 
 
 def draws(top, batch, count):
-    """So many batches of old samples."""
+    """`count` batches of old samples."""
     dataset = DatasetFolder(top, read_old, extensions=(ENDING,))
     return loader(dataset, RandomSampler(dataset, replacement=True, num_samples=batch * count), batch, 1)
 

@@ -1,7 +1,8 @@
-"""What a bench says in the end: rows with their bars, a table for people, one line of JSON for scripts.
+"""The results of a bench: rows with their bars, a table for people, one line of JSON for scripts.
 
-A row is a dictionary: name, value, unit, runs (what the value was taken from), bar (the value must not be above it,
-or, where at_least is set, not below it; None: a figure to compare with), and what else the bench knows about it.
+A row is a dictionary: name, value, unit, runs (from which the value was taken), bar, and what else the bench knows
+about it.  The value must not be above the bar, or, with at_least, not below it.  A bar of None marks a figure to
+compare with.
 """
 
 import glob
@@ -32,7 +33,7 @@ def quartiles(runs):
 
 
 def verdict(found):
-    """Whether a row keeps its bar."""
+    """Whether a row keeps its bar, as a word; empty if it has none."""
     if found["bar"] is None or found["value"] is None:
         return ""
     good = found["value"] >= found["bar"] if found.get("at_least") else found["value"] <= found["bar"]
@@ -40,7 +41,7 @@ def verdict(found):
 
 
 def machine():
-    """What this ran on."""
+    """The machine that this runs on."""
     def first(path, word):
         with open(path) as f:
             return next((line.split(":", 1)[1].strip() for line in f if line.startswith(word)), "unknown")
@@ -50,7 +51,7 @@ def machine():
 
 
 def reclaims():
-    """Whether the kernel takes back pages that are not touched for a while, though memory is free: DAMON."""
+    """Whether the kernel takes back pages that are not touched for a while although memory is free (DAMON)."""
     def says(path, word):
         try:
             with open(path) as f:
@@ -77,7 +78,7 @@ def filesystem_of(path):
 
 
 def print_table(rows, notes, columns=()):
-    """The table; `columns` are further ones: (title, width, what gives the text of a row)."""
+    """Prints the table; `columns` are further ones: (title, width, function that gives a row's text)."""
     wide = max(len(found["name"]) for found in rows)
     more = " ".join(f"{title:>{width}}" for title, width, _ in columns)
     print(f"\n{'row':{wide}} {'value':>10} {'bar':>8}      {'unit':6} {more}  runs")

@@ -1,6 +1,6 @@
 """How much of a directory's files is in the page cache, by the kernel's own count.
 
-cachestat(2), Linux 6.5; where the kernel has none, resident() gives None.
+It uses cachestat(2), Linux 6.5.  If the kernel does not have it, resident() returns None.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 """One measured run of a bench: fresh mounts, the loader, the counters at its epoch borders.
 
 Goal: a run's figures mean what they say.  Method: every run has a slowpfs of its own, whose counters are read at the
-epoch borders; a run in which slowpfs answered late (the machine was short of CPU, so the model did not hold) is
-thrown away and repeated; every sample's identity is checked by the loader; belady runs in a memory cgroup of its own.
+epoch borders.  A run in which slowpfs answered late (the machine was short of CPU, so the model did not hold) is
+thrown away and repeated.  The loader checks every sample's identity. belady runs in a memory cgroup of its own.
 """
 
 import os
@@ -17,10 +17,10 @@ from mounts import TARGET, TOP, Belady, Slowpfs, Watchdog, fresh_dir, say
 
 ORDER = "torch-distributed:seed=0,world=1,rank=0,index=imagefolder"
 LATE_US = 10_000
-TRIES = 4                                    # the first, and three repetitions of late ones
+TRIES = 4                                    # the first run, and three repetitions of late ones
 SHAPES = {"A": [], "B": ["--step-ms", 50], "C": ["--decode"]}
 MIB = 1 << 20
-WORKER = 48 * MIB                            # what a worker of the loader takes for itself, about
+WORKER = 48 * MIB                            # what a worker of the loader takes for itself, approximately
 
 
 class Run:
@@ -68,16 +68,16 @@ class Rig:
         shutil.rmtree(self.work, ignore_errors=True)
 
     def warm(self):
-        """Brings the data into the page cache, so that the real disk is no part of the model."""
+        """Brings the data into the page cache, so that the real disk does not distort the model."""
         for name in files_of(self.data):
             with open(os.path.join(self.data, name), "rb") as f:
                 while f.read(MIB):
                     pass
 
     def load(self, path, shape, epochs, workers, slow, mounts, group=None, room=0):
-        """Runs the loader over `path`; gives its epochs, with the counters of `slow` if there is one.
+        """Runs the loader over `path`.  Returns its epochs, with the counters of `slow` if there is one.
 
-        In `group`, a memory cgroup, it has room for so many bytes once its imports are done.
+        In `group`, a memory cgroup, it has room for `room` bytes when its imports are done.
         """
         zero = {"open": 0, "bytes": 0, "cpu_us": 0}
         last, meter = slow.stats() if slow else zero, IdleMeter()
@@ -106,7 +106,7 @@ class Rig:
         return done
 
     def on_time(self, once, tries=TRIES):
-        """Runs `once` until slowpfs kept its times, at most `tries` times."""
+        """Runs `once` until slowpfs was not late, at most `tries` times."""
         for attempt in range(tries):
             run = once()
             if run.held_late_us <= LATE_US:
@@ -121,7 +121,7 @@ class Rig:
         return Run(self.load(self.data, shape, epochs, 2, None, []))
 
     def beside_readers(self, shape, readers):
-        """The files themselves, warm, while `readers` processes read the slow source through once, to nowhere."""
+        """The files themselves, warm, while `readers` processes read the whole slow source once."""
         def once():
             with Slowpfs(self.data, os.path.join(self.work, "source")) as slow:
                 files = subprocess.Popen(["find", ".", "-type", "f", "-print0"], cwd=slow.mountpoint,
@@ -141,7 +141,7 @@ class Rig:
         return self.on_time(once)
 
     def direct(self, workers, epochs, client_cache=False, share=None):
-        """The slow source itself; its caching client may have memory for `share` of the data alone."""
+        """The slow source itself. With `share`, its caching client has memory for this share of the data only."""
         def once():
             group = share and self.group()
             if share and not group:
@@ -161,7 +161,7 @@ class Rig:
         return MemoryGroup.create(f"belady-bench-{os.getpid()}-{time.monotonic_ns()}")
 
     def staged(self, copiers, epochs):
-        """Copies the source with `copiers` processes; the first epoch is the copying, `epochs` more read the copy."""
+        """Copies the source with `copiers` processes. The first epoch is the copying; `epochs` more read the copy."""
         def once():
             with Slowpfs(self.data, os.path.join(self.work, "source")) as slow:
                 copy = fresh_dir(os.path.join(self.work, "copy"))
@@ -178,7 +178,7 @@ class Rig:
         return self.on_time(once)
 
     def copy(self, source, target, copiers):
-        """Makes the folders, then copies the files: what a user's shell would do."""
+        """Makes the folders, then copies the files, as a user would do in a shell."""
         steps = [("d", ["xargs", "-0", "mkdir", "-p"], target),      # one cp racing another for a folder would fail
                  ("f", ["xargs", "-0", "-n", "25", "-P", str(copiers), "cp", "--parents", "-t", target], source)]
         for kind, command, where in steps:
@@ -189,7 +189,8 @@ class Rig:
                 raise RunError(f"copying with {copiers} processes failed")
 
     def mounted(self, make, shape, epochs, prepare=None):
-        """The loader over a mount of the slow source: make(source) gives it, prepare(mountpoint) runs first."""
+        """The loader over a mount of the slow source: make(source) gives the mount, and prepare(mountpoint) runs
+        first."""
         with Slowpfs(self.data, os.path.join(self.work, "source")) as slow:
             elapsed = stopwatch()
             with make(slow.mountpoint) as mount:

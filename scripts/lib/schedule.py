@@ -1,21 +1,21 @@
 """Runs the jobs of a bench, the most important first, within a time.
 
-A job has a name, may occur again, and gives a Run.  One that failed is noted and not tried again; one that would end
-too late, by how long its name took before, is left out.
+A job has a name, may occur again, and gives a Run.  A job that failed is noted and not tried again.  A job is left
+out if it would end too late, judged by the last duration of its name.
 """
 
 from driver import FAILURES, stopwatch
 from mounts import TARGET, say
 
-LIMIT = 12.5 * 60            # seconds: without --full nothing begins that would end later
-FIRST = 20                   # seconds that a job is expected to take which has not run before
+LIMIT = 12.5 * 60            # seconds: without --full, no job begins that would end later
+FIRST = 20                   # seconds that a job is expected to take that has not run before
 
 
 class Schedule:
     """The runs by name, and what is to be said about them."""
 
     def __init__(self, full, enough):
-        """`enough`: runs of a name after which it does not matter that further ones are left out."""
+        """`enough`: the number of runs of a name after which left-out further runs do not matter."""
         self.full, self.enough = full, enough
         self.runs, self.took, self.notes = {}, {}, []
         self.failed = set()
@@ -26,7 +26,7 @@ class Schedule:
         return self.runs.get(name, [])
 
     def run(self, plan):
-        """Runs the jobs of `plan`: (name, what to call). Gives whether none failed."""
+        """Runs the jobs of `plan`: (name, what to call). Returns whether none failed."""
         left = set()
         for name, job in plan:
             if name in self.failed:
@@ -46,7 +46,7 @@ class Schedule:
         return not self.failed
 
     def attempt(self, name, job):
-        """What `job` gives, or None where it failed."""
+        """The result of `job`, or None if it failed."""
         try:
             return job()
         except FAILURES as e:

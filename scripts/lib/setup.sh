@@ -1,17 +1,17 @@
-# Sourced by the scripts that need the tools, the packages and the binaries.
-# Goal: from a fresh Debian machine to something that runs, and next to no time when all is there already.
+# Sourced by the scripts that need the tools, the packages and the binaries. Goal: these scripts run on a fresh Debian
+# machine, and next to no time is spent here if all is installed already.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-PYTHON=/usr/bin/python3       # Debian's, which sees python3-torch; another may come first on PATH
+PYTHON=/usr/bin/python3       # Debian's, which has python3-torch; another Python may come first on PATH
 PACKAGES=(fuse3 python3-venv python3-torch python3-torchvision python3-pil python3-numpy dataset-fashion-mnist pkg-config)
-TENSORFLOW=(tensorflow-cpu==2.21.0 keras==3.15.1 numpy==2.4.6)    # what the samplers of its names repeat
+TENSORFLOW=(tensorflow-cpu==2.21.0 keras==3.15.1 numpy==2.4.6)    # the versions whose draws belady repeats
 
 die() {
     echo "$(basename "$0"): $*" >&2
     exit 1
 }
 
-# Runs a command that asks a server, up to three times.
+# Runs a command that needs a server, up to three times.
 patiently() {
     "$@" || { sleep 5; "$@"; } || { sleep 30; "$@"; }
 }
@@ -34,7 +34,7 @@ install_packages() {
         die "apt-get install failed"
 }
 
-# Installs TensorFlow for the tests, once, beside what they build: Debian has none.
+# Installs TensorFlow for the tests, once, in the build directory: Debian has no package of it.
 install_tensorflow() {
     local venv=${CARGO_TARGET_DIR:-$ROOT/target}/tensorflow wanted="${TENSORFLOW[*]}"
     [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ] || return 0
@@ -45,7 +45,8 @@ install_tensorflow() {
     echo "$wanted" >"$venv/installed"
 }
 
-# Installs the libraries whose loaders are measured, once: some 4.5 GB, outside of the checkout. LOADERS is the environment.
+# Installs the libraries whose loaders are measured, once: about 4.5 GB, outside of the checkout. LOADERS is their
+# environment.
 install_loaders() {
     local jobs=$ROOT/scripts/lib/loaders
     local wanted=$jobs/requirements.txt

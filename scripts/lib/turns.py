@@ -1,8 +1,8 @@
 """One set of files, local in several fills and behind a mount, read in turns.
 
 Goal: both sides of a ratio saw the same machine.  Method: each turn reads every way once, the same files in the order
-that belady was told, and another way begins each turn.  Memory is compacted before files are written and before a
-mount: else what is filled last would get the scattered pages.
+that belady was told, and each turn begins with another way.  Memory is compacted before files are written and before
+a mount: otherwise the last fill would get the scattered pages.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ STAGED_WITHIN = 240          # seconds
 
 
 class Site:
-    """One shape: its files in several fills, and what is written beside them."""
+    """One shape: its files in several fills, and the files written beside them."""
 
     def __init__(self, top, shape, tmpfs=None):
         self.top, self.shape = fresh_dir(top), fitting(shape, 4 if tmpfs else 3)
@@ -45,7 +45,7 @@ class Site:
         return write_list(os.path.join(self.top, "list"), [os.path.join(top, name) for name in names])
 
     def warm(self):
-        """Brings the source back into the page cache: belady lets go of what it has read there."""
+        """Brings the source back into the page cache: belady drops what it has read there."""
         return time_reads("read", self.list(self.source, names_of(self.shape)))
 
     def mount(self, *options):
@@ -61,8 +61,8 @@ class Site:
 
 
 def compact_memory():
-    """Has the kernel put its free pages together, where it lets us: pages that lie side by side are copied faster, and
-    all sides are to get such."""
+    """Has the kernel put its free pages together, if we may: adjacent pages are copied faster, and all sides should
+    get such pages."""
     try:
         with open("/proc/sys/vm/compact_memory", "w") as f:
             f.write("1")
@@ -72,8 +72,8 @@ def compact_memory():
 
 @contextlib.contextmanager
 def polling_idle():
-    """Idle processors of a virtual machine wait for work for a while, as they do by the kernel's default; says whether
-    that is a change that we could make."""
+    """Makes idle processors of a virtual machine wait for work for a while, as by the kernel's default.  Returns
+    whether this changed anything."""
     path = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
     try:
         with open(path) as f:
@@ -91,7 +91,7 @@ def polling_idle():
 
 
 def wait_until_staged(mount, longest=STAGED_WITHIN):
-    """Waits until all the data are in the page cache of the mount; gives the last status."""
+    """Waits until all data are in the page cache of the mount. Returns the last status."""
     deadline = time.monotonic() + longest
     while time.monotonic() < deadline:
         status = mount.status()
@@ -116,7 +116,7 @@ class Turns:
         self.ways = {**site.fills, "belady": mount.mountpoint}
 
     def run(self, count, read, first=0):
-        """By way and turn, what read(top) gives; the way that begins changes from turn to turn."""
+        """The results of read(top) by way and turn. Each turn begins with another way."""
         ways, found = list(self.ways), {way: [] for way in self.ways}
         for turn in range(first, first + count):
             for i in range(len(ways)):
@@ -127,7 +127,7 @@ class Turns:
         return found
 
     def in_order(self, count, read):
-        """run() of read(top, names), which goes through the next epoch of the mount in each turn."""
+        """As run(), with read(top, names). Each turn goes through the next epoch of the mount."""
         found = {way: [] for way in self.ways}
         for turn in range(count):
             names = self.site.order(self.epoch)
@@ -137,8 +137,8 @@ class Turns:
         return found
 
     def neighbours(self):
-        """By way, which share of the pages of cached files has the file's next page right behind it in memory: scattered
-        pages are copied more slowly, whatever filesystem they are of.  Goes through the next epoch of the mount."""
+        """By way, the share of pages of cached files whose file's next page is right behind them in memory.
+        Scattered pages are copied more slowly, on any filesystem.  This goes through the next epoch of the mount."""
         names = self.site.order(self.epoch)
         self.epoch += 1
         shares = {way: count_neighbours(self.site.list(top, names)) for way, top in self.ways.items()}

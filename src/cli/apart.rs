@@ -1,8 +1,8 @@
-//! A command in a process of its own, which is left behind if a disk does not answer.
+//! Runs a command in a process of its own, which is left behind if a disk does not answer.
 //!
-//! A process cannot end as long as one of its threads waits in the kernel for a disk that hangs. So
-//! what may wait for a cache disk is done by a child, whose output is passed on. The command itself
-//! touches no disk and ends in any case.
+//! A process cannot end as long as one of its threads waits in the kernel for a disk that hangs. So a child
+//! does what may wait for a cache disk, and the command passes its output on. The command itself touches no
+//! disk and ends in any case.
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -27,12 +27,12 @@ const APART: &str = "BELADY_APART";
 /// Does the work of this command line, which needs the disk of a cache directory.
 ///
 /// # Errors
-/// That of the work, and [`ErrorKind::Disk`] if the disk does not answer.
+/// The error of the work, and [`ErrorKind::Disk`] if the disk does not answer.
 pub(super) fn run(cache: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
     run_or(|| hangs(cache), work)
 }
 
-/// The same for work that needs a source, too: which of the two does not answer is not known.
+/// The same for work that also needs a source. The error cannot tell which of the two does not answer.
 pub(super) fn run_with(
     source: &Path,
     cache: &Path,
@@ -48,7 +48,7 @@ pub(super) fn run_with(
 
 fn run_or(hangs: impl FnOnce() -> Error, work: impl FnOnce() -> Result<()>) -> Result<()> {
     if std::env::var_os(APART).is_some() {
-        // Nothing is changed on the disk any more once the command has failed.
+        // When the command has failed, the child must not change anything on the disk any more.
         let _ = set_pdeathsig(Signal::SIGKILL);
         return work();
     }
@@ -63,7 +63,7 @@ fn run_or(hangs: impl FnOnce() -> Error, work: impl FnOnce() -> Result<()>) -> R
         let _ = child.kill();
         return Err(hangs());
     };
-    // A reader of ours that has gone away is no error.
+    // It is no error if our own reader has gone away.
     [output, errors].into_iter().flatten().for_each(|relay| _ = relay.join());
     match status.code() {
         Some(0) => Ok(()),
@@ -80,14 +80,14 @@ fn start() -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).env(APART, "1").stdout(Stdio::piped());
     if !std::io::stderr().is_terminal() {
-        // Else a child that is left behind would hold a pipe open which somebody reads to its end.
+        // Otherwise a child that is left behind would hold a pipe open that a program reads to its end.
         command.stderr(Stdio::piped());
     }
     command.spawn()
 }
 
-/// Passes on what the child says, until it has said all. If our own output is read slowly the child
-/// waits as well, and `passing` counts that.
+/// Passes the child's output on, to its end. If our own output is read slowly, the child waits as well;
+/// `passing` counts the relays that wait so.
 fn relay(
     mut from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
@@ -111,8 +111,7 @@ fn relay(
     })
 }
 
-/// Waits for the end of the child, which is near when its output has been `relayed`; none if it
-/// hangs.
+/// Waits for the end of the child, which comes soon after its output has been `relayed`; `None` if it hangs.
 fn wait(
     child: &mut Child,
     passing: &AtomicUsize,
@@ -135,7 +134,7 @@ fn wait(
     }
 }
 
-/// How long the threads of a process have run and waited to run, in the kernel's words.
+/// How long the threads of a process have run and waited to run, as text of the kernel.
 fn ran(process: u32) -> Option<String> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     tasks.map(|task| std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()).collect()

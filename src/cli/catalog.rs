@@ -1,4 +1,4 @@
-//! `belady catalog`: what is known of a source's names, for other nodes and jobs.
+//! `belady catalog`: exports and imports what is known of a source's names, for other nodes and jobs.
 
 use std::io::ErrorKind as IoErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,6 @@ use crate::mount::{absolute, check_apart};
 use crate::source::{PosixSource, Source};
 use crate::store::home::{self, Owner};
 
-/// Threads that scan a source.
 const SCAN_THREADS: usize = 16;
 
 #[derive(Debug, Subcommand)]
@@ -35,7 +34,7 @@ pub(super) enum Verb {
     },
     /// Give a catalog to the next mount of a source, which then does not scan it
     Import {
-        /// What `export` has written; yours or root's, and not writable by others
+        /// A file that `export` wrote; owned by you or root, and not writable by others
         file: PathBuf,
         /// The source
         source: PathBuf,
@@ -65,7 +64,7 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
     }
 }
 
-/// The source, and whose its saved catalog is.
+/// The source, its path, and the owner of its saved catalog.
 fn open(source: &Path) -> Result<(PathBuf, Arc<dyn Source>, Owner)> {
     let path = std::fs::canonicalize(source).map_err(|error| {
         let message = format!("cannot use the source {}: {error}", source.display());

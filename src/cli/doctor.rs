@@ -52,7 +52,7 @@ fn look(args: &Args) -> Result<()> {
     Err(Error::new(kind, format!("cannot mount and run here: {names}")))
 }
 
-/// A line for each row, and one below it with what to do.
+/// A line for each row, and below it a line with the fix, if there is one.
 fn table(rows: &[Row]) -> String {
     let width = rows.iter().map(|row| row.check.len()).max().unwrap_or_default();
     let mut out = String::new();

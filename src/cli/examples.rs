@@ -2,7 +2,6 @@
 
 use clap::Command;
 
-/// Examples by the verb that they are of, in words.
 const EXAMPLES: [(&str, &str); 31] = [
     ("mount", "belady mount /lustre/imagenet /mnt/imagenet --cache-dir /local/belady"),
     ("umount", "belady umount /mnt/imagenet"),
@@ -40,7 +39,6 @@ const EXAMPLES: [(&str, &str); 31] = [
     ("simulate", "belady simulate --jobs 3 --cache 20%,50%"),
 ];
 
-/// Adds the examples to the help of a command line.
 pub(super) fn add(command: Command) -> Command {
     EXAMPLES.iter().fold(command, |command, (verb, example)| add_one(command, verb, example))
 }

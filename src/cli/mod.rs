@@ -1,8 +1,8 @@
 //! The command line: one verb a file.
 //!
-//! A verb parses its arguments, asks the rooms below and prints. Results go to stdout, everything
-//! else to stderr. A command ends with the exit code of its [`Error`]'s kind: 2 usage, 3
-//! configuration or order, 4 source, 5 cache, 6 mount, 7 timeout, 8 busy, 1 a fault of belady.
+//! A verb parses its arguments, asks the rooms below and prints. Results go to stdout, everything else to
+//! stderr. The exit code is that of the kind of the [`Error`]: 2 usage, 3 configuration or order, 4 source, 5
+//! cache, 6 mount, 7 timeout, 8 busy, 1 a fault of belady.
 
 mod apart;
 mod cache;
@@ -73,7 +73,6 @@ enum Verb {
     Watcher(watcher::Args),
 }
 
-/// Runs the command line of this process.
 pub fn main() -> ExitCode {
     outlive_file_limits();
     let matches = examples::add(Cli::command()).try_get_matches();
@@ -102,14 +101,14 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Has a write beyond `ulimit -f` fail with `EFBIG` instead of ending the process.
+/// Makes a write beyond `ulimit -f` fail with `EFBIG` instead of ending the process.
 fn outlive_file_limits() {
     // SAFETY: no handler is set that could run.
     let ignored = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     debug_assert!(ignored.is_ok());
 }
 
-/// Says what is wrong with a command line: its words may be names of files.
+/// Prints what is wrong with a command line. Its words may be names of files, so they are escaped.
 fn misused(wrong: &clap::Error) -> ExitCode {
     warn(wrong.render().to_string().trim_end());
     ExitCode::from(u8::try_from(wrong.exit_code()).unwrap_or(u8::MAX))

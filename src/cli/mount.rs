@@ -1,7 +1,8 @@
 //! `belady mount`: in the background by default.
 //!
-//! The command starts itself again as the daemon, with stdout as a pipe: names seen, then either
-//! what is mounted or why not, a line of JSON each. It returns when the mount serves.
+//! The command starts itself again as the daemon, with stdout as a pipe. The daemon writes lines of JSON to
+//! it: the number of names seen, and in the end what is mounted, or the error. The command returns when the
+//! mount serves.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
@@ -58,7 +59,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         return daemon(args);
     }
     let plan = plan(args, CacheDisk::Unseen)?;
-    // Until it serves: who mounts the source at the same time shares it then.
+    // The turn is kept until the mount serves. Another command that mounts the source waits, and then shares
+    // it.
     let turn = take_turn(&plan)?;
     mount::prepare(&plan.source, &plan.mountpoint)?;
     if attach(args, &plan)? {
@@ -79,16 +81,16 @@ pub(super) fn run(args: &Args) -> Result<()> {
     start_daemon(args, &plan, turn.as_ref())
 }
 
-/// Whether the cache directory is looked at.
+/// Who looks at the cache directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CacheDisk {
-    /// By who mounts.
+    /// The process that mounts.
     Seen,
-    /// Not by the command that starts the daemon: if the disk hung, it could not end.
+    /// Not the command that starts the daemon: if the disk hung, the command could not end.
     Unseen,
 }
 
-/// Everything checked that can be checked before anything is started.
+/// Checks everything that can be checked before anything is started.
 fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
     let (mut config, origins) = args.settings.build()?;
     let rendered = render_show(&config, &origins, true);
@@ -115,7 +117,7 @@ fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
     Ok(Plan { source, mountpoint, settings, rendered })
 }
 
-/// Whether the cache directory is apart from the others; none if its disk does not answer.
+/// Checks that the cache directory is apart from the others; `None` if its disk does not answer.
 fn is_apart(cache: Option<&Path>, source: &Path, mountpoint: &Path) -> Option<Result<()>> {
     let (cache, source, mountpoint) = (cache?.to_owned(), source.to_owned(), mountpoint.to_owned());
     unless_it_hangs(move || mount::check_apart(&cache, &source, &mountpoint)).unwrap_or_else(
@@ -123,7 +125,7 @@ fn is_apart(cache: Option<&Path>, source: &Path, mountpoint: &Path) -> Option<Re
     )
 }
 
-/// Waits until nobody else of this user is about to mount the source.
+/// Waits until no other command of this user is mounting the source.
 fn take_turn(plan: &Plan) -> Result<Option<Turn>> {
     let Ok(found) = std::fs::metadata(&plan.source) else { return Ok(None) };
     let waits = || {
@@ -133,8 +135,8 @@ fn take_turn(plan: &Plan) -> Result<Option<Turn>> {
     Turn::take((found.dev(), found.ino()), waits)
 }
 
-/// Shows a source that this user has mounted already at this mount point too, instead of starting a
-/// second daemon. Says whether there was one.
+/// If this user has mounted the source already, shows that mount at this mount point too, instead of starting
+/// a second daemon. Returns whether it did.
 fn attach(args: &Args, plan: &Plan) -> Result<bool> {
     if args.foreground {
         return Ok(false);
@@ -178,12 +180,12 @@ fn log_to_stderr(settings: &Settings) {
     let filter = EnvFilter::try_from_env("BELADY_LOG").unwrap_or_else(|_| {
         EnvFilter::try_new(format!("{},fuser=error", settings.log.level)).unwrap_or_default()
     });
-    // Colours are escape sequences, too: there are none.
+    // Colours are escape sequences, too, so there are none.
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| Escaping(std::io::stderr()))
         .with_ansi(false)
-        // An error of the log, which may be on a full disk, would be printed there, and that panics.
+        // The log may be on a full disk. Its error would be printed there as well, and that panics.
         .log_internal_errors(false);
     // A second subscriber in one process (a test) leaves the first in place.
     let _ = logs.try_init();
@@ -193,11 +195,11 @@ fn log_to_stderr(settings: &Settings) {
     }));
 }
 
-/// Mounts, and tells how it goes until the mount serves; returns when the mount has ended.
+/// Mounts, and tells the progress until the mount serves. Returns when the mount has ended.
 fn watch(plan: &Plan, tell: impl Fn(Told) + Send + Sync) -> Result<()> {
     let seen = AtomicU64::new(0);
     let (scanning, over) = mpsc::channel::<()>();
-    // Nothing is told after that: nobody listens any more.
+    // After that nothing is told, since the command does not listen any more.
     let told = Mutex::new(false);
     std::thread::scope(|scope| {
         let (tell, seen, told) = (&tell, &seen, &told);
@@ -220,9 +222,9 @@ fn watch(plan: &Plan, tell: impl Fn(Told) + Send + Sync) -> Result<()> {
     })
 }
 
-/// The daemon itself: no terminal, no working directory, stdout a pipe to the command.
+/// Runs as the daemon: without a terminal or a working directory, with stdout as a pipe to the command.
 fn daemon(args: &Args) -> Result<()> {
-    // Fails only where the daemon leads a session already.
+    // Fails only if the daemon already leads a session.
     let _ = nix::unistd::setsid();
     let plan = plan(args, CacheDisk::Seen).inspect_err(tell_failure)?;
     log_to_stderr(&plan.settings);
@@ -234,11 +236,11 @@ fn daemon(args: &Args) -> Result<()> {
         let mut stdout = std::io::stdout();
         let told = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
         if told.is_err() {
-            // The command was ended before the mount served: nobody wants it. By a signal, which
-            // takes down what is mounted by now.
+            // The command was ended before the mount served, so the mount is not wanted. The signal takes
+            // down what is mounted by now.
             let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM);
         } else if serves && let Ok(nothing) = std::fs::File::open("/dev/null") {
-            // The turn, which is the next one's.
+            // Gives the turn to the next command.
             let _ = nix::unistd::dup2_stdin(nothing);
         }
     };
@@ -250,7 +252,6 @@ fn daemon(args: &Args) -> Result<()> {
     outcome
 }
 
-/// Tells the command that started the daemon why there is no mount.
 fn tell_failure(error: &Error) {
     let (code, message) = (error.kind().exit_code(), error.to_string());
     let line = serde_json::to_string(&Told::Failed { code, message }).unwrap_or_default();
@@ -267,7 +268,7 @@ fn start_daemon(args: &Args, plan: &Plan, turn: Option<&Turn>) -> Result<()> {
     let log = std::fs::File::create(&log_path)
         .map_err(|error| unusable(&format!("log {}", log_path.display()), error))?;
     let program = std::env::current_exe().map_err(|error| unusable("belady itself", error))?;
-    // What is left of a command that is killed is not yet gone: it has the turn until then.
+    // A killed command may have left a daemon that has not ended yet. It has the turn until it ends.
     let input = turn.map_or_else(|| Ok(Stdio::null()), Turn::input);
     let input = input.map_err(|error| unusable("the daemon's input", error))?;
     let mut child = Command::new(program)

@@ -85,7 +85,7 @@ pub(super) enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Say that what is offered from now on is of this task
+    /// Begin a task: samples that are offered from now on belong to it
     Task {
         #[command(flatten)]
         which: Which,
@@ -123,10 +123,10 @@ pub(super) enum Verb {
         /// min-replay, mir, herding
         #[arg(long, default_value = "uniform-balanced", value_parser = chooser)]
         policy: Chooser,
-        /// Samples, one after the other, that are all different; 0: all
+        /// This many samples in a row are all different; 0: all
         #[arg(long, default_value_t = 0)]
         batch: u64,
-        /// Where chance comes from
+        /// The seed of all random choices
         #[arg(long, default_value_t = 0)]
         seed: u64,
         /// Print JSON
@@ -139,7 +139,7 @@ fn chooser(text: &str) -> std::result::Result<Chooser, String> {
     serde_json::from_value(Value::from(text)).map_err(|error| error.to_string())
 }
 
-/// What is asked of which mount, and whether the answer is to be JSON.
+/// The mount, the question to it, and whether the answer is to be JSON.
 fn question(verb: &Verb) -> Result<(&Path, Question, bool)> {
     let buffer = |which: &Which| which.buffer.clone();
     let (which, question, json) = match verb {
@@ -222,7 +222,6 @@ fn ask(mountpoint: &Path, question: Question) -> Result<Value> {
     control::ask(&absolute(mountpoint), &Request::Rehearse(question))
 }
 
-/// The text of a file, or of standard input.
 fn text(file: Option<&Path>) -> Result<String> {
     match file {
         Some(path) => input::read_text(path, &Limits::NUMBERS),
@@ -230,13 +229,13 @@ fn text(file: Option<&Path>) -> Result<String> {
     }
 }
 
-/// How many lines were of samples that are not held, if any.
+/// Says how many lines were about samples that are not held, if any.
 fn passed(came: &Value) -> String {
     let count = came["passed"].as_u64().filter(|count| *count > 0);
     count.map_or(String::new(), |count| format!(", {count} of samples that are not held"))
 }
 
-/// What was not done is an error, after all else was.
+/// Returns an error for what was refused, after all else was done.
 fn refused(came: &Value, kind: ErrorKind, what: &str) -> Result<()> {
     let count = came["refused"].as_u64().unwrap_or(0);
     if count == 0 {

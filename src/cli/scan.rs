@@ -1,4 +1,4 @@
-//! Waiting until a mount knows all of its source.
+//! Waits until a mount knows all of its source.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,11 +10,10 @@ use crate::control::Request;
 use crate::engine::Scanned;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Waits until the mount knows all files of its source, with a spinner meanwhile, or until the
-/// `deadline`.
+/// Waits until the mount knows all files of its source, or until the `deadline`. Shows a spinner.
 ///
 /// # Errors
-/// What the source cannot tell about, and `Timeout` after the deadline.
+/// The source's error, and `Timeout` after the deadline.
 pub(super) fn await_scan(mountpoint: &Path, deadline: Option<Duration>) -> Result<()> {
     let (begun, bar) = (Instant::now(), ProgressBar::new_spinner());
     let style =

@@ -1,4 +1,4 @@
-//! From flags, environment and config file to settings: the same for every verb that needs them.
+//! Builds settings from flags, environment and config file, in the same way for every verb.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use crate::input::{self, Limits};
 use crate::mount::absolute;
 use crate::order::OrderSpec;
 
-/// Options of mount(8) and fstab that say nothing to belady.
+/// Options of mount(8) and fstab that mean nothing to belady.
 const IGNORED: [&str; 11] = [
     "ro", "nosuid", "nodev", "noatime", "_netdev", "nofail", "auto", "noauto", "user", "nouser",
     "defaults",
 ];
 
-/// Flags that settings come from.
+/// Flags that set settings.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct SettingsArgs {
     /// Settings file (TOML)
@@ -46,10 +46,10 @@ pub(super) struct SettingsArgs {
 }
 
 impl SettingsArgs {
-    /// Puts flag > environment > file > default together.
+    /// Merges the layers: flags, then environment, file and defaults.
     ///
     /// # Errors
-    /// A file that cannot be read, and whatever is wrong with a setting.
+    /// If a file cannot be read, or a setting is wrong.
     pub(super) fn build(&self) -> Result<(Config, Origins)> {
         let mut layers = Layers::new();
         let (options, config) = self.mount_options()?;
@@ -68,7 +68,7 @@ impl SettingsArgs {
             };
         }
         if let Some(directory) = &self.cache_dir {
-            // A link is left as it is, to be refused: nobody may point the cache elsewhere.
+            // A link is not resolved here, so that it is refused: it must not lead the cache elsewhere.
             let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
             let text = directory.to_str().ok_or_else(|| {
                 let message = format!("cache.dir: {} is not text", directory.display());
@@ -103,7 +103,7 @@ impl SettingsArgs {
         Ok((config, origins))
     }
 
-    /// What `-o` says: settings as `key=value`, and the config file if it names one.
+    /// The settings in `-o`, as `key=value`, and the config file if `-o` names one.
     fn mount_options(&self) -> Result<(Vec<String>, Option<PathBuf>)> {
         let (mut settings, mut passed, mut config) = (Vec::new(), Vec::new(), None);
         for option in self.options.iter().flat_map(|list| list.split(',')) {
@@ -134,10 +134,10 @@ impl SettingsArgs {
     }
 }
 
-/// The order with the files that it names absolute: the daemon does not stay where it was called.
+/// The order, with absolute paths of the files that it names: the daemon has another working directory.
 ///
 /// # Errors
-/// Whatever is wrong with the text.
+/// If the text is no order.
 pub(super) fn absolute_order(text: &str) -> Result<String> {
     let mut spec: OrderSpec = text.parse()?;
     for path in spec.files_mut() {

@@ -1,4 +1,4 @@
-//! `belady simulate`: what cache sizes and policies would give, in virtual time.
+//! `belady simulate`: compares cache sizes and policies in virtual time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ enum Workload {
     Rehearsal,
 }
 
-/// What a cache can be simulated with: all that has a name of its own.
+/// The policies that can be simulated: all that have a name of their own.
 const POLICIES: [&str; 5] = ["belady", "lru", "minio", "unread-first", "none"];
 
 fn policies() -> impl TypedValueParser<Value = PolicyKind> {
@@ -45,7 +45,7 @@ pub(super) struct Args {
     /// several times
     #[arg(long, value_name = "FILE|SPEC", conflicts_with_all = ["workload", "jobs"])]
     order: Vec<String>,
-    /// The dataset that these orders are of, a source or a mount; else so many samples without names
+    /// The dataset of these orders, a source or a mount; without it, --samples samples without names
     #[arg(long, requires = "order", conflicts_with_all = ["samples", "sample_size"])]
     dataset: Option<PathBuf>,
     /// Samples of the dataset
@@ -72,7 +72,7 @@ pub(super) struct Args {
     /// Size of a cache disk below it, as bytes or share of the data; none if left out
     #[arg(long)]
     disk: Option<Size>,
-    /// Microseconds that a sample takes from that disk; where the source is faster it is not used
+    /// Microseconds that a sample takes from that disk, which is not used if the source is faster
     #[arg(long, default_value_t = 300, requires = "disk")]
     disk_us: u64,
     /// Policies to compare
@@ -104,12 +104,12 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// One line of the table: an epoch in the steady state.
+/// One line of the table: a mean epoch after the first.
 #[derive(Debug, Serialize)]
 struct Row {
     policy: PolicyKind,
     cache_bytes: u64,
-    /// Share of the reads that cost the source nothing.
+    /// Share of the reads that did not need the source.
     hits: f64,
     source_reads: f64,
     source_bytes: f64,
@@ -146,10 +146,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What the jobs read, and of what.
+/// The orders of the jobs, and the layout of the dataset.
 type Work = (Vec<Arc<Order>>, Arc<Layout>);
 
-/// The orders of the workload, and as many samples as they name.
+/// The orders of the workload, and at least as many samples as they name.
 fn generated(args: &Args) -> Result<Work> {
     let orders =
         (0..args.jobs).map(|job| order(args, u64::from(job))).collect::<Result<Vec<_>>>()?;
@@ -163,7 +163,7 @@ fn alike(args: &Args, count: u32) -> Arc<Layout> {
     Arc::new(Layout::new((0..count).map(|_| bytes)))
 }
 
-/// The orders given, over the dataset or over as many images of one class as are asked for.
+/// The given orders, over the dataset, or over `--samples` images of one class.
 fn told(args: &Args, given: &[String]) -> Result<Work> {
     if let Some(dataset) = &args.dataset {
         let mut layout = Arc::default();

@@ -24,7 +24,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     show(args.mountpoint.as_deref(), args.json, |status| status, render)
 }
 
-/// Shows of one mount, or of all, what `of` takes from its status, as `render` has it for people.
+/// Shows one mount, or all. `of` takes a part of the status, and `render` makes text of it.
 pub(super) fn show(
     mountpoint: Option<&Path>,
     json: bool,
@@ -76,7 +76,6 @@ fn human(status: &Value, key: &str) -> String {
     Bytes(number(status, key)).human()
 }
 
-/// The status for people.
 fn render(status: &Value) -> String {
     let mut out = String::new();
     render_mount(&mut out, status);
@@ -144,7 +143,7 @@ fn render(status: &Value) -> String {
     out
 }
 
-/// Large files of which only the pages are fetched that readers ask for.
+/// Large files that are fetched by pages and not by blocks.
 fn render_parts(out: &mut String, status: &Value) {
     let (parts, bytes) = (number(status, "/parts"), human(status, "/parts_bytes"));
     if parts > 0 {
@@ -156,7 +155,7 @@ fn render_parts(out: &mut String, status: &Value) {
     }
 }
 
-/// How the kernel comes by samples, what it asked, and for how long it may believe names.
+/// The mode, the requests of the kernel, and how long names may be believed.
 fn render_kernel(out: &mut String, status: &Value) {
     let (mode, trusted) = (text(status, "/mode"), number(status, "/trusted_files"));
     let _ = write!(out, "  mode     {mode}");
@@ -195,7 +194,7 @@ fn render_mount(out: &mut String, status: &Value) {
     let _ = writeln!(out, "{source} at {} (pid {pid})", at.join(", "));
 }
 
-/// What of the status is about orders.
+/// The part of the status that is about orders.
 pub(super) fn orders_of(mut status: Value) -> Value {
     let kept = ["source", "mountpoints", "pid", "orders", "loaders", "journal"];
     if let Some(status) = status.as_object_mut() {
@@ -204,7 +203,6 @@ pub(super) fn orders_of(mut status: Value) -> Value {
     status
 }
 
-/// The orders of a mount for people.
 pub(super) fn orders_for_people(status: &Value) -> String {
     let mut out = String::new();
     render_mount(&mut out, status);
@@ -232,7 +230,6 @@ fn render_orders(out: &mut String, status: &Value) {
     }
 }
 
-/// Where a stream's reader stands.
 fn progress(order: &Value) -> String {
     let state = if order["following"] == Value::Bool(true) {
         format!("{} ahead", number(order, "/ahead"))
@@ -249,7 +246,7 @@ fn progress(order: &Value) -> String {
     )
 }
 
-/// A loader of whose order nobody told.
+/// A loader whose order was not told.
 fn render_loader(out: &mut String, loader: &Value) {
     let (program, process) = (text(loader, "/program"), number(loader, "/process"));
     let _ = writeln!(out, "  loader   {program} (pid {process}): {}", text(loader, "/belief"));

@@ -1,19 +1,18 @@
-//! What is printed for people: one place for all of it.
+//! The one place that prints for people.
 //!
-//! A file name may hold any byte but a slash and a NUL: also the sequences by which a terminal changes
-//! its title, its colours, or what it sends as input. Whatever is printed for people passes here,
-//! where control characters are shown as `\x1b`. Data for other programs are printed as they are,
-//! unless a terminal is what they go to.
+//! A file name may hold any byte but a slash and a NUL. So it may hold the sequences by which a terminal
+//! changes its title, its colours, or what it sends as input. All text for people passes here, and control
+//! characters are shown as `\x1b`. Data for other programs are printed as they are, unless they go to a
+//! terminal.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
-/// Prints a line to stdout; a reader that has gone away is no error.
+/// Prints a line to stdout. It is no error if the reader has gone away.
 pub(super) fn say(line: impl Display) {
     let _ = Escaping(io::stdout()).write_all(format!("{line}\n").as_bytes());
 }
 
-/// Prints a line to stderr.
 pub(super) fn warn(line: impl Display) {
     let _ = Escaping(io::stderr()).write_all(format!("{line}\n").as_bytes());
 }
@@ -25,7 +24,7 @@ pub(super) fn say_json(value: &impl serde::Serialize) {
     let _ = writeln!(io::stdout(), "{}", replaced(&text, |c| format!("\\u{:04x}", u32::from(c))));
 }
 
-/// Prints a line of data to stdout: names that another program may read.
+/// Prints a line of data to stdout, such as names for another program.
 pub(super) fn say_data(line: &str) {
     match io::stdout().is_terminal() {
         true => say(line),
@@ -41,7 +40,7 @@ pub(super) fn escaped(text: &str) -> String {
     })
 }
 
-/// A text with something in place of its control characters. Lines and columns stay.
+/// A text whose control characters are replaced. Line breaks and tabs stay.
 fn replaced(text: &str, by: impl Fn(char) -> String) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -53,7 +52,7 @@ fn replaced(text: &str, by: impl Fn(char) -> String) -> String {
     out
 }
 
-/// Escapes what is written to it. A character must be written as a whole.
+/// Escapes what is written to it. Each character must be written as a whole.
 #[derive(Debug)]
 pub(super) struct Escaping<W>(pub(super) W);
 

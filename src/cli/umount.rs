@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, cut_off_by_force, cut_off_killed, is_dead, is_noted, take_away};
 use crate::process::{is_stopped, wait_until_gone};
 
-/// A slow disk makes an end take longer than this, and who waits is told so.
+/// After this time the user is told why it takes long: the daemon may be writing to a slow disk.
 const SAY_AFTER: Duration = Duration::from_secs(2);
 
 /// How long the end of the daemon's process is waited for.
@@ -21,7 +21,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Args {
     /// Where it is mounted
     mountpoint: PathBuf,
-    /// Take it away from under programs that use it, and clear a dead mount
+    /// Unmount it even while programs use it, and clear a dead mount
     #[arg(long)]
     force: bool,
 }
@@ -30,10 +30,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let mountpoint = absolute(&args.mountpoint);
     control::has_runtime()?;
     let directory = MountDirectory::of(&mountpoint);
-    // The daemon clears its note when it ends.
+    // The daemon clears its note when it ends, so the note is read first.
     let noted = directory.running();
     let noted = noted.as_ref();
-    // Before anything is asked: what is left of a killed daemon answers nothing.
+    // Before any request: a killed daemon answers nothing.
     let killed = cut_off_killed(&mountpoint, noted);
     if !killed && directory.socket().exists() {
         let request = Request::Unmount { mountpoint: mountpoint.clone(), force: args.force };
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             }
             Err(error) => {
                 let is_left = noted.is_none() || is_noted(&mountpoint, noted);
-                // To look whether it is dead may wait for a daemon that does not answer.
+                // A check whether the mount is dead may wait for a daemon that does not answer.
                 let lives = || error.kind() == ErrorKind::Timeout || !is_dead(&mountpoint, noted);
                 if !args.force && is_left && lives() {
                     return Err(error);
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the daemon has let go of the source, which may be unmounted next.
+/// Waits until the daemon has closed the source, which the user may want to unmount next.
 fn wait_for_daemon(daemon: Option<&Running>) {
     let Some(Running { pid, source, .. }) = daemon else { return };
     if !while_told(|| wait_until_gone(*pid, LAST_PATIENCE)) {
@@ -83,11 +83,11 @@ fn wait_for_daemon(daemon: Option<&Running>) {
     }
 }
 
-/// Does what may take its time, and says then why it does.
+/// Does work that may take long, and says why if it does.
 fn while_told<T>(work: impl FnOnce() -> T) -> T {
     let (working, over) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        // Where no thread can be had, nothing is said.
+        // If no thread can be started, nothing is said.
         let _ = thread::Builder::new().spawn_scoped(scope, move || {
             if over.recv_timeout(SAY_AFTER) == Err(RecvTimeoutError::Timeout) {
                 warn("belady: waiting for the daemon, which may be storing what was read last");

@@ -1,4 +1,4 @@
-//! `belady warmup`: samples brought here before the job starts, or gone after it.
+//! `belady warmup`: brings samples here before a job starts, or evicts them after it.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -18,14 +18,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 use crate::mount::absolute;
 
-/// Time between two looks at how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Where it is mounted
     mountpoint: PathBuf,
-    /// What the first epoch of an order reads: a file, or a sampler
+    /// The samples that an order's first epoch reads: a file, or a sampler
     #[arg(long, value_name = "FILE|SPEC", group = "choice")]
     order: Option<String>,
     /// The files that this file names, one a line; `-` is stdin, a directory stands for all below it
@@ -37,7 +36,7 @@ pub(super) struct Args {
     /// Fetch no more than this a second, as 500MB
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["check", "evict"])]
     rate: Option<Rate>,
-    /// Fetch nothing more after this time, as 10m; what is on its way then has 5s more
+    /// Fetch nothing more after this time, as 10m; fetches under way have 5s more
     #[arg(long, value_name = "TIME", conflicts_with_all = ["check", "evict"])]
     deadline: Option<Period>,
     /// Only say how much is in RAM and on the cache disk
@@ -77,7 +76,7 @@ impl Args {
     }
 }
 
-/// A list of names, read here: the daemon must not wait for a pipe.
+/// Reads a list of names. The command reads it, since the daemon must not wait for a pipe.
 fn read_list(path: &Path) -> Result<Vec<u8>> {
     match path.as_os_str() == "-" {
         true => input::read_stdin(&Limits::LIST),
@@ -110,7 +109,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.check || args.evict { Ok(()) } else { verdict(&progress) }
 }
 
-/// Asks a daemon something.
 pub(super) fn ask<T: DeserializeOwned>(mountpoint: &Path, request: &Request) -> Result<T> {
     understood(control::ask(mountpoint, request)?)
 }
@@ -146,7 +144,6 @@ fn counted(Tally { blocks, bytes }: Tally) -> String {
     format!("{blocks} samples, {}", Bytes(bytes).human())
 }
 
-/// What is here, for people.
 fn here(progress: &Progress) -> String {
     let missing = missing(progress);
     let (chosen, ram, disk) =
@@ -162,7 +159,6 @@ fn missing(progress: &Progress) -> String {
     }
 }
 
-/// What came of a warm-up, for people.
 fn ended(progress: &Progress) -> String {
     let mut words = format!(
         "of {}: {} fetched, {} here before",
@@ -183,7 +179,7 @@ fn ended(progress: &Progress) -> String {
     words + &missing(progress)
 }
 
-/// An error where not everything is here.
+/// Returns an error if not everything is here.
 fn verdict(progress: &Progress) -> Result<()> {
     let Progress { failed, late, unfit, gone, .. } = progress;
     if failed.blocks > 0 {

@@ -11,6 +11,6 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    // What it prints goes to the log of the daemon.
+    // The output goes to the log of the daemon.
     watch(args.pid, warn)
 }

@@ -1,27 +1,25 @@
-//! How much page cache fits at this moment, while limits and everybody's use of memory change; and
-//! how much of a disk, by the same rules.
+//! Computes how much page cache fits at this moment, while limits and the use of memory change, and how much
+//! of a disk, by the same rules.
 //!
-//! A limit holds for processes and page cache together. What matters is what cannot be had back:
-//! *taken* is the use of memory less the pages of files. Those pages can be given up at any time,
-//! and belady's own are among them: they are in the use as well and cancel out, so the answer does
-//! not depend on how much of the budget is filled. An eighth of each limit is kept in reserve.
+//! A limit holds for processes and page cache together. *Taken* is the memory that cannot be given up: the
+//! use of memory less the pages of files. belady's own pages are pages of files and cancel out, so the result
+//! does not depend on how much of the budget is filled. An eighth of each limit is kept in reserve.
 //!
 //! ```text
 //! fits = least of (limit − limit/8 − taken), over each cgroup above the daemon and the machine
 //! ```
 //!
-//! Of a disk the whole of it is the limit, what others take is taken, and `cache.min-free` is kept in
-//! reserve.
+//! For a disk, the limit is its size, *taken* is what others have there, and the reserve is `cache.min-free`.
 //!
-//! Bytes on their way are no page cache: they are in the memory of the daemon while they are fetched,
-//! answered, pushed and stored. They may take half of what fits, and no more than they are worth.
+//! Bytes on their way are not page cache: they are in the memory of the daemon while they are fetched,
+//! answered, pushed and stored. They may take half of what fits, but no more than is useful.
 //!
-//! What the kernel keeps of each file that it knows counts as well. It is not page cache, so it is
-//! taken from what is configured, in steps of a 64th: below one step it is not worth a change.
+//! The memory that the kernel needs for each file that it knows counts as well. It is not page cache, so it
+//! is subtracted from the configured budget, in steps of a 64th: less is not worth a change.
 //!
-//! A budget that does not fit shrinks at once, to a sixteenth less than fits. It grows when it
-//! could do so by a sixteenth, or to what is wanted, for [`CALM_LOOKS`] looks in a row, to what
-//! was possible at the worst of them. Between the two lies a band of an eighth in which it stays.
+//! A budget that does not fit shrinks at once, to a sixteenth less than fits. It grows if it could grow by a
+//! sixteenth, or to what is wanted, at [`CALM_LOOKS`] looks in a row. It then grows to the least that was
+//! possible at these looks. Between the two lies a band of an eighth in which the budget stays.
 
 use super::resolve::RESERVED_PERCENT;
 use super::units::{Bytes, share};
@@ -29,14 +27,14 @@ use super::units::{Bytes, share};
 /// Looks in a row at which a larger budget must fit before it is taken.
 const CALM_LOOKS: u32 = 10;
 
-/// The least step, in bytes, by which the kernel's nodes are taken from the budget.
+/// The smallest step, in bytes, in which the kernel's nodes are subtracted from the budget.
 const NODES_STEP_MIN: u64 = 8 << 20;
 
 /// The most and the least bytes that may be on their way, whatever fits.
 const MOVING_MAX: u64 = 256 << 20;
 const MOVING_MIN: u64 = 4 << 20;
 
-/// Bytes that may be on their way if memory allows, however small the budget of RAM is.
+/// Bytes that may be on their way if memory allows, however small the RAM budget is.
 const MOVING_ENOUGH: u64 = 32 << 20;
 
 /// One limit and what is used of it, in bytes.
@@ -45,10 +43,8 @@ pub struct Reading {
     /// Whose limit, in words.
     pub what: String,
     pub limit: u64,
-    /// Bytes that cannot be had back: everything but the pages of files, or what others have on a
-    /// disk.
+    /// Bytes that cannot be given up: all but the pages of files; on a disk, the bytes of others.
     pub taken: u64,
-    /// Bytes that are kept in reserve.
     pub reserve: u64,
 }
 
@@ -57,8 +53,8 @@ impl Reading {
         Reading { what: what.into(), limit, taken, reserve: share(RESERVED_PERCENT, limit) }
     }
 
-    /// What a store of so many bytes may have of this memory, if its filesystem is in memory: half of
-    /// the limit, with all that others take.
+    /// The limit of a store that takes `own` bytes of this memory, if its filesystem is in memory. The store
+    /// and all that others take may have half of the limit.
     pub fn to_store(&self, own: u64) -> Self {
         let taken = self.taken.saturating_sub(own);
         Reading { what: self.what.clone(), limit: self.limit, taken, reserve: self.limit / 2 }
@@ -81,7 +77,6 @@ impl Reading {
     }
 }
 
-/// The budget of a tier over time.
 #[derive(Clone, Debug)]
 pub struct Budget {
     configured: u64,
@@ -89,47 +84,45 @@ pub struct Budget {
     reduced: Option<String>,
     /// Looks in a row at which more would have fitted, and the least of it.
     calm: (u32, u64),
-    /// Bytes that fitted at the last look, whatever is wanted.
+    /// Bytes that fitted at the last look, even beyond what is wanted.
     room: u64,
 }
 
 impl Budget {
-    /// A budget of `present` bytes where `configured` are wanted.
+    /// A budget of `present` bytes if `configured` bytes are wanted.
     pub fn new(configured: u64, present: u64) -> Self {
         let present = present.min(configured);
         Budget { configured, present, reduced: None, calm: (0, u64::MAX), room: present }
     }
 
-    /// Bytes that the tier may hold at this moment.
     pub fn present(&self) -> u64 {
         self.present
     }
 
-    /// Bytes that are wanted.
     pub fn configured(&self) -> u64 {
         self.configured
     }
 
-    /// Bytes for which there was memory at the last look, of a file that a user names or of what users
-    /// write: a quarter of what fitted. What is made of it takes memory, too.
+    /// The most bytes of a file that a user names, or of what users write: a quarter of what fitted at the
+    /// last look. What is made of the bytes takes memory, too.
     pub fn for_a_file(&self) -> u64 {
         self.room / 4
     }
 
-    /// Bytes that may be on their way at this moment, of which `moving` are at the last look.
+    /// The most bytes that may be on their way at this moment, if `moving` are at the last look.
     pub fn moving(&self, moving: u64) -> u64 {
         let worth = (self.configured / 2).clamp(MOVING_ENOUGH, MOVING_MAX);
         worth.min(self.room.saturating_add(moving) / 2).max(MOVING_MIN)
     }
 
-    /// Why the budget is less than configured; none where it is not.
+    /// Why the budget is less than configured; `None` if it is not.
     pub fn reduced(&self) -> Option<&str> {
         self.reduced.as_deref().filter(|_| self.present < self.configured)
     }
 
-    /// Bytes that are wanted while the kernel's nodes take `nodes` bytes: at least half of what is
-    /// configured, since without a budget nothing can be read ahead. It is not raised for less than
-    /// half a step.
+    /// Bytes that are wanted while the kernel's nodes take `nodes` bytes. They are at least half of what is
+    /// configured, since nothing can be read ahead without a budget. They are not raised for less than half a
+    /// step.
     fn wanted(&self, nodes: u64) -> u64 {
         let step = (self.configured / 64).max(NODES_STEP_MIN);
         let less = |nodes: u64| self.configured.saturating_sub(nodes / step * step);
@@ -137,15 +130,15 @@ impl Budget {
         least.max(self.configured / 2)
     }
 
-    /// Takes a look at the limits, and at the bytes that the kernel takes for the files that it
-    /// knows. Says whether the budget has changed.
+    /// Fits the budget to the limits, and to the bytes that the kernel takes for the files that it knows.
+    /// Returns whether the budget has changed.
     pub fn look(&mut self, readings: &[Reading], nodes: u64) -> bool {
         let wanted = self.wanted(nodes);
         let tightest = readings.iter().min_by_key(|reading| reading.fits());
         self.room = tightest.map_or(self.room, Reading::fits);
         let fits = tightest.map_or(self.present, Reading::fits).min(wanted);
         let before = self.present;
-        // A limit that is reached is given some room; to what is wanted there is none to keep.
+        // A budget keeps some distance from a limit that it reaches, but none from what is wanted.
         let roomy = |limit: &Reading| match limit.fits() < before || before < wanted {
             true => limit.fits() - limit.fits() / 16,
             false => limit.fits(),

@@ -1,5 +1,5 @@
-//! Sections that stand for themselves: their keys need neither the host nor, but for the disk that
-//! buffers lie on, other sections.
+//! Checks the sections that depend neither on the host nor on other sections. Only rehearsal buffers depend
+//! on the disk tier, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -18,19 +18,17 @@ use super::units::Bytes;
 use crate::buffer::{Capacity, Classes, Rules};
 use crate::error::{Error, ErrorKind, Result};
 
-/// More threads than this in a scan only queue at the metadata server.
+/// In a scan, more threads than this only queue at the metadata server.
 const SCAN_THREADS: RangeInclusive<u32> = 1..=256;
 
-/// The kernel's queue is one; threads beyond this only contend for it.
+/// The kernel has one queue, and more threads than this only contend for it.
 const MOUNT_THREADS: RangeInclusive<u32> = 1..=64;
 
-/// A share of what is read.
 const OFFER_RATE: RangeInclusive<f64> = 0.0..=1.0;
 
 /// Names of slots have four digits.
 const SLOTS: RangeInclusive<u32> = 0..=10_000;
 
-/// Samples of a batch.
 const BATCH: RangeInclusive<u32> = 1..=u32::MAX;
 
 const CODE_BYTES: RangeInclusive<u32> = 0..=1 << 20;
@@ -38,7 +36,7 @@ const CODE_BYTES: RangeInclusive<u32> = 0..=1 << 20;
 /// Names of buffers are names of directories.
 const NAME_BYTES: usize = 64;
 
-/// The error for a setting that cannot be.
+/// The error for an impossible setting.
 pub(super) fn wrong(message: String) -> Error {
     Error::new(ErrorKind::Config, message)
 }
@@ -162,7 +160,7 @@ pub(super) fn rehearsal(
             rules: Rules { policy: buffer.policy, capacity, seed: u64::from(buffer.seed) },
             classes: buffer.classes.clone(),
             root: inside(&format!("{key}.root"), &buffer.root)?,
-            // A buffer that holds nothing takes no offers.
+            // A buffer that holds no samples takes no offers.
             offer_rate: if capacity.limit() == 0 { 0.0 } else { offer_rate },
             distance: buffer.distance as usize,
             slots: within(&format!("{key}.slots"), buffer.slots, &SLOTS)?,
@@ -174,7 +172,7 @@ pub(super) fn rehearsal(
     buffers.iter().map(resolve).collect()
 }
 
-/// A path within the dataset, as it is compared with others.
+/// A path within the dataset, in the form in which paths are compared.
 fn inside(key: &str, path: &Path) -> Result<PathBuf> {
     let mut inside = PathBuf::new();
     for part in path.components() {
@@ -190,7 +188,6 @@ fn inside(key: &str, path: &Path) -> Result<PathBuf> {
     Ok(inside)
 }
 
-/// `value`, if it is in `range`.
 pub(super) fn within<T: PartialOrd + Display + Copy>(
     key: &str,
     value: T,

@@ -1,8 +1,8 @@
-//! One written source of settings, taken apart into entries that are checked one by one.
+//! Takes one written source of settings apart into entries, and checks them one by one.
 //!
-//! A text is parsed, its tables are walked, and every leaf becomes an [`Entry`] with its place. A
-//! leaf is then checked alone, by deserialising a [`Config`] that holds nothing else: the struct
-//! decides which values are right, and the error is of this very key.
+//! A text is parsed, its tables are walked, and each leaf becomes an [`Entry`] with its place. A leaf is then
+//! checked alone, by deserialising a [`Config`] that holds nothing else. So the struct decides which values
+//! are right, and the error is about this key.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::schema::{Config, RehearsalConfig};
 use super::units::shown;
 use crate::error::{Error, ErrorKind, Result};
 
-/// toml's complaints about a value that is no text where one of several names is needed.
+/// toml's errors for a value that is not text although one of several names is needed.
 const NOT_A_NAME: [&str; 2] = ["expected string only", "wanted exactly 1 element"];
 
 /// One leaf: `cache.ram`, `rehearsal.old.size` or `stream[0].order`.
@@ -39,7 +39,7 @@ impl Entries {
         let syntax = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line(text, span.start));
             let message = error.message().replace('\n', " ");
-            // For `ram = 4GiB` toml proposes a literal string, though either kind would do.
+            // For `ram = 4GiB` toml proposes a literal string, although either kind of string would do.
             let message = message.trim_end_matches(", expected literal string");
             Error::new(ErrorKind::Config, message).context(format!("{name}:{line}"))
         };
@@ -50,7 +50,7 @@ impl Entries {
             line: lines.get(key).copied().unwrap_or(1),
         };
         let mut entries = flatten(table, &origin)?;
-        // Tables come sorted by name; the first error must be the first in the file.
+        // Tables come sorted by name, but the first error must be the first in the file.
         entries.leaves.sort_by_key(|entry| lines.get(&entry.key).copied());
         Ok(entries)
     }
@@ -71,7 +71,7 @@ impl Entries {
         Ok(Entries { leaves: vec![entry], streams: None })
     }
 
-    /// Checks each key and value; the first that is wrong is the error.
+    /// Checks each key and value. The first wrong one is the error.
     pub(super) fn check(&self) -> Result<()> {
         self.leaves.iter().try_for_each(|entry| {
             entry.check().map_err(|error| error.context(entry.origin.place()))
@@ -96,7 +96,7 @@ impl Entry {
         let Err(error) = alone(&self.key, leaf, self.value.clone()) else { return Ok(()) };
         let mut message = error.message().to_owned();
         if NOT_A_NAME.iter().any(|words| message.contains(words)) {
-            // Ask again with a text, since only then serde lists the names that it knows.
+            // Ask again with a text: only then does serde list the names that it knows.
             let text = Value::String(shown(&self.value));
             if let Err(error) = alone(&self.key, leaf, text) {
                 message = error.message().to_owned();
@@ -120,7 +120,7 @@ fn alone(key: &str, leaf: &str, value: Value) -> std::result::Result<Config, tom
     Table::from_iter([(name.to_owned(), section)]).try_into()
 }
 
-/// serde's message about a value in the words of people.
+/// Translates serde's message about a value for people.
 fn reword(value: &Value, message: &str) -> String {
     let Some((_, expected)) = message.split_once(", expected ") else {
         return message.to_owned();
@@ -138,7 +138,7 @@ fn reword(value: &Value, message: &str) -> String {
     format!("{} is not accepted; expected {expected}", shown(value))
 }
 
-/// The leaves of a document; `origin` tells where a dotted key of it stands.
+/// The leaves of a document. `origin` says where a dotted key stands in it.
 fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
     let mut entries = Entries::default();
     for (name, value) in table {
@@ -198,7 +198,6 @@ fn plain(name: &str, key: &str, origin: &dyn Fn(&str) -> Origin) -> Result<()> {
         .hint("a name in quotes is one name: write [section] and key without quotes"))
 }
 
-/// Adds the leaves of a section or stream.
 fn push(
     entries: &mut Entries,
     section: &str,
@@ -206,7 +205,7 @@ fn push(
     origin: &dyn Fn(&str) -> Origin,
 ) -> Result<()> {
     if table.is_empty() && keys::leaves(section).is_empty() && !section.starts_with("stream[") {
-        // An empty section holds no key that could be refused: refuse the section itself.
+        // An empty section holds no key that could be refused, so the section itself is refused.
         push_leaf(entries, section.to_owned(), Value::Table(table), origin);
         return Ok(());
     }
@@ -269,8 +268,8 @@ fn free(text: &str) -> Value {
 
 /// A text as the value of `key`; `None` if there is no such key.
 ///
-/// The type of the default decides what a bare text is, so that a directory called `1` or `true`
-/// remains a text, and a list may be written `a,b`.
+/// The type of the default decides how a bare text is read. So a directory called `1` or `true` remains a
+/// text, and a list may be written `a,b`.
 fn typed(key: &str, text: &str) -> Result<Option<Value>> {
     let defaults = defaults()?;
     let Some((section, leaf)) = key.split_once('.') else { return Ok(None) };
@@ -290,7 +289,6 @@ fn typed(key: &str, text: &str) -> Result<Option<Value>> {
     }))
 }
 
-/// The default configuration as a TOML table.
 pub(super) fn defaults() -> Result<Table> {
     table(&Config::default())
 }

@@ -1,15 +1,14 @@
-//! The keys of a configuration: their order, their help, and what was meant by a wrong one.
+//! The keys of a configuration: their order, their help, and which key was meant by a wrong one.
 
 use std::fmt::Write;
 
 use crate::error::{Error, ErrorKind};
 
-/// One key of the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// The full name, `cache.ram`.
     pub name: &'static str,
-    /// What it does, for people; lines of at most 96 characters.
+    /// What it does, for people, in lines of at most 96 characters.
     pub help: &'static str,
 }
 
@@ -116,10 +115,8 @@ pub const KEYS: &[Key] = &[
     ),
 ];
 
-/// The name of the table of buffers.
 pub(super) const REHEARSAL: &str = "rehearsal";
 
-/// The keys of a `[rehearsal.NAME]`, with their help.
 pub(super) const REHEARSAL_KEYS: &[Key] = &[
     key("size", "How much is kept: 5000 samples, or \"2GiB\" of encoded files."),
     key(
@@ -156,7 +153,6 @@ pub(super) fn leaf_of_buffer(key: &str) -> Option<&str> {
     (!name.is_empty() && !leaf.contains('.')).then_some(leaf)
 }
 
-/// The name of the array of streams.
 pub(super) const STREAM: &str = "stream";
 
 pub(super) const STREAM_KEYS: [&str; 2] = ["name", "order"];
@@ -178,7 +174,7 @@ impl Key {
     }
 }
 
-/// The sections, those with names of their own last.
+/// The sections. Those whose tables have names come last.
 pub(super) fn sections() -> Vec<&'static str> {
     let mut sections: Vec<_> = KEYS.iter().map(Key::section).collect();
     sections.dedup();
@@ -186,7 +182,6 @@ pub(super) fn sections() -> Vec<&'static str> {
     sections
 }
 
-/// The names within `section`.
 pub(super) fn leaves(section: &str) -> Vec<&'static str> {
     if section == STREAM {
         return STREAM_KEYS.to_vec();
@@ -214,9 +209,9 @@ pub(super) fn unknown(name: &str) -> Error {
     error(message).hint(format!("the keys of {section} are {}", leaves.join(", ")))
 }
 
-/// The key that `name` is a slip of: a letter or two off, or without or in the wrong section.
+/// The key that was probably meant by `name`: a letter or two are wrong, or the section is missing or wrong.
 fn meant(name: &str) -> Option<String> {
-    // Names are short: no slip is this long, and the distance takes quadratic time.
+    // Names are short, so no slip is this long. The distance takes quadratic time.
     if name.len() > 64 {
         return None;
     }

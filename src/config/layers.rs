@@ -1,8 +1,8 @@
-//! Layers of written settings, merged with their origins.
+//! Merges the layers of written settings, and notes the origin of each value.
 //!
-//! Precedence: flag, then environment, then file, then default. Files are merged in the order in
-//! which they were given, so are flags; `--set` is a flag like any other. A layer that names
-//! streams replaces all streams of weaker layers: an order is never a mixture.
+//! Flags are the strongest layer, then variables, files and defaults. Of several files or flags, the later
+//! one is stronger; `--set` is a flag like any other. A layer that names streams replaces all streams of
+//! weaker layers: an order is never a mixture.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,10 +14,9 @@ use super::keys::{self, KEYS, REHEARSAL, STREAM};
 use super::schema::Config;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Variables that begin with `BELADY_` and are no keys: the log filter and the file's name.
+/// Variables that begin with `BELADY_` and set no key: the log filter and the file's name.
 const NOT_KEYS: [&str; 2] = ["BELADY_LOG", "BELADY_CONFIG"];
 
-/// Where a value came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     #[default]
@@ -25,7 +24,6 @@ pub enum Origin {
     File {
         /// The file's name as the caller gave it.
         name: String,
-        /// The line of the key, from 1.
         line: usize,
     },
     /// An environment variable, by name.
@@ -34,11 +32,10 @@ pub enum Origin {
     Flag(String),
 }
 
-/// The origin of every key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins(BTreeMap<String, Origin>);
 
-/// Collects what was written; [`Layers::build`] judges it.
+/// The written settings. [`Layers::build`] checks and merges them.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     files: Vec<(String, String)>,
@@ -47,7 +44,6 @@ pub struct Layers {
     streams: Vec<(String, String, String)>,
 }
 
-/// One flag as given.
 #[derive(Clone, Debug)]
 enum Given {
     Set(String),
@@ -55,7 +51,7 @@ enum Given {
 }
 
 impl Origin {
-    /// The origin as errors begin with it: `belady.toml:3`, `BELADY_CACHE_RAM`, `--ram`.
+    /// The origin at the beginning of an error: `belady.toml:3`, `BELADY_CACHE_RAM`, `--ram`.
     pub(super) fn place(&self) -> String {
         match self {
             Origin::Default => "default".to_owned(),
@@ -77,25 +73,24 @@ impl fmt::Display for Origin {
 }
 
 impl Origins {
-    /// Where the value of a key came from; `cache.ram`, or `stream[0].order`.
+    /// The origin of a key such as `cache.ram` or `stream[0].order`.
     pub fn of(&self, key: &str) -> Origin {
         self.0.get(key).cloned().unwrap_or_default()
     }
 }
 
 impl Layers {
-    /// No layers: [`Layers::build`] gives the default configuration.
     pub fn new() -> Layers {
         Layers::default()
     }
 
-    /// Adds the text of a file over the files before it; `name` is for errors and origins.
+    /// Adds the text of a file, stronger than the files before it. `name` is for errors and origins.
     pub fn file(mut self, name: impl Into<String>, text: impl Into<String>) -> Layers {
         self.files.push((name.into(), text.into()));
         self
     }
 
-    /// Adds environment variables; those that are no setting of belady are passed over.
+    /// Adds environment variables. Those that are not settings of belady are ignored.
     pub fn env<N, V>(mut self, variables: impl IntoIterator<Item = (N, V)>) -> Layers
     where
         N: Into<String>,
@@ -105,13 +100,13 @@ impl Layers {
         self
     }
 
-    /// Adds the argument of a `--set`: `cache.ram="4GiB"`, the quotes may be left out.
+    /// Adds the argument of a `--set`, such as `cache.ram="4GiB"`. The quotes may be left out.
     pub fn set(mut self, assignment: impl Into<String>) -> Layers {
         self.flags.push(Given::Set(assignment.into()));
         self
     }
 
-    /// Adds a flag of its own for `key`; `flag` is its name with dashes.
+    /// Adds a flag that sets `key`. `flag` is its name with dashes.
     pub fn flag(
         mut self,
         key: impl Into<String>,
@@ -123,7 +118,7 @@ impl Layers {
         self
     }
 
-    /// Adds a stream from flag `flag`; streams so given replace all others.
+    /// Adds a stream from flag `flag`. Streams from flags replace all others.
     pub fn stream(
         mut self,
         name: impl Into<String>,
@@ -137,9 +132,9 @@ impl Layers {
     /// Merges the layers.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a text that is not TOML, a key that does not exist, or a value
-    /// of the wrong type, also if a stronger layer sets the same key; [`ErrorKind::Usage`] for a
-    /// `--set` without `=`. The message begins with the file and line, variable or flag.
+    /// [`ErrorKind::Config`] if a text is not TOML, a key does not exist, or a value has the wrong type, even
+    /// if a stronger layer sets the same key. [`ErrorKind::Usage`] for a `--set` without `=`. The message
+    /// begins with the file and line, the variable or the flag.
     pub fn build(self) -> Result<(Config, Origins)> {
         let mut merge = Merge { table: entries::defaults()?, origins: Origins::default() };
         for (name, text) in &self.files {
@@ -157,7 +152,7 @@ impl Layers {
             merge.apply(streams(&self.streams))?;
         }
         let config = merge.table.try_into().map_err(|error: toml::de::Error| {
-            // Each leaf was checked alone, so this cannot be the user's doing.
+            // Each leaf was checked alone, so the user cannot have caused this.
             Error::new(ErrorKind::Internal, format!("merged configuration: {}", error.message()))
         })?;
         Ok((config, merge.origins))
@@ -182,7 +177,6 @@ impl Given {
     }
 }
 
-/// The streams given by flags, as one layer.
 fn streams(given: &[(String, String, String)]) -> Entries {
     let leaf = |index: usize, key: &str, text: &String, flag: &String| Entry {
         key: format!("{STREAM}[{index}].{key}"),
@@ -195,7 +189,7 @@ fn streams(given: &[(String, String, String)]) -> Entries {
     Entries { leaves: leaves.collect(), streams: Some(given.len()) }
 }
 
-/// The key that a variable sets; `None` for a variable that is not of a section of belady.
+/// The key that a variable sets; `None` if the variable belongs to no section of belady.
 fn key_of_variable(name: &str) -> Result<Option<&'static str>> {
     let Some(rest) = name.strip_prefix("BELADY_").filter(|_| !NOT_KEYS.contains(&name)) else {
         return Ok(None);
@@ -221,14 +215,13 @@ fn key_of_variable(name: &str) -> Result<Option<&'static str>> {
     Err(keys::unknown(&format!("{section}.{}", leaf.replace('_', "-"))).context(name))
 }
 
-/// The table as merged so far.
 struct Merge {
     table: Table,
     origins: Origins,
 }
 
 impl Merge {
-    /// Checks a layer and lays it over what is there.
+    /// Checks a layer and writes it over the weaker ones.
     fn apply(&mut self, layer: Entries) -> Result<()> {
         layer.check()?;
         if let Some(count) = layer.streams {
@@ -245,7 +238,7 @@ impl Merge {
         Ok(())
     }
 
-    /// The table that holds `key`: a section, one of the buffers, or one of the streams.
+    /// The table that holds `key`: a section, a buffer or a stream.
     fn section(&mut self, key: &str) -> Option<&mut Table> {
         let (section, _) = key.rsplit_once('.')?;
         if let Some((REHEARSAL, name)) = section.split_once('.') {

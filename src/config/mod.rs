@@ -1,18 +1,17 @@
-//! Configuration: from what people write to what the daemon runs with.
+//! Configuration: turns written settings into the settings that the daemon runs with.
 //!
-//! 1. [`Layers`] collects the written settings: the text of files, `BELADY_*` variables and flags.
-//!    Nothing here opens a file or looks at the environment; the caller hands over text.
-//! 2. [`Layers::build`] edits one TOML table, the weakest layer first, and checks each key where
-//!    it is written: is there such a key, and is the value of its type. An error therefore names
-//!    the file and line, the variable or the flag. The table becomes a [`Config`], and [`Origins`]
-//!    says of each key where its value came from.
-//! 3. [`Config::resolve`] meets the [`Host`]: every `"auto"` and percentage becomes a number and
-//!    every relation between keys is checked. The result is [`Settings`], all that the rest of
-//!    belady ever sees.
+//! 1. [`Layers`] collects the written settings: the text of files, `BELADY_*` variables and flags. The caller
+//!    hands over text; nothing here opens a file or reads the environment.
+//! 2. [`Layers::build`] merges them into one TOML table, the weakest layer first. It checks each key where it
+//!    is written: whether the key exists, and whether its value has the right type. So an error names the
+//!    file and line, the variable or the flag. The table becomes a [`Config`]. [`Origins`] has the origin of
+//!    each value.
+//! 3. [`Config::resolve`] needs the [`Host`]. It makes a number of each `"auto"` and percentage, and checks
+//!    the relations between keys. The result is [`Settings`], all that the rest of belady sees.
 //! 4. While a mount runs, [`Budget`] follows what fits the memory of the machine and its limits.
 //!
-//! The struct [`Config`] is the only list of options. [`KEYS`] adds to it the order in which keys
-//! are shown and the help that people read; a test holds the two together.
+//! [`Config`] is the only list of options. [`KEYS`] adds the order in which keys are shown, and their help. A
+//! test holds the two together.
 
 mod budget;
 mod check;

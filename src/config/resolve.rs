@@ -1,8 +1,7 @@
-//! From [`Config`] and [`Host`] to [`Settings`].
+//! Resolves a [`Config`] on a [`Host`] to [`Settings`].
 //!
-//! Memory first, since the window is a part of it; then the disk tier; then the keys that stand
-//! for themselves. Each choice leaves a line in `decisions`. The first relation that does not
-//! hold is the error.
+//! RAM comes first, since the prefetch window is a part of it, then the disk tier, then keys that depend on
+//! no others. Each choice adds a line to `decisions`. The first relation that does not hold is the error.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -17,39 +16,39 @@ use super::units::{Bytes, Size, share};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BLOCK_BYTES;
 
-/// Share of the memory limit that `cache.ram = "auto"` takes at most: loaders and the framework
-/// need the rest, and page cache beyond a budget is what the out-of-memory killer comes for.
+/// The most that `cache.ram = "auto"` takes of the memory limit. Loaders and the framework need the rest.
+/// With more page cache, the out-of-memory killer may come.
 const AUTO_RAM_OF_LIMIT_PERCENT: f64 = 25.0;
 
-/// Share of the available memory that it takes at most: a busy host is not made busier.
+/// The most that it takes of the available memory: a busy host is not made busier.
 const AUTO_RAM_OF_AVAILABLE_PERCENT: f64 = 50.0;
 
-/// Share of the memory limit that `cache.ram` never takes, however much is asked for: the daemon
-/// and the job live under the same limit.
+/// The part of the memory limit that `cache.ram` never takes, whatever is configured: the daemon and the job
+/// live under the same limit.
 pub(super) const RESERVED_PERCENT: f64 = 12.5;
 
-/// What `cache.min-free = "auto"` leaves free of the filesystem, as the written default does.
+/// The part of the filesystem that `cache.min-free = "auto"` leaves free, the same as the written default.
 const AUTO_MIN_FREE_PERCENT: f64 = 5.0;
 
-/// The smallest file that may be one of its own in the cache directory.
+/// The smallest file that may be a file of its own in the cache directory.
 const LARGE_FILE_MIN: u64 = 2 * BLOCK_BYTES;
 
-/// A fetch may hold a block: 1024 are a gibibyte, more than any source has to be asked at once.
+/// A fetch may hold a block, so 1024 fetches hold a gibibyte. No source has to be asked for more at once.
 const INFLIGHT: RangeInclusive<u32> = 1..=1024;
 
-/// More threads than this have no dataset that is worth them.
+/// No dataset is worth more threads than this.
 const LEARN_THREADS: RangeInclusive<u32> = 0..=256;
 const LEARN_NICE: RangeInclusive<u32> = 0..=19;
 
-/// What share of the processors searches for seeds, when nobody else needs them: one in so many.
+/// By default, one thread for this many processors searches for seeds.
 const LEARN_SHARE: u32 = 8;
 
 impl Config {
-    /// Decides what was left to belady and checks every relation between keys and host.
+    /// Makes the choices that are left to belady, and checks the relations between keys and host.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a number out of range, a relation that does not hold or a path
-    /// that is not absolute; [`ErrorKind::Cache`] if the space of `cache.dir` is not known.
+    /// [`ErrorKind::Config`] if a number is out of range, a relation does not hold, or a path is not
+    /// absolute; [`ErrorKind::Cache`] if the space of `cache.dir` is not known.
     pub fn resolve(&self, host: &Host) -> Result<Settings> {
         let mut decisions = Vec::new();
         let (ram_bytes, ram_configured_bytes) = ram(self.cache.ram, host, &mut decisions);
@@ -87,7 +86,7 @@ fn human(bytes: u64) -> String {
     Bytes(bytes).human()
 }
 
-/// The bytes that fit, and those that are wanted.
+/// The bytes that fit, and the bytes that are configured.
 fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> (u64, u64) {
     let limit = human(host.memory_limit);
     let bytes = match size.of(host.memory_limit) {
@@ -119,14 +118,13 @@ fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> (u64, u64) {
     (bytes.min(most), bytes)
 }
 
-/// What a disk says that does not answer.
+/// The error of a cache disk that does not answer.
 pub fn hangs(cache: &Path) -> Error {
     let message = format!("cache.dir {}: the disk does not answer", cache.display());
     Error::new(ErrorKind::Disk, message)
         .hint("`dmesg` may say why; the next mount uses it where it answers again")
 }
 
-/// The disk tier, or why there is none.
 fn disk(
     cache: &CacheConfig,
     host: &Host,
@@ -161,7 +159,7 @@ fn disk(
         Size::Bytes(_) => configured_bytes.min(usable.saturating_add(host.buffers_held)),
         Size::Auto | Size::Percent(_) => bytes.saturating_add(host.buffers_held),
     };
-    // A store that is there has to be opened, or its space is not given back; and so have buffers.
+    // A store or buffers that exist have to be opened: otherwise their space is not given back.
     if bytes < BLOCK_BYTES && host.cache_held == 0 && host.buffers_held == 0 {
         decisions.push(format!("cache.disk {written}: no disk tier, since {space} holds no block"));
         let dir = dir.display();

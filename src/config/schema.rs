@@ -1,7 +1,7 @@
-//! The configuration as written: one struct a section, one field a key.
+//! The configuration as written: one struct for each section, one field for each key.
 //!
-//! Fields hold what was written, `"auto"` included; nothing is checked against other keys or the
-//! host here. See [`Config::resolve`](super::Config::resolve) for that.
+//! Fields hold what was written, including `"auto"`. Checks against other keys or the host are done by
+//! [`Config::resolve`](super::Config::resolve).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,30 +13,24 @@ use serde::{Deserialize, Serialize};
 use super::units::{BufferSize, Bytes, Period, Size};
 use crate::buffer::{Classes, Policy};
 
-/// A configuration as written; the default is a mount without any file.
+/// A configuration as written. The default is that of a mount without any file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// `[source]`: the directory that is served.
     pub source: SourceConfig,
-    /// `[cache]`: memory and local disk.
     pub cache: CacheConfig,
-    /// `[prefetch]`: reading ahead.
     pub prefetch: PrefetchConfig,
-    /// `[order]`: what is done where nobody tells an order.
     pub order: OrderConfig,
-    /// `[rehearsal.NAME]`: buffers of samples that are shown again. Default: none.
+    /// Default: none.
     pub rehearsal: BTreeMap<String, RehearsalConfig>,
-    /// `[mount]`: the kernel's side.
     pub mount: MountConfig,
-    /// `[log]`: what is logged and where.
     pub log: LogConfig,
-    /// `[[stream]]`: readers whose order is known beforehand. Default: none.
+    /// Default: none.
     #[serde(rename = "stream")]
     pub streams: Vec<StreamConfig>,
 }
 
-/// `[source]`: how far the source directory is trusted to stay as it is.
+/// `[source]`: how the source directory is scanned and checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SourceConfig {
@@ -62,15 +56,14 @@ pub struct CacheConfig {
     pub min_free: Size,
     /// Files that can still be made on the filesystem of `dir`. Default: 1024.
     pub min_free_inodes: u64,
-    /// From this size on a file is one file in `dir` too, not packed. Default: 64 MiB.
+    /// From this size on a file is a file of its own in `dir`, not packed. Default: 64 MiB.
     pub large_file: Bytes,
-    /// A read that the disk has not answered for so long is asked of the source too. Default: 1s.
+    /// The source is also asked for a read that the disk has not answered for this long. Default: 1s.
     pub slow_after: Period,
     /// What is kept when not everything fits. Default: auto.
     pub policy: PolicyKind,
 }
 
-/// `[prefetch]`: reading ahead of the readers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PrefetchConfig {
@@ -84,46 +77,46 @@ pub struct PrefetchConfig {
     pub start: Start,
 }
 
-/// `[order]`: finding out the orders that nobody tells.
+/// `[order]`: finding out orders that were not told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OrderConfig {
     /// Whether orders are found out from what is read. Default: auto.
     pub learn: Learn,
-    /// Threads that search for seeds; 0: an eighth of the processors. Default: 0.
+    /// Threads that search for seeds; 0 for an eighth of the processors. Default: 0.
     pub learn_threads: u32,
-    /// How far these threads stand back behind all others: the nice value, and how many times as
-    /// long as they compute they pause where processors are busy. Default: 19.
+    /// How far these threads give way to all others: their nice value. While processors are busy, they also
+    /// pause this many times as long as they compute. Default: 19.
     pub learn_nice: u32,
-    /// Processor time that searches may take for the loaders of one process; 0: any. Default: 1 h.
+    /// Processor time that searches may take for the loaders of one process; 0 for no limit. Default: 1 h.
     pub learn_time: Period,
 }
 
-/// `[rehearsal.NAME]`: one buffer of samples that are shown again.
+/// `[rehearsal.NAME]`: one rehearsal buffer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RehearsalConfig {
-    /// How much it holds. There is no default, but for none where there is `latent`.
+    /// How much it holds. It must be set, unless there is `latent`.
     pub size: BufferSize,
-    /// Who is kept. Default: `class-balanced`.
+    /// Which samples are kept. Default: `class-balanced`.
     pub policy: Policy,
-    /// Where all chance comes from. Default: 0.
+    /// The seed of all random choices. Default: 0.
     pub seed: u32,
     /// How the class of a sample is known. Default: `directory`.
     pub classes: Classes,
-    /// The directory of the dataset of which samples are offered; empty: all. Default: empty.
+    /// The directory of the dataset whose samples are offered; empty for all. Default: empty.
     pub root: PathBuf,
-    /// The share of what is read that is offered, 0 to 1. Default: 1.
+    /// The share of the samples read that is offered, 0 to 1. Default: 1.
     pub offer_rate: f64,
-    /// Draws that follow each other and are all different. Default: 64.
+    /// This many draws in a row are all different. Default: 64.
     pub distance: u32,
     /// Names in `slots/` and in each of its classes, 0 to 10000. Default: 64.
     pub slots: u32,
-    /// In `mix/` there are `replay` samples of the buffer for so many of the task. Default: 56.
+    /// Samples of the task in `mix/` for each `replay` samples of the buffer. Default: 56.
     pub batch: u32,
     /// See `batch`. Default: 7.
     pub replay: u32,
-    /// Bytes of a code in `latent/`, which is there where this is not 0. Default: 0.
+    /// Bytes of a code in `latent/`; 0 if there is no `latent/`. Default: 0.
     pub latent: u32,
 }
 
@@ -133,7 +126,7 @@ pub struct RehearsalConfig {
 pub struct MountConfig {
     /// Whether other users may use the mount. Default: false.
     pub allow_other: bool,
-    /// Mount for others although rights that the mount cannot check would be lost. Default: false.
+    /// Mount for others although rights that the mount cannot check are lost. Default: false.
     pub force_allow_other: bool,
     /// How samples reach their readers. Default: auto.
     pub mode: Mode,
@@ -149,7 +142,6 @@ pub struct MountConfig {
     pub options: Vec<String>,
 }
 
-/// `[log]`: what is logged and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LogConfig {
@@ -159,24 +151,23 @@ pub struct LogConfig {
     pub file: PathBuf,
 }
 
-/// `[[stream]]`: one reader of the dataset whose order is known beforehand.
+/// `[[stream]]`: one reader of the dataset whose order is told beforehand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StreamConfig {
     /// The stream's name in status and on the command line.
     pub name: String,
-    /// The order, as text of the form `kind:key=value,...`; not looked into here.
+    /// The order, as text of the form `kind:key=value,...`. It is not parsed here.
     pub order: String,
 }
 
-/// Whether files of the source may change during the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Consistency {
-    /// They may: names are checked at the source again after a while.
+    /// Files may change: names are checked at the source again after a while.
     #[default]
     Revalidate,
-    /// They do not: nothing is ever asked twice.
+    /// Files do not change: nothing is asked twice.
     Immutable,
 }
 
@@ -184,10 +175,10 @@ pub enum Consistency {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyKind {
-    /// The best for what is known of each stream's order.
+    /// The best policy for what is known of each stream's order.
     #[default]
     Auto,
-    /// Keep what is read soonest; needs known orders.
+    /// Keep what is read soonest. Needs known orders.
     Belady,
     /// Drop what was not used for longest.
     Lru,
@@ -195,11 +186,9 @@ pub enum PolicyKind {
     Minio,
     /// Drop what this epoch has read already.
     UnreadFirst,
-    /// Keep nothing beyond the window.
     None,
 }
 
-/// When reading ahead begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Start {
@@ -210,14 +199,13 @@ pub enum Start {
     FirstOpen,
 }
 
-/// Whether orders are found out from what is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Learn {
-    /// They are; if need be, all seeds are searched for one.
+    /// Orders are found out. If need be, all seeds are searched.
     #[default]
     Auto,
-    /// They are, as far as popular seeds give them.
+    /// Orders are found out, but only popular seeds are tried.
     NoCrack,
     Off,
 }
@@ -226,7 +214,7 @@ pub enum Learn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The first of those below that the kernel offers.
+    /// The first mode below that the kernel offers.
     #[default]
     Auto,
     /// Pages are pushed ahead of the read, and files are opened without a request.
@@ -235,8 +223,8 @@ pub enum Mode {
     KeepCache,
     /// Nothing is pushed: each first read of a page is a request.
     Plain,
-    /// As `keep-cache`, and the kernel reads large files in the cache directory by itself. Never
-    /// chosen by `auto`: what is read so is not compared with its checksums any more.
+    /// Like `keep-cache`, but the kernel reads large files in the cache directory by itself. `auto` never
+    /// chooses it: what the kernel reads is not compared with checksums.
     Passthrough,
 }
 
@@ -249,7 +237,7 @@ pub enum Control {
     Auto,
     /// `"off"`: nowhere.
     Off,
-    /// A directory of the host on which they are mounted.
+    /// Mounted on this directory of the host.
     Dir(PathBuf),
 }
 

@@ -1,4 +1,4 @@
-//! What belady runs with: plain numbers, nothing left to decide but what only the planner knows.
+//! The settings that belady runs with: plain numbers. Only what the planner alone can know is left to decide.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,175 +7,146 @@ use super::schema::{Control, Mode, PolicyKind, Start, StreamConfig};
 use crate::buffer::{Classes, Rules};
 use crate::error::Error;
 
-/// What was found on the host; detected elsewhere, invented in tests.
+/// What was found on the host. It is detected elsewhere, and made up in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Bytes that belady and its page cache may use at most: the lesser of RAM and cgroup limit.
+    /// Bytes that belady and its page cache may use at most: the smaller of RAM and cgroup limit.
     pub memory_limit: u64,
-    /// Bytes of memory that can be had without pushing others out.
+    /// Bytes of memory that are available without taking memory from others.
     pub memory_available: u64,
     /// Processors that belady may run on.
     pub cores: u32,
-    /// Bytes free and bytes in all on the filesystem of `cache.dir`.
+    /// Bytes free and bytes in all on the filesystem of `cache.dir`. `None` if there is no `cache.dir`, or it
+    /// cannot be examined.
     ///
-    /// What a cache there already holds counts as free, else each mount would get a smaller disk
-    /// tier than the one before. `None`: there is no `cache.dir`, or it cannot be examined.
+    /// A cache there counts as free. Otherwise each mount would get a smaller disk tier than the one before.
     pub cache_free: Option<(u64, u64)>,
     /// Whether the filesystem of `cache.dir` is in memory.
     pub cache_in_memory: bool,
     /// Whether the disk of `cache.dir` does not answer, so that nothing is known of it.
     pub cache_hangs: bool,
-    /// Bytes of it that the cache of the source already holds.
+    /// Bytes that the cache of the source already holds there.
     pub cache_held: u64,
     /// Bytes that the rehearsal buffers of the source already take there; they count as used.
     pub buffers_held: u64,
 }
 
-/// A configuration with every choice made and every relation checked.
+/// A configuration with every choice made and every relation checked. Fields without a comment are keys of
+/// the same name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The directory that is served.
     pub source: SourceSettings,
-    /// Memory and local disk.
     pub cache: CacheSettings,
     pub prefetch: PrefetchSettings,
-    /// Finding out orders that nobody tells; `None`: it is not done.
+    /// Finding out orders that were not told; `None` if it is off.
     pub learn: Option<LearnSettings>,
-    /// Buffers of samples that are shown again, sorted by name.
+    /// Rehearsal buffers, sorted by name.
     pub rehearsal: Vec<RehearsalSettings>,
-    /// The kernel's side.
     pub mount: MountSettings,
-    /// What is logged and where.
     pub log: LogSettings,
-    /// Readers whose order is known beforehand; names are unique, orders not yet parsed.
+    /// Readers whose order is told beforehand. Names are unique; orders are not parsed yet.
     pub streams: Vec<StreamConfig>,
     /// One line for each choice that belady made, for the log at mount.
     pub decisions: Vec<String>,
 }
 
-/// How far the source is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSettings {
-    /// After this time a name is checked again; `None`: files never change.
+    /// After this time a name is checked again; `None` if files never change.
     pub revalidate: Option<Duration>,
-    /// Directories listed at once during the scan, 1 to 256.
     pub scan_threads: u32,
 }
 
-/// How much is kept, where, and by which policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// Bytes of page cache and buffers; fits the memory limit, may be 0.
+    /// Bytes of page cache and buffers. They fit the memory limit, and may be 0.
     pub ram_bytes: u64,
-    /// Bytes that it would be if they fitted: what it may grow to when the limit is raised.
+    /// Bytes that are configured. `ram_bytes` may grow to them when the limit is raised.
     pub ram_configured_bytes: u64,
-    /// The disk tier; `None`: RAM only.
+    /// `None` if there is only RAM.
     pub disk: Option<DiskSettings>,
-    /// Why there is no disk tier though one is configured, if its disk does not answer.
+    /// Why there is no disk tier although one is configured, if its disk does not answer.
     pub disk_fault: Option<Error>,
     pub policy: PolicyKind,
 }
 
-/// The disk tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSettings {
-    /// Its directory; an absolute path.
+    /// An absolute path.
     pub dir: PathBuf,
-    /// Bytes it may hold; at least a block.
+    /// Bytes it may hold: at least a block, unless a store or buffers exist there already.
     pub bytes: u64,
-    /// Bytes that it would hold if they fitted: what it may grow to when others leave the space.
+    /// Bytes that are configured. `bytes` may grow to them when others leave the space.
     pub configured_bytes: u64,
-    /// Bytes that rehearsal buffers may hold there, what they hold already included.
+    /// Bytes that rehearsal buffers may hold there, including what they hold already.
     pub buffers_bytes: u64,
-    /// Bytes to leave free on the filesystem, whoever uses the rest.
+    /// Bytes to leave free on the filesystem.
     pub min_free_bytes: u64,
-    /// Files that others must still be able to make there.
+    /// Files that others must still be able to create there.
     pub min_free_inodes: u64,
-    /// Whether what it holds takes memory: its filesystem is a tmpfs, for example.
+    /// Whether what it holds takes memory, for example on a tmpfs.
     pub in_memory: bool,
-    /// Bytes from which on a file is not packed with others; more than one block.
+    /// From this size on a file is not packed with others; more than one block.
     pub large_file_bytes: u64,
-    /// How long a reader waits for it alone.
+    /// How long a reader waits for the disk alone.
     pub slow_after: Duration,
 }
 
-/// Reading ahead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefetchSettings {
-    /// Whether anything is read ahead.
     pub enabled: bool,
-    /// Fetches from the source at once, 1 to 1024.
     pub inflight: u32,
-    /// Bytes staged ahead and not kept, at most `ram_bytes`; `None`: the planner derives it.
+    /// Bytes staged ahead and not kept, at most `ram_bytes`; `None` if the planner derives it.
     pub window_bytes: Option<u64>,
-    /// When reading ahead begins.
     pub start: Start,
 }
 
-/// Finding out orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LearnSettings {
-    /// Whether all seeds may be searched, not popular ones alone.
     pub crack: bool,
     /// Threads that search, 1 to 256.
     pub threads: u32,
-    /// Their nice value, 0 to 19.
     pub nice: u32,
-    /// Processor time that they may take for the loaders of one process.
+    /// Processor time that the threads may take for the loaders of one process.
     pub time: Duration,
 }
 
-/// One buffer of samples that are shown again.
+/// One rehearsal buffer. Its name has letters, digits, `-` and `_`. `batch` is not 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RehearsalSettings {
-    /// Its name: letters, digits, `-` and `_`.
     pub name: String,
-    /// Who is kept, how much, and by which chance; the capacity may be 0 where there are codes.
+    /// Which samples are kept, how many, and the seed. The capacity may be 0 if there are codes.
     pub rules: Rules,
-    /// How the class of a sample is known.
     pub classes: Classes,
-    /// The directory of the dataset of which samples are offered; empty: all. Relative.
+    /// The directory of the dataset whose samples are offered, relative; empty for all.
     pub root: PathBuf,
-    /// The share of what is read that is offered, 0 to 1.
     pub offer_rate: f64,
-    /// Draws that follow each other and are all different.
     pub distance: usize,
-    /// Names in `slots/` and in each of its classes.
     pub slots: u32,
-    /// Samples of the task for which there are `replay` of the buffer in `mix/`; not 0.
     pub batch: u32,
-    /// Samples of the buffer in `mix/` for each `batch` of the task.
     pub replay: u32,
-    /// Bytes of a code in `latent/`; 0: there is none.
     pub latent: u32,
 }
 
-/// The kernel's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountSettings {
-    /// Whether other users may use the mount.
     pub allow_other: bool,
-    /// Mount for others although some rights cannot be checked; only with `allow_other`.
     pub force_allow_other: bool,
-    /// How samples reach their readers; [`Mode::Auto`] stays, as it depends on the kernel.
+    /// How samples reach their readers. [`Mode::Auto`] stays, as it depends on the kernel.
     pub mode: Mode,
-    /// Where `.belady/` is served; [`Control::Auto`] stays, as it depends on who mounts.
+    /// Where `.belady/` is served. [`Control::Auto`] stays, as it depends on the user who mounts.
     pub control: Control,
-    /// Where the views of rehearsal buffers are served; as `control`.
     pub rehearsal: Control,
-    /// Whether their directory is listed among the dataset's.
     pub list_rehearsal: bool,
-    /// Threads that answer the kernel, 1 to 64.
     pub threads: u32,
-    /// Further mount options; none is empty or holds a comma.
+    /// Further mount options. None is empty or holds a comma.
     pub options: Vec<String>,
 }
 
-/// What is logged and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// A filter directive that `tracing` accepts.
     pub level: String,
-    /// The log file; `None`: stderr, or beside the control socket in the background.
+    /// The log file; `None` for stderr, or beside the control socket in the background.
     pub file: Option<PathBuf>,
 }

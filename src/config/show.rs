@@ -1,4 +1,4 @@
-//! A configuration as text: with its origins, and the commented file of defaults.
+//! Shows a configuration as text: with its origins, or as the commented file of defaults.
 
 use std::fmt::Write;
 
@@ -9,14 +9,12 @@ use super::keys::{KEYS, Key, REHEARSAL, REHEARSAL_KEYS, STREAM, STREAM_KEYS, sec
 use super::layers::Origins;
 use super::schema::{Config, RehearsalConfig};
 
-/// The beginning of the example of a buffer.
 const REHEARSAL_EXAMPLE: &str = "
 # A buffer of old samples that are shown again, for continual learning; one [rehearsal.NAME] each.
 # It is kept in cache.dir.
 # [rehearsal.old]
 ";
 
-/// The example of a stream at the end of the file of defaults.
 const STREAM_EXAMPLE: &str = "\
 # A reader whose order is known beforehand; one [[stream]] each.
 # The order of a loader with batch_size=64 and drop_last=True ends in whole_batches=64.
@@ -25,10 +23,10 @@ const STREAM_EXAMPLE: &str = "\
 # order = \"torch-distributed:seed=0,world=1,rank=0,index=imagefolder\"
 ";
 
-/// A longer value, such as an order, has its origin after it and does not push the others away.
+/// A longer value, such as an order, does not widen the column of values. Its origin follows it directly.
 const ALIGNED_VALUE_CHARS_MAX: usize = 32;
 
-/// The configuration, aligned, one line a key; `with_origin` adds where each value came from.
+/// The configuration, aligned, one line for each key. `with_origin` adds where each value came from.
 ///
 /// A line reads `cache.ram = "16GiB"   (flag --ram)`. Buffers and streams come last.
 pub fn render_show(config: &Config, origins: &Origins, with_origin: bool) -> String {
@@ -49,7 +47,7 @@ pub fn render_show(config: &Config, origins: &Origins, with_origin: bool) -> Str
     out
 }
 
-/// The defaults as a file of configuration, each key under its help.
+/// The defaults as a configuration file, each key under its help.
 pub fn default_toml() -> String {
     let mut out = String::from(
         "# The defaults of belady. Every key may be left out; what is left out is as here.\n\
@@ -84,7 +82,7 @@ pub fn default_toml() -> String {
 
 /// Every key in order with its value as TOML.
 fn values(config: &Config) -> Vec<(String, String)> {
-    // Only a path that is not UTF-8 has no table; such a path cannot have been written.
+    // Only a path that is not UTF-8 has no table, and such a path cannot have been written.
     let table = entries::table(config).unwrap_or_default();
     let text = |table: Option<&Table>, leaf: &str| {
         table.and_then(|table| table.get(leaf)).map_or(String::new(), Value::to_string)

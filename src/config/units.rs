@@ -1,9 +1,9 @@
 //! Quantities as people write them: [`Bytes`], [`Size`], [`BufferSize`] and [`Period`].
 //!
-//! A text is split into a decimal number and a unit. The arithmetic is in integers, so a quantity
-//! is exactly what was written. Display chooses the largest unit that keeps the value exact, so
-//! what is shown can be read back. Units are taken in any case; a unit without `B` ("64G") is
-//! refused, since tools disagree on whether it is binary.
+//! A text is split into a decimal number and a unit. The arithmetic is in integers, so a quantity is exactly
+//! what was written. Display chooses the largest unit that keeps the value exact, so its text can be read
+//! back. Units may be in any case. A unit without `B` ("64G") is refused, since tools disagree on whether it
+//! is binary.
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,10 +41,10 @@ const TIME_UNITS: [(&str, u64); 7] = [
     ("ns", 1),
 ];
 
-/// Digits after the point that are read; more would overflow the arithmetic and mean nothing.
+/// The most digits after the point. More would overflow the arithmetic and mean nothing.
 const FRACTION_DIGITS_MAX: usize = 12;
 
-/// What messages show at most of a wrong value, in characters.
+/// The most characters of a wrong value that messages show.
 const SHOWN_CHARS_MAX: usize = 60;
 
 /// A number of bytes, written `"64GiB"`, `"1.5 TB"` or `"4096"`.
@@ -54,7 +54,7 @@ const SHOWN_CHARS_MAX: usize = 60;
 #[serde(try_from = "Value", into = "String")]
 pub struct Bytes(pub u64);
 
-/// An amount of memory or disk: bytes, a share of some whole, or left to belady.
+/// An amount of memory or disk: bytes, a share of a whole, or left to belady.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Value", into = "String")]
 pub enum Size {
@@ -62,7 +62,7 @@ pub enum Size {
     Auto,
     /// A number of bytes, `"64GiB"`.
     Bytes(Bytes),
-    /// A share, `"25%"`; 0 to 100. Of which whole, each key says.
+    /// A share, `"25%"`, from 0 to 100. Each key says what the whole is.
     Percent(f64),
 }
 
@@ -83,7 +83,7 @@ impl Default for BufferSize {
 pub struct Period(pub Duration);
 
 impl Bytes {
-    /// The amount to one decimal for people, `5.9 GiB`; not exact, so not to be read back.
+    /// The amount to one decimal for people, `5.9 GiB`. It is not exact, so it is not to be read back.
     pub fn human(self) -> String {
         let unit = BYTE_UNITS.iter().take(5).find(|(_, unit)| self.0 >= *unit);
         let Some((name, unit)) = unit else { return format!("{} B", self.0) };
@@ -93,7 +93,7 @@ impl Bytes {
 }
 
 impl Size {
-    /// The bytes this is of a whole of `whole` bytes; `None` for [`Size::Auto`].
+    /// This size in bytes, of a whole of `whole` bytes; `None` for [`Size::Auto`].
     pub fn of(self, whole: u64) -> Option<u64> {
         match self {
             Size::Auto => None,
@@ -111,10 +111,8 @@ pub(super) fn share(percent: f64, whole: u64) -> u64 {
 impl FromStr for Bytes {
     type Err = Error;
 
-    /// Reads a number of bytes.
-    ///
     /// # Errors
-    /// [`ErrorKind::Config`] when the text is not a number with a known unit or exceeds 16 EiB.
+    /// [`ErrorKind::Config`] if the text is not a number with a known unit, or exceeds 16 EiB.
     fn from_str(text: &str) -> Result<Self, Error> {
         bytes(text).ok_or_else(|| not(text, "a number of bytes", "\"64GiB\" or \"500MB\""))
     }
@@ -123,11 +121,9 @@ impl FromStr for Bytes {
 impl FromStr for Size {
     type Err = Error;
 
-    /// Reads a size.
-    ///
     /// # Errors
-    /// [`ErrorKind::Config`] when the text is neither `auto`, nor a share from 0% to 100%, nor
-    /// what [`Bytes`] reads.
+    /// [`ErrorKind::Config`] if the text is neither `auto`, nor a share from 0% to 100%, nor what [`Bytes`]
+    /// reads.
     fn from_str(text: &str) -> Result<Self, Error> {
         let trimmed = text.trim();
         let size = if trimmed == "auto" {
@@ -144,10 +140,10 @@ impl FromStr for Size {
 impl FromStr for BufferSize {
     type Err = Error;
 
-    /// Reads how much a buffer holds: a bare number is of samples.
+    /// A bare number counts samples.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] when the text is neither a whole number nor what [`Bytes`] reads.
+    /// [`ErrorKind::Config`] if the text is neither a whole number nor what [`Bytes`] reads.
     fn from_str(text: &str) -> Result<Self, Error> {
         let capacity = match text.trim().parse() {
             Ok(samples) => Some(Capacity::Samples(samples)),
@@ -161,27 +157,24 @@ impl FromStr for BufferSize {
 impl FromStr for Period {
     type Err = Error;
 
-    /// Reads a length of time.
-    ///
     /// # Errors
-    /// [`ErrorKind::Config`] when the text is not a number with a unit, also for a bare number.
+    /// [`ErrorKind::Config`] if the text is not a number with a unit; a bare number is an error, too.
     fn from_str(text: &str) -> Result<Self, Error> {
         period(text).ok_or_else(|| not(text, "a duration", "\"200ms\", \"60s\", \"5m\" or \"1h\""))
     }
 }
 
-/// The error for a text that is not what it should be, with examples of how to write it.
+/// The error for a text that is not `what`, with examples of how to write it.
 fn not(text: &str, what: &str, examples: &str) -> Error {
     not_value(&Value::String(text.to_owned()), what, examples)
 }
 
-/// The same error for any TOML value.
 fn not_value(value: &Value, what: &str, examples: &str) -> Error {
     let shown = shown(value);
     Error::new(ErrorKind::Config, format!("{shown} is not {what}; write it like {examples}"))
 }
 
-/// A value as messages show it: on one line, and cut short if it is long.
+/// A value as messages show it: on one line, and cut if it is long.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Table(_) => "a table".to_owned(),
@@ -189,7 +182,7 @@ pub(super) fn shown(value: &Value) -> String {
             let head: String = text.chars().take(SHOWN_CHARS_MAX).collect();
             format!("{head:?}...")
         }
-        // Not as TOML, which would write a text with line breaks over several lines.
+        // Not as TOML, which would write a text with line breaks on several lines.
         Value::String(text) => format!("{text:?}"),
         other => {
             other.to_string().lines().collect::<String>().chars().take(SHOWN_CHARS_MAX).collect()
@@ -218,7 +211,6 @@ fn percent(number: &str) -> Option<f64> {
     (percent <= 100.0).then_some(percent)
 }
 
-/// The number and the unit of a text such as `1.5 TB`.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -269,7 +261,7 @@ impl fmt::Display for BufferSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Capacity::Samples(samples) => samples.fmt(f),
-            // Nothing has no unit, and would be read back as samples.
+            // Without a unit, 0 bytes would be read back as samples.
             Capacity::Bytes(0) => f.write_str("0B"),
             Capacity::Bytes(limit) => Bytes(limit).fmt(f),
         }
@@ -280,14 +272,14 @@ impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_nanos() {
             0 => f.write_str("0s"),
-            // The one usual value for which the largest unit is not the usual one.
+            // The one usual value whose largest unit is not the usual one.
             60_000_000_000 => f.write_str("60s"),
             nanos => exact(f, nanos, &TIME_UNITS),
         }
     }
 }
 
-/// TOML values: text as [`FromStr`] reads it; bytes also as a bare integer.
+/// TOML values: text as [`FromStr`] reads it. Bytes and samples may also be bare integers.
 macro_rules! from_value {
     ($($type:ident: $what:literal, $examples:literal, $integer:expr;)*) => { $(
         impl TryFrom<Value> for $type {

@@ -1,5 +1,5 @@
-//! The budgets of RAM and of the local store. RAM's follows the memory that is free. The store's follows the
-//! space that others leave on its disk, and memory, too, if that disk is in memory.
+//! Fits the budgets of RAM and of the local store. RAM's budget follows the memory that is free. The store's
+//! budget follows the space that others leave on its disk, and memory, too, if that disk is in memory.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,67 +16,58 @@ use crate::plan::{Event, RAM};
 use crate::store::home::Home;
 use crate::sync::Mutex;
 
-/// The budget of the local store.
 struct DiskBudget {
     budget: Mutex<Budget>,
-    /// When it was noted last that the store is used.
     noted: Mutex<Instant>,
     /// The last readings of memory, if the store is in memory.
     memory: Option<Mutex<Vec<Reading>>>,
 }
 
-/// How often the space on the disk is looked at: while something changes there, and else.
+/// How often the space on the disk is looked at: while something changes there, and while nothing does.
 const FIT_EVERY: Duration = Duration::from_secs(1);
 const IDLE_FIT_EVERY: Duration = Duration::from_secs(5);
 
-/// How often it is noted that the store is used.
 const NOTE_USE_EVERY: Duration = Duration::from_secs(3600);
 
-/// What a look at the disk has found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Found {
-    /// As of [`Store::rests`].
+    /// The answer of [`Store::rests`].
     rests: bool,
-    /// Calls that write which it has answered.
+    /// Writing calls that the disk has answered.
     written: u64,
-    /// Bytes that others have there.
+    /// Bytes of others on the disk.
     others: u64,
 }
 
 impl DiskBudget {
-    /// For what is configured, as far as it fits.
     fn new(disk: &DiskSettings) -> Self {
         let budget = Mutex::new(Budget::new(disk.configured_bytes, disk.bytes));
         let memory = disk.in_memory.then(Mutex::default);
         DiskBudget { budget, noted: Mutex::new(Instant::now()), memory }
     }
 
-    /// Takes note of the memory that there is.
     fn note_memory(&self, readings: &[Reading]) {
         if let Some(memory) = &self.memory {
             *memory.lock() = readings.to_vec();
         }
     }
 
-    /// The limits of a store that has so many bytes in memory; none if it is on a disk.
+    /// The limits of memory for a store that takes `own` bytes; none if the store is on a disk.
     fn limits_of_memory(&self, own: u64) -> Vec<Reading> {
         let readings = self.memory.iter().flat_map(|memory| memory.lock().clone());
         readings.map(|reading| reading.to_store(own)).collect()
     }
 }
 
-/// The budgets of an engine's tiers.
 pub(super) struct Budgets {
     core: Arc<Core>,
     serving: Arc<Serving>,
     lease: Arc<StoreLease>,
     ram: Mutex<Budget>,
-    /// That of the local store, if there is one.
     disk: Option<DiskBudget>,
 }
 
 impl Budgets {
-    /// What is configured, as far as it fits. RAM's is [`of_ram`].
     pub(super) fn new(
         core: &Arc<Core>,
         serving: &Arc<Serving>,
@@ -92,13 +83,12 @@ impl Budgets {
         }
     }
 
-    /// Bytes of a request for which there is memory.
     pub(super) fn room_for_a_request(&self) -> usize {
         self.ram.lock().for_a_file() as usize
     }
 
-    /// Has the RAM budget follow what fits, as these readings of this moment say: nothing where only
-    /// further connections are left.
+    /// Fits the RAM budget to these readings of the present moment. If only further connections are left,
+    /// nothing fits.
     pub(super) fn fit_memory(&self, mut readings: Vec<Reading>) {
         if self.serving.first_is_over() {
             readings.push(Reading::memory("the first mount point, now unmounted,", 0, 0));
@@ -118,8 +108,8 @@ impl Budgets {
         }
     }
 
-    /// Has the local store's budget follow the space on its disk from now on. A disk that hangs holds
-    /// up nobody but the thread that looks at it.
+    /// Starts a thread that fits the local store's budget to the space on its disk. A disk that hangs holds
+    /// up only this thread.
     pub(super) fn follow_disk(self: &Arc<Self>) {
         if self.disk.is_none() {
             return;
@@ -139,7 +129,7 @@ impl Budgets {
         }
     }
 
-    /// Looks at the disk; says what was found, if it could be.
+    /// Looks at the disk. `None` if it could not be looked at.
     fn look_at_disk(&self) -> Option<Found> {
         let (disk, store) = (self.disk.as_ref()?, self.core.cache.store()?);
         let mut noted = disk.noted.lock();
@@ -149,7 +139,7 @@ impl Budgets {
         }
         drop(noted);
         self.core.cache.sync_old();
-        // What cannot be looked at is no reason to change anything.
+        // A disk that cannot be looked at is no reason to change anything.
         let share = store.share().ok()?;
         let found =
             Found { rests: store.rests(), written: store.writes_answered(), others: share.others };
@@ -157,7 +147,7 @@ impl Budgets {
             what: "the cache disk".into(),
             limit: share.total,
             taken: share.others,
-            // Some slack, or whatever others write would make the store smaller.
+            // An eighth of slack. Without it, each write of others would make the store smaller.
             reserve: share.min_free - share.min_free / 8,
         };
         let mut readings = disk.limits_of_memory(store.totals().1 + store.idle());
@@ -171,12 +161,11 @@ impl Budgets {
         drop(budget);
         tracing::info!(bytes = capacity, why, "the budget of the cache directory has changed");
         self.core.inbox.put(Event::Resized { tier: STORE_TIER, capacity }, None);
-        // Only as long as it is ours: the next daemon may have stored something there already.
+        // Only if the directory is still ours: the next daemon may have stored something there already.
         self.lease.with(|_| store.resize(capacity));
         Some(found)
     }
 
-    /// RAM, which keeps so many bytes.
     pub(super) fn ram_status(&self, kept: u64) -> RamStatus {
         let (budget, memory) = (self.ram.lock().clone(), self.core.cache.memory());
         RamStatus {
@@ -189,7 +178,6 @@ impl Budgets {
         }
     }
 
-    /// The local store, if there is one, which keeps so many bytes.
     pub(super) fn disk_status(&self, kept: u64) -> Option<TierStatus> {
         let budget = self.disk.as_ref()?.budget.lock().clone();
         let stored = self.core.cache.store()?.used();
@@ -203,14 +191,14 @@ impl Budgets {
     }
 }
 
-/// Bytes of a file that a user names for which there is memory before the first look at what fits.
+/// How many bytes a file that a user names may have, before the first look at what fits.
 pub(super) fn for_a_file(budget: &Budget, readings: &[Reading]) -> usize {
     let mut looking = budget.clone();
     looking.look(readings, 0);
     looking.for_a_file() as usize
 }
 
-/// The RAM budget until the first look at what fits.
+/// The RAM budget before the first look at what fits.
 pub(super) fn of_ram(settings: &Settings, cache: &Cache) -> Budget {
     let budget = Budget::new(settings.cache.ram_configured_bytes, settings.cache.ram_bytes);
     cache.memory().resize(budget.moving(0) as usize);

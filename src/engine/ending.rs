@@ -1,11 +1,10 @@
-//! The end of an engine, as threads wait for it that pause between two things to do.
+//! Wakes threads that pause between two pieces of work when the engine is being stopped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex};
 
-/// Whether the engine is being stopped.
 #[derive(Default)]
 pub(super) struct Ending {
     begun: AtomicBool,
@@ -14,25 +13,24 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// It is being stopped from now on: whoever pauses goes on at once.
+    /// Begins the stop. Threads in `pause` go on at once.
     pub(super) fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
-        // Who is about to pause has not looked yet, or waits by now.
+        // A thread that is about to pause has not checked `begun` yet, or already waits.
         drop(self.pausing.lock());
         self.wake.notify_all();
     }
 
-    /// Whether it is being stopped.
     pub(super) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// The same, for those who look at it again and again.
+    /// The same as a flag, for code that checks it again and again.
     pub(super) fn flag(&self) -> &AtomicBool {
         &self.begun
     }
 
-    /// Does nothing for so long. Says whether the engine goes on.
+    /// Pauses, at most until the engine is being stopped. Returns whether the engine goes on.
     pub(super) fn pause(&self, pause: Duration) -> bool {
         let waited =
             self.wake.wait_timeout_while(self.pausing.lock(), pause, |()| !self.has_begun());

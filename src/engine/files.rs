@@ -1,4 +1,4 @@
-//! The control files of an engine: what is in them, and what writing to them does.
+//! The control files of an engine: what they show, and what writing to them does.
 
 use std::fmt::{Display, Write};
 use std::sync::{Arc, Weak};
@@ -9,13 +9,12 @@ use crate::fuse::{ControlFile, Render};
 use crate::learning::LoaderStatus;
 use crate::plan::StreamStatus;
 
-/// Name of the stream that an order written to the control file is for.
+/// Name of the stream that follows an order written to the control file.
 const STREAM: &str = "default";
 
-/// Bytes of an order that is a sampler's spec and not a list.
+/// The most bytes of a sampler's spec. A longer text is a list.
 const SPEC_MAX: usize = 4096;
 
-/// The files: `status.json`, `stats`, `config` and `order`.
 pub(super) fn control_files(engine: &Arc<Engine>) -> Vec<ControlFile> {
     let render = |what: fn(&Engine) -> Vec<u8>| -> Render {
         let engine: Weak<Engine> = Arc::downgrade(engine);
@@ -50,7 +49,7 @@ fn orders(engine: &Engine) -> String {
     orders.filter_map(|order| Some(format!("{}={}\n", order.stream, order.spec?))).collect()
 }
 
-/// Takes a sampler's spec, or else the text of an order file.
+/// Takes what was written as a sampler's spec, or else as the text of an order file.
 fn take_order(orders: &Orders, written: &[u8]) -> crate::error::Result<String> {
     let line = std::str::from_utf8(written).ok().map(str::trim);
     match line.filter(|line| written.len() <= SPEC_MAX && !line.contains('\n')) {
@@ -59,7 +58,7 @@ fn take_order(orders: &Orders, written: &[u8]) -> crate::error::Result<String> {
     }
 }
 
-/// The status in Prometheus' text format. Totals are raw, for the reader to make rates of.
+/// The status in Prometheus' text format. Totals are raw counts, from which the reader makes rates.
 fn prometheus(status: &Status) -> String {
     let mut out = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, rows: &[(&str, u64)]| {
@@ -125,7 +124,7 @@ fn prometheus(status: &Status) -> String {
     out
 }
 
-/// Writes a metric: its name, kind and help, and by labels its values.
+/// Writes a metric: its name, kind and help, and its value for each set of labels.
 fn put(out: &mut String, what: (&str, &str, &str), rows: &[(impl Display, impl Display)]) {
     let (name, kind, help) = what;
     let _ = writeln!(out, "# HELP belady_{name} {help}\n# TYPE belady_{name} {kind}");
@@ -134,7 +133,6 @@ fn put(out: &mut String, what: (&str, &str, &str), rows: &[(impl Display, impl D
     }
 }
 
-/// Writes how the orders told and those found out are followed.
 fn put_orders(out: &mut String, status: &Status) {
     let told = status.orders.iter().map(|order| {
         let labels = format!("{{stream=\"{}\"}}", order.stream.escape_default());

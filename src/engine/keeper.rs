@@ -1,4 +1,4 @@
-//! The catalog over the life of an engine: taken up or scanned, checked, saved.
+//! Keeps the catalog over the life of an engine: opens it or scans the source, checks it, saves it.
 
 use std::io::{Error as IoError, ErrorKind as IoErrorKind};
 use std::path::Path;
@@ -18,39 +18,41 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::source::Source;
 use crate::store::home::Home;
 
-/// Of the threads that scan, one in so many checks what an earlier mount has seen: the readers are
-/// there already, and want the source too.
+/// One scan thread in this many checks the catalog of an earlier mount. The readers are there already, and
+/// need the source too.
 const SWEEP_SHARE: u32 = 4;
 
-/// How long what the source could not tell about is left alone.
+/// The pause before the source is asked again about names that it could not tell about: at first, and at
+/// most.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(300);
 
-/// The pause between two saves of a catalog: at least this long, and at least this many times what a save
-/// took. After a kill, the next mount has to search for files that are stored but not in the saved catalog.
+/// The pause between two saves of a catalog: at least this long, and at least this many times as long as the
+/// last save took. After a kill, the next mount has to search for files that are stored but not in the saved
+/// catalog.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 const SAVE_TIMES: u32 = 50;
 
-/// How often those who wait for the scan look whether the mount is being ended, and count names.
+/// How often a wait for the scan counts names and checks whether the mount is being ended.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long who asks for the scan is kept waiting at once.
+/// How long a request for the scan's progress waits for the scan's end.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// What a slow disk takes to save a file's row: a hundred bytes at 10 MB/s.
+/// Time that a slow disk takes to save the row of a file: a hundred bytes at 10 MB/s.
 const SAVE_OF_A_FILE: Duration = Duration::from_micros(10);
 
-/// How far the scan of a source is.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Scanned {
-    /// Names that were found.
+    /// Names found so far.
     pub names: u64,
-    /// Whether these are all.
+    /// Whether these are all names.
     pub whole: bool,
 }
 
-/// Opens the catalog that is saved in the home of a source's store. If there is none, begins a new one. With
-/// `first`, scans the whole source now and counts names there; without it, only the root is known.
+/// Opens the catalog that is saved in the home of a source's store, or else begins a new one. If `first` is
+/// given, a new one is scanned whole before this returns, and `first` counts its names. Otherwise it knows
+/// only the root.
 pub(super) fn catalog(
     source: Arc<dyn Source>,
     settings: &SourceSettings,
@@ -76,10 +78,10 @@ pub(super) fn catalog(
     Ok(catalog)
 }
 
-/// Waits until the scan of a source is far `enough`, counting names in `seen`, or until `over`.
+/// Waits until `enough` has an answer about the scan, or until `over` is set. Counts names in `seen`.
 ///
 /// # Errors
-/// What the source could not tell about where it is not, and `Internal` where it is over.
+/// The source's error if the answer is `false`, and `Internal` if `over` is set.
 fn wait(
     catalog: &Catalog,
     path: &Path,
@@ -103,20 +105,17 @@ fn wait(
     }
 }
 
-/// Whether all of a source is known; none where that is not certain yet.
+/// Whether all of a source is known; `None` if that is not certain yet.
 fn whole(status: &ScanStatus) -> Option<bool> {
     (status.is_whole || status.fault.is_some()).then_some(status.is_whole)
 }
 
-/// Whether there is something to serve; none where that is not certain yet.
+/// Whether there is something to serve; `None` if that is not certain yet.
 fn begun(status: &ScanStatus) -> Option<bool> {
     (status.has_files || status.is_over).then_some(status.has_files)
 }
 
-/// Scans all of a source before anything is served, counting names in `seen`.
-///
-/// # Errors
-/// What the source could not tell about.
+/// Scans all of a source before anything is served. Counts names in `seen`.
 fn scan_first(catalog: &Catalog, threads: u32, path: &Path, seen: &AtomicU64) -> Result<()> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -127,44 +126,40 @@ fn scan_first(catalog: &Catalog, threads: u32, path: &Path, seen: &AtomicU64) ->
     })
 }
 
-/// Keeps the catalog right, whole and saved.
 pub(super) struct Keeper {
     core: Arc<Core>,
-    /// Where it is saved.
     lease: Arc<StoreLease>,
-    /// Whether all files were known when the planner was told what the local store has: that is
-    /// found by the names that there are.
+    /// Whether all files were known when the planner was told what the local store holds: stored samples are
+    /// found by the names in the catalog.
     adopted: bool,
 }
 
 impl Keeper {
-    /// Keeps the catalog of this engine, all files of which were known at the start if it is `adopted`.
     pub(super) fn new(core: &Arc<Core>, lease: &Arc<StoreLease>, adopted: bool) -> Self {
         Keeper { core: Arc::clone(core), lease: Arc::clone(lease), adopted }
     }
 
-    /// What the engine has in common with it.
     pub(super) fn core(&self) -> &Core {
         &self.core
     }
 
-    /// Whether the catalog is that of an earlier mount, and not all of it was checked since.
+    /// Whether the catalog is from an earlier mount and a part of it is not checked yet.
     pub(super) fn is_unchecked(&self) -> bool {
         self.core.catalog.state() == CatalogState::Checking
     }
 
-    /// Checks what only an earlier mount has seen. Says whether names came or went.
+    /// Checks what only an earlier mount has seen. Returns whether names came or went.
     pub(super) fn check_catalog(&self, threads: u32) -> bool {
         self.core.catalog.sweep(threads as usize, self.core.over.flag(), &|found| {
             self.core.dataset.report(found)
         })
     }
 
-    /// Scans a source of which not all is known behind the readers, and again what it could not
-    /// tell about. Waits until there is a file to serve, counting names in `seen`.
+    /// Starts a thread that scans the source, if not all of it is known. The thread scans again what the
+    /// source could not tell about. Waits until there is a file to serve, and counts names in `seen`.
     ///
     /// # Errors
-    /// What the source could not tell about until then.
+    /// The source's error, if it fails before that.
     pub(super) fn scan_behind(&self, seen: &AtomicU64) -> Result<()> {
         if self.core.catalog.state() != CatalogState::Scanning {
             return Ok(());
@@ -187,10 +182,6 @@ impl Keeper {
         wait(&self.core.catalog, &self.core.source_path, self.core.over.flag(), seen, begun)
     }
 
-    /// Waits until all of the source is known.
-    ///
-    /// # Errors
-    /// What it could not tell about.
     pub(super) fn await_scan(&self) -> Result<()> {
         wait(
             &self.core.catalog,
@@ -201,10 +192,6 @@ impl Keeper {
         )
     }
 
-    /// How far the scan is, after a moment if it is not over.
-    ///
-    /// # Errors
-    /// What the source could not tell about.
     pub(super) fn scanned(&self) -> Result<Scanned> {
         let status = self.core.catalog.await_scan(MOMENT, |status| whole(status).is_some());
         if let (false, Some((name, errno))) = (status.is_whole, &status.fault) {
@@ -213,8 +200,8 @@ impl Keeper {
         Ok(Scanned { names: status.names, whole: status.is_whole })
     }
 
-    /// Checks a catalog that was taken up and saves one that is new, behind the readers. `renew` is called
-    /// if names came or went.
+    /// Starts a thread that checks a catalog of an earlier mount, and saves the catalog. `renew` is called if
+    /// names came or went.
     pub(super) fn keep(self: &Arc<Self>, renew: impl Fn() + Send + 'static) {
         let keeper = Arc::clone(self);
         let keep = move || {
@@ -231,10 +218,11 @@ impl Keeper {
                 if keeper.check_catalog(threads) {
                     renew();
                 }
-                // What the source did not tell of is known as it was, with what is stored of it.
+                // Names that the source could not tell about stay as they were, and so do their stored
+                // samples.
                 adopt_again();
                 if keeper.is_unchecked() {
-                    // What fails is asked for again, less and less often.
+                    // A check that failed is repeated after longer and longer pauses.
                     keeper.save_catalog();
                     core.over.pause(pause);
                     pause = (pause * 2).min(ASK_AGAIN_MAX);
@@ -251,7 +239,7 @@ impl Keeper {
         }
     }
 
-    /// Saves the catalog, and again where it has changed, until the mount is being ended.
+    /// Saves the catalog at intervals, if it has changed, until the mount is being ended.
     fn save_now_and_then(&self) {
         while !self.core.over.has_begun() {
             let began = Instant::now();
@@ -260,12 +248,11 @@ impl Keeper {
         }
     }
 
-    /// Saves what is known of the source's names, where there is a place for it.
     fn save_catalog(&self) {
         self.lease.with(|home| save_catalog(&self.core.catalog, home));
     }
 
-    /// Saves the catalog for the last time and lets go of the store's directory. By a thread of its own:
+    /// Saves the catalog for the last time and releases the store's directory. A thread of its own does that:
     /// the disk may hang.
     pub(super) fn leave(&self) {
         let (core, lease) = (Arc::clone(&self.core), Arc::clone(&self.lease));
@@ -280,7 +267,6 @@ impl Keeper {
         }
     }
 
-    /// Where the catalog is on the way to be right and whole, in words.
     pub(super) fn note(&self) -> Option<String> {
         let files = self.core.catalog.totals().0;
         match self.core.catalog.state() {

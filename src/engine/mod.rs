@@ -1,15 +1,15 @@
-//! One source, served: its catalog, tiers and planner put together, and kept running.
+//! Serves one source: puts its catalog, tiers and planner together, and keeps them running.
 //!
-//! 1. [`Engine::start`] takes up the catalog of an earlier mount or begins to scan the source, and
-//!    starts the planner's thread, the only one that ever touches the planner: it takes what is in
-//!    the inbox, applies it, and has the cache do what comes out.
-//! 2. [`Serving::serve`] mounts the dataset. The first connection's page cache is the RAM tier;
-//!    further mount points show it too ([`Serving::attach`]).
-//! 3. Orders are given by name of a stream at any time from then on, [`Orders::set`]; before,
-//!    nothing could take what is fetched ahead.
-//! 4. What nobody tells is found out by a thread of its own, in `learning`, from what the planner's
-//!    thread hears.
-//! 5. [`Engine::status`] reads what the planner's thread last published; it never waits for it.
+//! 1. [`Engine::start`] opens the catalog of an earlier mount, or begins to scan the source. It starts the
+//!    planner's thread, the only thread that touches the planner. This thread takes events from the inbox,
+//!    applies them, and has the cache carry out the actions.
+//! 2. [`Serving::serve`] mounts the dataset. The first connection's page cache is the RAM tier. Further mount
+//!    points show it too ([`Serving::attach`]).
+//! 3. From then on, [`Orders::set`] gives a stream an order at any time. Before, there is no page cache to
+//!    take what is fetched ahead.
+//! 4. A thread of `learning` finds out orders that were not told, from the events that the planner's thread
+//!    hears.
+//! 5. [`Engine::status`] reads what the planner's thread last published. It never waits for that thread.
 
 mod budgets;
 mod ending;
@@ -57,10 +57,10 @@ pub use status::{OrderStatus, RamStatus, Status, TierStatus};
 use warmup::Choice;
 pub use warmup::{Chosen, Pace, Progress, Tally, Warmups};
 
-/// The tier that the local store is.
+/// The number of the local store's tier.
 const STORE_TIER: usize = RAM + 1;
 
-/// What all parts of an engine have in common.
+/// What all parts of an engine share.
 pub(crate) struct Core {
     settings: Settings,
     source_path: PathBuf,
@@ -68,26 +68,24 @@ pub(crate) struct Core {
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
     dataset: Arc<Dataset>,
-    /// Whether the engine is being stopped.
     over: Ending,
 }
 
-/// What is to be said of the local store since the start.
+/// What the opening of the local store found.
 struct StoreNote {
-    /// Why there is none though it is configured.
+    /// Why there is no store although one is configured.
     fault: Option<Error>,
-    /// What is wrong, in words, if it was on another disk before.
+    /// A warning if the cache directory was on another disk before.
     moved: Option<String>,
 }
 
 impl StoreNote {
-    /// The state of a local store that there is not.
+    /// The state of a local store that is configured and could not be opened.
     fn fault_state(&self) -> Option<DiskState> {
         self.fault.as_ref().map(|_| DiskState::Unopened)
     }
 }
 
-/// Everything that serves one source.
 pub struct Engine {
     core: Arc<Core>,
     serving: Arc<Serving>,
@@ -98,25 +96,25 @@ pub struct Engine {
     lease: Arc<StoreLease>,
     store_note: StoreNote,
     published: Arc<Mutex<Published>>,
-    /// None where orders are only told.
+    /// `None` if orders are only told.
     learning: Option<Arc<Learning>>,
-    /// None where there are no buffers.
+    /// `None` if there are no buffers.
     rehearsal: Option<Arc<Rehearsal>>,
-    /// The settings as people read them.
+    /// The settings as text for people.
     rendered: String,
     planning: Mutex<Option<JoinHandle<()>>>,
     started: Instant,
-    /// Whether it has been stopped; held by who stops it.
+    /// Whether the engine has been stopped. The lock is held while it is being stopped.
     stopped: Mutex<bool>,
 }
 
 impl Engine {
-    /// Gets ready to serve the source, which is scanned unless a catalog of it was saved: behind
-    /// the readers, but for what has to be known of `all` its files first. Names are counted in
-    /// `seen` meanwhile; `rendered` are the settings as people read them.
+    /// Prepares to serve the source. The source is scanned unless a catalog of it was saved. The scan runs in
+    /// the background. It ends before this returns only if all files have to be known first: for rehearsal
+    /// buffers, or if `all` is set. Meanwhile `seen` counts the names found.
     ///
     /// # Errors
-    /// Where the source cannot be read or the cache directory not be used.
+    /// If the source cannot be read, or the cache directory cannot be used.
     pub fn start(
         mut settings: Settings,
         rendered: String,
@@ -189,32 +187,28 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The files of the source.
     pub fn catalog(&self) -> &Catalog {
         &self.core.catalog
     }
 
-    /// The mounts of the source.
     pub fn serving(&self) -> &Serving {
         &self.serving
     }
 
-    /// The orders of its streams.
     pub fn orders(&self) -> &Orders {
         &self.orders
     }
 
-    /// Samples that people want here before they are read.
+    /// Commands that bring samples into RAM or the store before they are read, or drop them.
     pub fn warmups(&self) -> &Warmups {
         &self.warmups
     }
 
-    /// Where the bytes come from.
     pub fn source(&self) -> &dyn Source {
         self.core.cache.source().as_ref()
     }
 
-    /// How samples reach their readers.
+    /// How samples reach their readers, as the status names it.
     pub fn mode(&self) -> &'static str {
         let Core { settings, dataset, .. } = &*self.core;
         match (settings.mount.mode, dataset.sees_opens()) {
@@ -225,8 +219,8 @@ impl Engine {
         }
     }
 
-    /// Ends the planner's thread, and lets go of the local store. Nothing is fetched any more. Who
-    /// asks while it is being stopped waits for the end of that.
+    /// Ends the planner's thread and gives the local store up. Nothing is fetched afterwards. A second caller
+    /// waits until the first has finished.
     pub fn stop(&self) {
         let mut stopped = self.stopped.lock();
         if std::mem::replace(&mut *stopped, true) {
@@ -240,19 +234,19 @@ impl Engine {
         {
             tracing::error!("the planner's thread panicked");
         }
-        // They have heard what the planner has, as far as there was room.
+        // The wings have heard all that the planner has heard, as far as their queues had room.
         let learnt = self.learning.as_ref().is_none_or(|learning| learning.stop());
         let rehearsed = self.rehearsal.as_ref().is_none_or(|rehearsal| rehearsal.stop());
-        // Who still writes to the store keeps it: it is free when the process has ended.
+        // If a thread still writes to the store, the store stays in use until the process ends.
         if self.core.cache.close() && learnt && rehearsed {
             self.keeper.leave();
         }
     }
 
-    /// Asks something of the rehearsal buffers. Waits for the answer.
+    /// Asks the rehearsal buffers a question and waits for the answer.
     ///
     /// # Errors
-    /// What is wrong with the question, or that there are no buffers.
+    /// If there are no buffers, the question is wrong, or the buffers cannot answer it.
     pub fn rehearse(&self, question: Question) -> Result<serde_json::Value> {
         let none = || {
             Error::new(ErrorKind::Usage, "this mount has no rehearsal buffers")
@@ -263,7 +257,8 @@ impl Engine {
             _ => None,
         };
         let answer = self.rehearsal.as_ref().ok_or_else(none)?.ask(question);
-        // It may have begun although nobody could wait for it, or the disk does not take it yet.
+        // After any error but `Usage` the task may have begun: the answer is late, or the disk does not take
+        // the record yet.
         let begun = |error: &Error| error.kind() != ErrorKind::Usage;
         if answer.as_ref().err().is_none_or(begun) {
             begins.iter().for_each(|buffer| self.orders.renew_of_task(buffer));
@@ -271,80 +266,78 @@ impl Engine {
         answer
     }
 
-    /// The settings as people read them.
     pub fn rendered(&self) -> &str {
         &self.rendered
     }
 
-    /// Bytes of a request for which there is memory.
+    /// How many bytes a request may have. There is memory for them.
     pub fn room_for_a_request(&self) -> usize {
         self.budgets.room_for_a_request()
     }
 
-    /// Has the RAM budget follow what fits, as these readings of this moment say: nothing where only
-    /// further connections are left.
+    /// Fits the RAM budget to these readings of the present moment.
     pub fn fit_memory(&self, readings: Vec<Reading>) {
         self.budgets.fit_memory(readings);
     }
 
-    /// Mounts the control files: inside the first mount as root, or where the settings say.
-    ///
-    /// # Errors
-    /// Where they cannot be mounted at the place that the settings name.
+    /// Mounts the control files: inside the first mount if belady runs as root, or where the settings say.
     pub fn serve_control(self: &Arc<Self>) -> Result<()> {
         self.serving.serve_control(files::control_files(self))
     }
 
-    /// Begins what is done behind the readers: the catalog is checked and saved, and the local store
-    /// follows the space on its disk.
+    /// Starts the background work: the catalog is checked and saved, and the local store's budget follows the
+    /// space on its disk.
     pub fn go_on_behind(&self) {
         let orders = Arc::clone(&self.orders);
         self.keeper.keep(move || orders.renew());
         self.budgets.follow_disk();
     }
 
-    /// How far the scan is, after a moment if it is not over.
+    /// How far the scan is. Waits up to 200 ms for its end.
     ///
     /// # Errors
-    /// What the source could not tell about.
+    /// The source's error, if a part of the source could not be scanned.
     pub fn scanned(&self) -> Result<Scanned> {
         self.keeper.scanned()
     }
 
-    /// Where the catalog is on the way to be right and whole, in words.
+    /// The work that is left until the catalog is checked and whole, in words; `None` if there is none.
     pub fn catalog_note(&self) -> Option<String> {
         self.keeper.note()
     }
 
-    /// What a loader read, as an order file to be written. Epochs that are not over are left out,
-    /// unless their order is known or there is no other.
+    /// Returns what a loader has read as an order file that can be written. Epochs that are not over are left
+    /// out, unless their order is known or there is no other epoch.
     ///
     /// # Errors
-    /// Where there is no such loader, or it is not said which of several is meant.
+    /// If there is no such loader, or `wanted` fits several.
     pub fn record(&self, wanted: &Wanted) -> Result<Recording> {
         Recording::of(wanted, &self.orders, &self.core.catalog)
     }
 
-    /// What the engine tells of itself at this moment.
     pub fn status(&self) -> Status {
         Status::of(self)
     }
 
-    /// Wakes the caller of [`rescue`](Self::rescue).
+    /// Wakes the caller of [`rescue`](Self::rescue) when there is something to look at.
     pub fn alarm(&self) -> &Alarm {
         self.core.cache.alarm()
     }
 
-    /// Whether [`rescue`](Self::rescue) has nothing to look at. The
-    /// [alarm](Self::alarm) rings when there is.
+    /// Whether [`rescue`](Self::rescue) has nothing to look at. The [alarm](Self::alarm) rings when that
+    /// changes.
     pub fn rests(&self) -> bool {
         self.core.cache.rests() && self.core.dataset.rests()
     }
 
-    /// Looks at everything that may hang: asks the source for what the cache disk does not bring, lets
-    /// reads begin beside those that hang, ends the wait of readers that are killed, and logs
-    /// notifications that the kernel makes wait. Has the source let go of what nobody reads. To be
-    /// called each [`LOOK_EVERY`], or each second where it [rests](Self::rests).
+    /// Looks at everything that may hang. To be called each [`LOOK_EVERY`], or each second if the engine
+    /// [rests](Self::rests).
+    ///
+    /// * Reads may begin beside reads that hang.
+    /// * The source is asked for what the cache disk does not bring.
+    /// * The waits of readers that are killed end.
+    /// * Notifications that the kernel makes wait are logged.
+    /// * The source closes files that are not read any more.
     pub fn rescue(&self) {
         let Core { cache, dataset, settings, .. } = &*self.core;
         cache.memory().look();
@@ -356,8 +349,8 @@ impl Engine {
         self.serving.stuck_notifications();
     }
 
-    /// What the local store has held since earlier mounts, in words, or why there is none; none
-    /// where none is wanted.
+    /// What the local store holds from earlier mounts, in words, or why there is no store. `None` if none is
+    /// configured.
     pub fn found_again(&self) -> Option<String> {
         if let Some(fault) = &self.store_note.fault {
             return Some(format!("warning: {}; going on without it", fault.message()));
@@ -366,12 +359,11 @@ impl Engine {
         Some(format!("cache.dir: {samples} samples, {}, from earlier mounts", Bytes(bytes).human()))
     }
 
-    /// A warning if the cache directory was on another disk before.
     pub fn moved_disk(&self) -> Option<String> {
         self.store_note.moved.as_ref().map(|moved| format!("warning: {moved}"))
     }
 
-    /// How fresh what is served is, in words.
+    /// How the served names and bytes follow changes at the source, in words.
     pub fn consistency(&self) -> String {
         match self.core.settings.source.revalidate {
             None => {
@@ -393,22 +385,22 @@ impl Engine {
     }
 }
 
-/// What the planner's thread tells of what it hears.
+/// The wings' observers. The planner's thread tells them what it hears.
 fn observers(learning: Option<&Learning>, rehearsal: Option<&Rehearsal>) -> Vec<Box<dyn Observer>> {
     let ear = learning.map(|learning| Box::new(learning.ear()) as Box<dyn Observer>);
     let offers = rehearsal.and_then(Rehearsal::offers);
     ear.into_iter().chain(offers.map(|offers| Box::new(offers) as _)).collect()
 }
 
-/// Starts to find orders out, if that is wanted and anything is read ahead at all.
+/// Starts the learner, if it is wanted and belady reads ahead at all.
 fn learn(settings: &Settings, around: Surroundings) -> Result<Option<Learning>> {
     let ahead = settings.prefetch.enabled && settings.mount.mode != Mode::Plain;
     let learn = settings.learn.filter(|_| ahead);
     learn.map(|learn| Learning::start(learn, around)).transpose()
 }
 
-/// Opens the rehearsal buffers, if there are any. The store of the source is in use by us. There is
-/// memory for so many bytes of a file of labels.
+/// Opens the rehearsal buffers, if there are any. The caller holds the directory of the source's store.
+/// `memory` is the number of bytes that a file of labels may have.
 fn rehearse(
     settings: &Settings,
     memory: usize,
@@ -427,7 +419,6 @@ fn rehearse(
     Rehearsal::start(buffers, cache, disk).map(Some)
 }
 
-/// What the parts of an engine have in common.
 fn core(
     settings: Settings,
     source_path: PathBuf,
@@ -443,7 +434,7 @@ fn core(
     Core { settings, source_path, catalog, cache, inbox, dataset, over: Ending::default() }
 }
 
-/// Tells the planner, the store and the kernel what has changed at the source.
+/// Returns the function that tells the planner and the kernel what has changed at the source.
 fn on_changes(
     catalog: Arc<Catalog>,
     inbox: Arc<Inbox>,
@@ -467,9 +458,9 @@ fn cannot_read(source: &Path, errno: Errno) -> Error {
     )
 }
 
-/// The planner's settings, as the configuration has them.
 fn planner_settings(settings: &Settings, withheld: bool) -> plan::Settings {
-    // How fast a disk and a source are changes with the load on them: who wants a cache disk has it.
+    // The speeds of a disk and of a source change with their load, so neither is given a time per block. A
+    // user who configures a cache disk wants it used.
     let tier = |capacity| Tier { capacity, block_us: 0 };
     let disk = settings.cache.disk.iter().map(|disk| tier(disk.bytes));
     plan::Settings {

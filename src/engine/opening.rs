@@ -1,4 +1,4 @@
-//! The local store of a source, opened at the start of an engine.
+//! Opens the local store of a source when an engine starts.
 
 use std::sync::Arc;
 
@@ -9,23 +9,24 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::home::{self, Home, Owner};
 use crate::store::{Limits, Store, fresh_secret};
 
-/// The local store of a source, if there is one.
 pub(super) struct Opened {
-    /// It is ours alone as long as this is held.
+    /// The store's directory. No other daemon uses it as long as this is held.
     pub(super) home: Option<Home>,
     /// The store, with its tier.
     pub(super) store: Option<(usize, Arc<Store>)>,
-    /// What is wrong, in words, if the cache directory was on another disk before.
+    /// A warning if the cache directory was on another disk before.
     pub(super) moved: Option<String>,
-    /// What its disk said where there is none for that reason.
+    /// The cache disk's error, if that is why there is no store.
     pub(super) fault: Option<Error>,
 }
 
-/// Opens the store of a source, if the settings have one; where its disk fails, hangs or has no room
-/// they have none any more, for a job does without a cache rather than not at all.
+/// Opens the store of a source, if the settings have one. If its disk fails, hangs or has no room, it is
+/// removed from the settings, and the engine goes on without a store: a job is better without a cache than
+/// not started at all.
 ///
 /// # Errors
-/// Where the cache directory cannot be used, and [`ErrorKind::Busy`] where the store is in use.
+/// If the cache directory cannot be used, and [`ErrorKind::Busy`] if the store is in use. With rehearsal
+/// buffers, an error of the disk as well.
 pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
     let none =
         Opened { home: None, store: None, moved: None, fault: settings.cache.disk_fault.clone() };
@@ -35,7 +36,8 @@ pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
             let store = Some((STORE_TIER, Arc::new(store)));
             Ok(Opened { home: Some(home), store, moved, fault: None })
         }
-        // What buffers hold may be nowhere else.
+        // The samples of rehearsal buffers may exist nowhere else, so buffers do not go on without their
+        // disk.
         Err(error) if error.kind() == ErrorKind::Disk && settings.rehearsal.is_empty() => {
             tracing::warn!(%error, "going on without a local store");
             settings.cache.disk = None;
@@ -45,7 +47,8 @@ pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
     }
 }
 
-/// As [`open_store`]; where the disk hangs, which it is left to by itself, that is its error.
+/// Runs [`open_store`] on a thread of its own. If the disk hangs, the thread is left behind, and the result
+/// is an error.
 fn answered(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store, Option<String>)> {
     let (settings, owner) = (disk.clone(), owner.clone());
     unless_it_hangs(move || open_store(&settings, &owner))

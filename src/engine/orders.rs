@@ -1,4 +1,4 @@
-//! Orders given to the streams of an engine.
+//! Gives orders to the streams of an engine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::plan::{Event, Published};
 use crate::rehearsal::views::View;
 use crate::rehearsal::{Numbered, Rehearsal};
 
-/// What is shown for an order that came as a list of its own.
+/// The spec that is shown for an order that came as a list.
 const WRITTEN: &str = "written";
 
-/// An order that has been resolved for a stream and is yet to be followed.
+/// An order that has been resolved for a stream and is not followed yet.
 pub struct Received {
     stream: StreamId,
     name: String,
     order: Order,
 }
 
-/// Reads the files that an order names and resolves it. Pipes are read as well: this is for a
+/// Reads the files that an order names, and resolves the order. Pipes are read as well: this is for a
 /// command, which may wait for their writers.
 ///
 /// # Errors
-/// A file that cannot be read, and whatever is wrong with the order, with the line.
+/// If a file cannot be read, or the order is wrong. The error names the line.
 pub fn resolve(spec: &str, listing: &Listing<'_>) -> Result<Order> {
     resolve_within(spec, listing, |limits| limits)
 }
 
-/// The same for a daemon that has memory for so many bytes of a file, and waits for no pipe.
+/// The same for a daemon, which has `memory` bytes for a file and does not wait for a pipe.
 fn resolve_here(spec: &str, listing: &Listing<'_>, memory: usize) -> Result<Order> {
     resolve_within(spec, listing, |limits| limits.for_daemon(memory))
 }
@@ -66,8 +66,7 @@ fn resolve_within(
     spec.resolve(listing, &contents)
 }
 
-/// What is wrong with an order, where files of the dataset may be missing from it: those in
-/// directories that could not be read.
+/// Extends the error of an order that may miss files, because directories could not be read.
 pub fn tell_unreadable(catalog: &Catalog, source: &Path, spec: &str, error: Error) -> Error {
     let root = spec.parse().map_or(String::new(), |s: OrderSpec| s.filter.directory().to_owned());
     let Some((path, errno, count)) = catalog.unreadable(Path::new(&root)) else { return error };
@@ -85,29 +84,26 @@ pub fn tell_unreadable(catalog: &Catalog, source: &Path, spec: &str, error: Erro
     )
 }
 
-/// The orders that the streams of an engine were given.
 pub struct Orders {
     pub(super) core: Arc<Core>,
     pub(super) keeper: Arc<Keeper>,
     pub(super) serving: Arc<Serving>,
     pub(super) budgets: Arc<Budgets>,
     pub(super) streams: Streams,
-    /// None where orders are only told.
     pub(super) learning: Option<Arc<Learning>>,
-    /// None where there are no buffers.
     pub(super) rehearsal: Option<Arc<Rehearsal>>,
 }
 
 impl Orders {
-    /// Gives a stream its order; a new name is a new stream. Returns the order in plain words.
+    /// Gives a stream its order. A new name makes a new stream. Returns the order in plain words.
     ///
     /// # Errors
-    /// Whatever is wrong with the order; the stream keeps the one it had.
+    /// If the order is wrong. The stream keeps the order that it had.
     pub fn set(&self, name: &str, spec: &str) -> Result<String> {
         self.receive_spec(name, spec, &self.serving.points()).map(|received| self.follow(received))
     }
 
-    /// Gives a stream the order that an order file's text lists.
+    /// Gives a stream the order that the text of an order file lists.
     pub fn set_list(&self, name: &str, text: &[u8]) -> Result<String> {
         let written: OrderSpec = "file:written".parse()?;
         let resolve = |listing: &Listing<'_>| written.resolve(listing, &[text]);
@@ -115,8 +111,8 @@ impl Orders {
             .map(|received| self.follow(received))
     }
 
-    /// Resolves an order for a stream, which is to [`follow`](Self::follow) it later: before the
-    /// mount serves, say. Paths may begin with the source's or one of the mount points.
+    /// Resolves an order that a stream is to [`follow`](Self::follow) later, for example once the mount
+    /// serves. Paths may begin with the source's path or a mount point.
     pub fn receive_spec(
         &self,
         name: &str,
@@ -127,7 +123,7 @@ impl Orders {
         self.receive(name, spec, mountpoints, view, |listing| resolve_here(spec, listing, memory))
     }
 
-    /// The files of the rehearsal view that an order is over, if it is over one.
+    /// The files of the rehearsal view that an order is over; `None` if it is over the dataset.
     fn view_of(&self, spec: &str) -> Option<Numbered> {
         let spec: OrderSpec = spec.parse().ok()?;
         self.rehearsal.as_ref()?.numbered(&spec.filter.root)
@@ -155,7 +151,7 @@ impl Orders {
             || with_listing(&self.core.catalog, mountpoints, Some(&self.core.source_path), of);
         let mut resolved = list();
         if resolved.is_err() && self.keeper.is_unchecked() {
-            // It may be of files that came since an earlier mount.
+            // The order may be of files that came since an earlier mount.
             self.keeper.check_catalog(self.core.settings.source.scan_threads);
             resolved = list();
         }
@@ -175,7 +171,7 @@ impl Orders {
         }
     }
 
-    /// Has a stream follow an order from now on. Returns the order in plain words.
+    /// Has a stream follow an order. Returns the order in plain words.
     pub fn follow(&self, received: Received) -> String {
         let Received { stream, name, order } = received;
         let words = order.describe().to_string();
@@ -188,12 +184,12 @@ impl Orders {
         words
     }
 
-    /// Gives the streams their orders anew: there are other files than when they were given.
+    /// Gives all streams their orders again, since files came or went.
     pub(super) fn renew(&self) {
         self.renew_of(|_| true);
     }
 
-    /// Gives those anew that are over a mix of a rehearsal buffer, since its task has others.
+    /// Gives the orders again that are over a mix of this rehearsal buffer: a new task has other files.
     pub(super) fn renew_of_task(&self, buffer: &str) {
         let views = format!("{VIEWS_NAME}/{buffer}/");
         self.renew_of(|spec| {
@@ -219,10 +215,6 @@ impl Orders {
         }
     }
 
-    /// Takes a stream's order away.
-    ///
-    /// # Errors
-    /// Where there is no such stream.
     pub fn withdraw(&self, name: &str) -> Result<()> {
         let mut streams = self.streams.lock();
         let given = |stream: &StreamInfo| stream.name == name && !stream.is_learnt();
@@ -244,7 +236,6 @@ impl Orders {
         self.streams.lock().iter().any(|stream| !stream.is_learnt() && stream.spec.is_some())
     }
 
-    /// The streams that are told their orders.
     pub(super) fn statuses(&self, published: &Published) -> Vec<OrderStatus> {
         let streams = self.streams.lock().clone();
         let given = streams.iter().enumerate().filter(|(_, stream)| !stream.is_learnt());

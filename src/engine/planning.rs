@@ -1,4 +1,5 @@
-//! The planner's thread.
+//! The planner's thread. It takes events from the inbox, tells the wings of them, applies them to the planner
+//! and carries out the planner's actions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,33 +12,33 @@ use crate::ids::BlockId;
 use crate::plan::{Action, Event, Planner, Published};
 use crate::sync::Mutex;
 
-/// How often what the planner knows is published while there is something to do.
+/// The pause between two publications of the planner's state while it changes.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
 
-/// How often it is looked whether the tasks that hold files open are still there: while something is heard,
-/// and a moment later, and else.
+/// How often the thread checks whether the tasks that hold files open still exist: while events come and
+/// shortly afterwards, and while none come.
 const ROLL_CALL_EVERY: Duration = Duration::from_secs(1);
 const IDLE_ROLL_CALL_EVERY: Duration = Duration::from_secs(5);
 
-/// New tasks after which that is looked at once: threads that are made for each batch end soon.
+/// If there are this many tasks more than at the last check, they are checked at once: threads that a loader
+/// makes for each batch end soon.
 const NEWCOMERS_MAX: usize = 16;
 
-/// When it is looked which tasks are gone.
 struct RollCall {
     last: Instant,
-    /// Tasks that there were then.
+    /// Tasks at the last check.
     tasks: usize,
-    /// Whether nothing was heard since.
+    /// Whether no event has come since then.
     is_quiet: bool,
 }
 
 impl RollCall {
-    /// Whether it is due before what is heard is taken: a task may have ended before that.
+    /// Whether a check is due before the new events are applied: a task may have ended before they happened.
     fn is_due(&self, tasks: usize, now: Instant) -> bool {
         tasks > self.tasks + NEWCOMERS_MAX || now >= self.last + ROLL_CALL_EVERY
     }
 
-    /// How long nothing has to be looked at, if nothing is heard.
+    /// How long the thread may wait for an event.
     fn patience(&self, tasks: usize) -> Duration {
         match (tasks, self.is_quiet) {
             (0, _) => Duration::from_secs(3600),
@@ -46,14 +47,12 @@ impl RollCall {
         }
     }
 
-    /// The roll was called, and these tasks are there.
+    /// Notes that a check is done, with the number of tasks that are left.
     fn called(&mut self, tasks: usize, now: Instant) {
         *self = RollCall { last: now, tasks, is_quiet: true };
     }
 }
 
-/// Starts the thread that owns the planner. It ends when the inbox is closed. The observers hear
-/// what the planner hears.
 pub(super) fn spawn(
     planner: Planner,
     inbox: &Arc<Inbox>,
@@ -111,7 +110,8 @@ fn run(
             says.drain(..).for_each(|event| planner.apply(event, &mut actions));
             act(&mut actions, arrival.as_ref(), inbox, cache, &mut observers);
         }
-        // Who has an answer may read in the status what was so then.
+        // A caller that has its answer may read the status at once. The status must not be older than the
+        // answer.
         if !questions.is_empty() {
             publish(&planner, published);
         }
@@ -127,7 +127,7 @@ fn run(
     }
 }
 
-/// Has done what the planner says; a block that has just arrived brings its bytes.
+/// Carries out the planner's actions. `arrival` has the bytes of a block that has just arrived.
 fn act(
     actions: &mut Vec<Action>,
     arrival: Option<&(BlockId, Arrival)>,

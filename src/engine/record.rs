@@ -1,4 +1,4 @@
-//! Order files of what loaders read.
+//! Writes what loaders have read as order files.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -14,25 +14,24 @@ use crate::learn::{self, Epoch, Record};
 use crate::learning::Named;
 use crate::order::file::write_sample;
 
-/// How many samples are written at once.
+/// Samples that are written in one call.
 const CHUNK: usize = 4096;
 
-/// Of which loader an order file is wanted.
+/// The loader, and its epochs, that an order file is wanted of.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     pub loader: Option<u32>,
-    /// The process that it reads for.
+    /// The process that the loader reads for.
     pub process: Option<u64>,
-    /// How many epochs, the latest; none: all that are remembered.
+    /// The number of the latest epochs; `None` for all that are remembered.
     pub epochs: Option<u32>,
 }
 
-/// What is known of an epoch that is written down.
+/// An epoch of an order file.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordedEpoch {
-    /// Its number, from 0 for the first that was seen of the loader.
+    /// Its number, from 0 for the first epoch that was seen of the loader.
     pub epoch: u32,
-    /// How many samples it has.
     pub samples: u32,
     /// Whether its order was learnt; else the samples are in the order of their first opens.
     pub learnt: bool,
@@ -40,19 +39,16 @@ pub struct RecordedEpoch {
     pub whole: bool,
 }
 
-/// What is written down of a loader.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordSummary {
-    /// The loader's number.
     pub loader: u32,
-    /// The process that it reads for, or did.
+    /// The process that the loader reads for, or has read for.
     pub process: u64,
-    /// The name of that process's program.
+    /// Name of that process's program.
     pub program: String,
     pub epochs: Vec<RecordedEpoch>,
 }
 
-/// An order file that can be written.
 pub struct Recording {
     catalog: Arc<Catalog>,
     epochs: Vec<Epoch>,
@@ -60,11 +56,6 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// What a loader read, as an order file to be written. Epochs that are not over are left out,
-    /// unless their order is known or there is no other.
-    ///
-    /// # Errors
-    /// Where there is no such loader, or it is not said which of several is meant.
     pub(super) fn of(wanted: &Wanted, orders: &Orders, catalog: &Arc<Catalog>) -> Result<Self> {
         let Some(learning) = &orders.learning else {
             let message = "nothing is observed here: order.learn is off, or nothing is read ahead";
@@ -98,10 +89,10 @@ impl Recording {
         Ok(Recording { catalog: Arc::clone(catalog), epochs, summary })
     }
 
-    /// Writes the order file. Files that are gone from the source are left out.
+    /// Writes the order file. Files that are gone from the source are left out, and a comment says how many.
     ///
     /// # Errors
-    /// Where a path cannot stand in an order file, or nothing can be written to `out`.
+    /// If a path cannot stand in an order file, or `out` cannot be written to.
     pub fn write(self, out: &mut dyn Write) -> Result<()> {
         let RecordSummary { loader, process, program, .. } = &self.summary;
         let head =
@@ -129,7 +120,7 @@ impl Recording {
     }
 }
 
-/// The loader that is meant.
+/// Finds the one loader that is wanted.
 fn choose(records: Vec<Named>, wanted: &Wanted) -> Result<Named> {
     let is_it = |(record, _): &Named| {
         !record.epochs.is_empty()

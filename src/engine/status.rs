@@ -1,4 +1,4 @@
-//! What an engine tells of itself.
+//! The status that an engine reports.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,70 +12,57 @@ use crate::fuse::KNOWN_BYTES;
 use crate::learning::LoaderStatus;
 use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
 
-/// The RAM tier.
 #[derive(Clone, Debug, Serialize)]
 pub struct RamStatus {
     /// Bytes it may hold at this moment.
     pub budget: u64,
-    /// Bytes it may hold where memory allows.
+    /// Bytes it may hold if memory allows.
     pub configured: u64,
-    /// Why the budget is less than that; none where it is not.
+    /// Why the budget is less than that, if it is.
     pub reduced: Option<String>,
     /// Bytes that stay in it.
     pub kept: u64,
-    /// Bytes in the memory of the daemon, on their way to readers, the page cache and the cache disk.
+    /// Bytes in the daemon's memory, on their way to readers, the page cache and the cache disk.
     pub moving: u64,
-    /// Bytes that may be.
+    /// The most that `moving` may be.
     pub moving_budget: u64,
 }
 
-/// A tier below RAM.
 #[derive(Clone, Debug, Serialize)]
 pub struct TierStatus {
-    /// Bytes it may hold at this moment.
     pub budget: u64,
-    /// Bytes it may hold where others leave the space.
+    /// Bytes it may hold if others leave the space.
     pub configured: u64,
-    /// Why the budget is less than that; none where it is not.
     pub reduced: Option<String>,
     /// Bytes that are to stay in it.
     pub kept: u64,
-    /// Bytes that lie there, in whole pages: what is to stay is written in the background.
+    /// Bytes that lie there, in whole pages. Bytes that are to stay are written in the background.
     pub stored: u64,
 }
 
-/// One stream and its order.
 #[derive(Clone, Debug, Serialize)]
 pub struct OrderStatus {
-    /// The stream's name.
     pub stream: String,
     /// The order as it was given.
     pub spec: Option<String>,
     /// Why the last order given was refused.
     pub refused: Option<String>,
-    /// What would be right, in words, where the order is not what is read and that is known.
+    /// The right order, in words, if the reader does not read this one and the right one is known.
     pub fix: Option<String>,
-    /// Where the reader stands.
     #[serde(flatten)]
     pub progress: Option<StreamStatus>,
 }
 
-/// The state of an engine. Totals count since the mount.
+/// The state of an engine. Totals count since the mount. `requests` and `reads` are those of the kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     pub version: &'static str,
-    /// The daemon's process.
     pub pid: u32,
     pub source: String,
-    /// Where it is mounted.
     pub mountpoints: Vec<String>,
-    /// Seconds since the mount.
     pub uptime_s: u64,
-    /// How samples reach their readers.
     pub mode: &'static str,
-    /// How the truth of names and versions is kept.
     pub consistency: String,
-    /// The policy in force.
     pub policy: PolicyKind,
     /// Where the catalog comes from: a scan (`scanning`, `scanned`), or an earlier mount (`checking`,
     /// `checked`).
@@ -86,50 +73,43 @@ pub struct Status {
     pub disk: Option<TierStatus>,
     /// State of the local store: `normal`, or what is wrong.
     pub disk_state: Option<DiskState>,
-    /// What is wrong if the cache directory was on another disk before.
+    /// A warning if the cache directory was on another disk before.
     pub disk_moved: Option<String>,
-    /// Bytes staged in RAM for coming reads, and the most that may be.
+    /// Bytes staged in RAM for coming reads, and the most that may be staged.
     pub staged: u64,
     pub window: u64,
-    /// Bytes in RAM of files that are read in parts.
     pub parts_bytes: u64,
     pub fetching: u32,
     /// Nodes that the kernel knows, and what they cost in bytes.
     pub known_nodes: u64,
     pub known_bytes: u64,
-    /// Files that are opened without a request.
+    /// Files that the kernel opens without a request.
     pub trusted_files: u64,
-    /// Streams and their orders.
     pub orders: Vec<OrderStatus>,
-    /// Loaders of whose orders nobody told.
+    /// Loaders whose orders were not told.
     pub loaders: Vec<LoaderStatus>,
-    /// What was found in the journal of what earlier mounts learnt; none where there was none.
+    /// The journal of learned orders at the start, in words; `None` if there was none.
     pub journal: Option<String>,
-    /// What was decided and seen.
+    /// Counts of what the planner decided and saw.
     #[serde(flatten)]
     pub counters: Counters,
-    /// Requests that the kernel sent, by kind.
     pub requests: BTreeMap<&'static str, u64>,
-    /// Reads that the kernel sent.
     pub reads: u64,
-    /// Of these, reads answered from the bytes of a push under way.
+    /// Reads that were answered from the bytes of a push under way.
     pub reads_from_push: u64,
-    /// Pushes that the kernel refused.
     pub push_errors: u64,
-    /// Notifications that the kernel makes wait at this moment, for longer than a second.
+    /// Notifications that the kernel has made wait for longer than a second.
     pub stuck_notifications: u64,
-    /// Reads that ended in an error.
     pub read_errors: u64,
-    /// Records of the local store found damaged.
+    /// Damaged records found in the local store.
     pub store_errors: u64,
     /// Files found changed at the source when they were read.
     pub changed_files: u64,
-    /// What belady chose by itself at mount.
+    /// Settings that belady chose by itself at the mount, in words.
     pub decisions: Vec<String>,
 }
 
 impl Status {
-    /// What an engine tells of itself at this moment.
     pub(super) fn of(engine: &Engine) -> Status {
         let Engine { core, serving, .. } = engine;
         let published = engine.published.lock().clone();

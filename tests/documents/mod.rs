@@ -1,4 +1,4 @@
-//! What README.md and docs/ show, taken out of them: blocks, commands, and the dataset that they need.
+//! Takes blocks and commands out of README.md and docs/, and makes the dataset that they need.
 //!
 //! `tests/docs.rs` runs all that mounts nothing, and `tests/mounts/docs.rs` the rest.
 
@@ -6,16 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directories of the documents, in the order in which they are replaced by a test's own.
+/// Directories of the documents, in the order in which they are replaced by the test's own.
 pub(crate) const SOURCE: &str = "/lustre/imagenet";
 pub(crate) const MOUNT: &str = "/mnt/imagenet";
 pub(crate) const CACHE: &str = "/local/belady";
 
-/// The files of the dataset that stands for `SOURCE`: two classes to learn from, one to test with.
+/// The files of the dataset at `SOURCE`: two classes to learn from, one to test with.
 const CLASSES: [(&str, u32); 3] =
     [("train/n01440764", 20), ("train/n02102040", 20), ("val/n01440764", 10)];
 
-/// The file that `new.txt` names. Nobody has read it, so that it can be offered.
+/// The file that `new.txt` names. It was never read, so that it can be offered.
 pub(crate) const UNREAD: &str = "train/n02102040/n02102040_0.JPEG";
 
 pub(crate) fn root() -> &'static Path {
@@ -35,7 +35,7 @@ pub(crate) struct Block {
     pub(crate) at: String,
     pub(crate) language: String,
     pub(crate) text: String,
-    /// The name of the file that it is said to be in, if it is settings.
+    /// The name of the file in which it is said to be, if it is settings.
     pub(crate) file: Option<String>,
 }
 
@@ -79,7 +79,7 @@ impl Page {
     }
 }
 
-/// The name of a settings file in a line.
+/// The name of a settings file in a line of text.
 fn file_of(line: &str) -> Option<String> {
     line.split('`').skip(1).step_by(2).find(|word| word.ends_with(".toml")).map(str::to_owned)
 }
@@ -90,8 +90,8 @@ impl Block {
         ["sh", "console"].contains(&self.language.as_str())
     }
 
-    /// Its commands: lines without comments, each with those that go on with it. A session on a console
-    /// has them after a `$`, and output besides.
+    /// Its commands: lines without comments, each joined with its continuation lines. In a console session, a
+    /// command follows a `$`, and other lines are output.
     pub(crate) fn commands(&self) -> Vec<String> {
         let (mut commands, mut command) = (Vec::new(), String::new());
         for line in self.text.lines() {
@@ -121,12 +121,11 @@ impl Block {
     }
 }
 
-/// Whether a command is belady's.
 pub(crate) fn is_belady(command: &str) -> bool {
     command.starts_with("belady ")
 }
 
-/// A directory with what the documents speak of.
+/// A directory with everything that the documents name.
 pub(crate) struct Scene {
     /// Where commands are run.
     pub(crate) work: PathBuf,
@@ -166,7 +165,7 @@ impl Scene {
         scene
     }
 
-    /// A text with the directories of the test in place of those of the documents.
+    /// A text in which the test's directories replace those of the documents.
     pub(crate) fn place(&self, at: &str, text: &str) -> String {
         let places = [(SOURCE, &self.source), (MOUNT, &self.mount), (CACHE, &self.cache)];
         let places = places.map(|(shown, own)| (shown, own.to_str().unwrap()));
@@ -177,14 +176,14 @@ impl Scene {
         places.iter().fold(text.to_owned(), |text, (shown, own)| text.replace(shown, own))
     }
 
-    /// Writes a block of settings to the file that it is said to be in.
+    /// Writes a block of settings to the file in which it is said to be.
     pub(crate) fn keep(&self, block: &Block) {
         if let Some(file) = block.file.as_ref().filter(|_| block.language == "toml") {
             write(&self.work, file, self.place(&block.at, &block.text).as_bytes());
         }
     }
 
-    /// A command as a shell runs it, with this program.
+    /// A command as a shell runs it, with the tested program.
     pub(crate) fn shell(&self, at: &str, command: &str, program: &Path) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let path = format!("{}:{path}", program.parent().unwrap().display());

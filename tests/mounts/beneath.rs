@@ -1,8 +1,8 @@
-//! The daemon has more rights than its readers may have: it reaches nothing but files beneath the
-//! source, and nobody but its user reaches it.
+//! The daemon has more rights than its readers. It reaches only files beneath the source, and only its user
+//! reaches it.
 //!
-//! Goal: neither a link that is put into the tree nor a special file in it leads the daemon
-//! anywhere. Method: the source is changed under a live mount; opens of its files are watched.
+//! Goal: neither a link that is put into the tree nor a special file in it leads the daemon elsewhere.
+//! Method: the source is changed under a live mount, and opens of its files are watched.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
@@ -25,13 +25,13 @@ fn links_that_are_put_into_the_tree_lead_the_daemon_nowhere() {
     ground.plant_many("d/deep", 10, 5000);
     fs::create_dir(ground.path("outside")).unwrap();
     for number in 0..10 {
-        // As long as the files that they are to be taken for.
+        // As long as the files that they replace.
         fs::write(ground.path(&format!("outside/{number:04}")), content(900, 5000)).unwrap();
     }
     let mounted = Mounted::new(&ground, &["--set", "source.consistency=immutable"]);
     let path = |number: u64| mounted.path(format!("d/deep/{number:04}"));
     assert!(fs::read(path(0)).unwrap() == content(0, 5000));
-    // In place of the directory, of one above it, and of a file.
+    // In place of the directory, of the directory above it, and of a file.
     for (place, target) in [("d/deep", "outside"), ("d", "above"), ("d/deep/0003", "outside/0003")]
     {
         let (place, aside) = (ground.source(place), ground.path("aside"));
@@ -45,13 +45,13 @@ fn links_that_are_put_into_the_tree_lead_the_daemon_nowhere() {
         fs::remove_file(&place).unwrap();
         fs::rename(&aside, &place).unwrap();
     }
-    // It has been away, and may be another one by now.
+    // The file was away, and may be another one by now.
     wait_until("the file again", || fs::read(path(3)).is_ok_and(|b| b == content(3, 5000)));
     check_many(&mounted.path(""), "d/deep", 10, 5000);
     mounted.umount();
 }
 
-/// The names in a directory that have been opened since.
+/// The names in a directory that were opened since.
 struct Opens(File);
 
 impl Opens {
@@ -65,7 +65,7 @@ impl Opens {
         }
     }
 
-    /// Takes the names out of the kernel's records: 16 bytes, the last 4 the length of the name.
+    /// Takes the names out of the kernel's records: 16 bytes, of which the last 4 are the length of the name.
     fn names(&mut self) -> Vec<String> {
         let (mut names, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
         while let Ok(length) = self.0.read(&mut buffer) {
@@ -101,7 +101,7 @@ fn special_files_are_shown_and_never_opened() {
             // SAFETY: the path ends in a NUL; no buffer is written to with length 0.
             unsafe { libc::llistxattr(path.as_ptr(), std::ptr::null_mut(), 0) };
         }
-        // The kernel opens a FIFO of its own; devices are none on this mount.
+        // The kernel opens a FIFO of its own. Devices cannot be opened on this mount.
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_NONBLOCK);
         drop(options.open(mounted.path("fifo")).unwrap());
@@ -131,7 +131,7 @@ fn the_control_socket_is_its_users_alone() {
     assert_eq!((mode(&own[0]), mode(&own[0].join("socket"))), (0o700, 0o600));
     assert_eq!((own.len(), locks.iter().map(|lock| mode(lock)).collect()), (1, vec![0o600]));
     mounted.umount();
-    // A directory of somebody else is not used.
+    // A directory of another user is not used.
     std::os::unix::fs::chown(&directory, Some(65534), None).unwrap();
     let (source, point) = (ground.path("source"), ground.path("mount"));
     let said = ground.ends(6, &["mount", source.to_str().unwrap(), point.to_str().unwrap()]);

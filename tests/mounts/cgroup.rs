@@ -1,8 +1,8 @@
 //! A memory cgroup of a test's own, with either version of the controller.
 //!
-//! Goal: a limit that only the processes of one test are under. Method: a group below our own, or
-//! below the top where ours takes no children; processes enter it before they start; the group is
-//! removed when they have ended, also when the test fails.
+//! Goal: a limit that holds only for the processes of one test. Method: a group below our own, or at the top
+//! if ours takes no children. Processes enter it before they start. It is removed when they have ended, even
+//! if the test fails.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -57,12 +57,11 @@ impl MemoryGroup {
         self.path.join(if self.second { second } else { first })
     }
 
-    /// Name of the group's directory.
     pub(crate) fn name(&self) -> &str {
         self.path.file_name().and_then(OsStr::to_str).unwrap()
     }
 
-    /// Sets the limit; the kernel takes it once it could reclaim what is over it.
+    /// Sets the limit. The kernel accepts it when it could reclaim what exceeds it.
     #[track_caller]
     pub(crate) fn limit(&self, bytes: u64) {
         let file = self.file("memory.limit_in_bytes", "memory.max");
@@ -75,7 +74,7 @@ impl MemoryGroup {
         fs::read_to_string(file).unwrap().trim().parse().unwrap()
     }
 
-    /// Processes that the kernel killed for want of memory.
+    /// Processes that the kernel killed because memory ran out.
     pub(crate) fn killed(&self) -> u64 {
         let text = fs::read_to_string(self.file("memory.oom_control", "memory.events")).unwrap();
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
@@ -94,7 +93,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Its processes have guards of their own and end within moments.
+        // Its processes have guards of their own, and end within moments.
         let start = Instant::now();
         while fs::remove_dir(&self.path).is_err() && start.elapsed() < Duration::from_secs(10) {
             thread::sleep(Duration::from_millis(20));

@@ -1,8 +1,8 @@
 //! Changes at the source under a live mount: the old bytes or the new ones, never a mix.
 //!
-//! Goal: after the period that was asked for, new opens give what the source has now; an open file
-//! stays one version or fails. Method: files in which every 8 bytes carry a version and a place,
-//! changed in all the ways that files change while readers look at nothing else.
+//! Goal: after the configured period, new opens give the present content of the source. An open file stays
+//! one version or fails. Method: every 8 bytes of a file are its version and a place. Files change in all the
+//! ways that files change, while readers read them.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,13 +21,13 @@ use crate::refused::Tmpfs;
 /// Names are checked after this time.
 const PERIOD: &str = "source.revalidate=1s";
 
-/// A file of one version: every 8 bytes are the version and their number.
+/// A file of one version: every 8 bytes are the version and a running number.
 pub(crate) fn version(version: u32, length: usize) -> Vec<u8> {
     let words = (0..length as u32 / 8).map(|word| u64::from(version) << 32 | u64::from(word));
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// The version that all these bytes of a file, from `offset` on, are of.
+/// The one version of all these bytes of a file, which begin at `offset`.
 #[track_caller]
 pub(crate) fn version_of(bytes: &[u8], offset: usize) -> u32 {
     let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -39,7 +39,7 @@ pub(crate) fn version_of(bytes: &[u8], offset: usize) -> u32 {
     found.unwrap_or_default() as u32
 }
 
-/// Reads through one descriptor from start to end: the version, or an error.
+/// Reads a file through one descriptor from start to end. Returns the version, or an error.
 fn read_version(path: &Path) -> io::Result<u32> {
     let bytes = fs::read(path)?;
     Ok(version_of(&bytes, 0))
@@ -49,7 +49,7 @@ fn mount(ground: &Ground, options: &[&str]) -> Mounted {
     Mounted::new(ground, &[&["--set", PERIOD][..], options].concat())
 }
 
-/// Waits for new opens to give this version; those before it may come until then.
+/// Waits until new opens give this version. Until then they may give earlier ones.
 #[track_caller]
 pub(crate) fn wait_for_version(path: &Path, wanted: u32) {
     wait_until("the new version", || match read_version(path) {
@@ -86,8 +86,8 @@ fn a_file_changed_in_place() {
     }
 }
 
-/// Many a client drops the pages that it has of a past version when a file is opened, and at no other
-/// time: what stays open at the source from one block to the next would go on giving them.
+/// Many network clients drop their pages of a past version when a file is opened, and at no other time. If a
+/// file stays open at the source from one block to the next, they go on giving the past version.
 #[test]
 fn a_large_file_changed_in_place_that_is_open_at_the_source() {
     const LENGTH: usize = 4 << 20;
@@ -156,7 +156,7 @@ fn an_open_file_stays_one_version_or_fails() {
     }
 }
 
-/// Sets a flag at its end.
+/// Sets a flag when it is dropped.
 pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -165,7 +165,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Replaces a file over and over while others read it all the time.
+/// Replaces a file over and over while other threads read it.
 fn readers_meet_writers(options: &[&str]) {
     const LENGTH: usize = 2_500_000;
     const VERSIONS: u32 = 6;
@@ -174,7 +174,7 @@ fn readers_meet_writers(options: &[&str]) {
     let mounted = mount(&ground, options);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Also where this thread fails: the readers would go on for ever.
+        // Also if this thread fails: the readers would go on for ever.
         let _ends = Ends(&over);
         let reader = || {
             let mut newest = 0;
@@ -240,7 +240,7 @@ fn files_added_and_removed() {
         fs::read_dir(mounted.path("dir")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     };
     wait_until("the new listing", || names() == ["new", "sub"]);
-    // What was removed may come back, as something else.
+    // A removed name may come back as something else.
     fs::create_dir(ground.source("dir/old")).unwrap();
     ground.plant("dir/old/inside", &version(4, 80));
     wait_until("a directory of that name", || {
@@ -269,7 +269,7 @@ fn one_name_of_a_hard_link_is_replaced_or_removed() {
     fs::remove_file(ground.source("pair/one")).unwrap();
     wait_for_version(&mounted.path("second"), 2);
     wait_until("the end of a name", || fs::metadata(mounted.path("pair/one")).is_err());
-    // The file is still there by its other names, and each is read as what it is.
+    // The file still has its other names, and each reads as what it is.
     for _ in 0..3 {
         for (name, wanted) in [("first", 1), ("third", 1), ("pair/two", 1), ("second", 2)] {
             wait_until(name, || read_version(&mounted.path(name)).is_ok());
@@ -290,7 +290,7 @@ fn a_source_taken_to_be_immutable_is_not_asked_again() {
     mounted.umount();
 }
 
-/// A file, read over a mount and rewritten within the second in which it was written; none where that
+/// A file that was read over a mount and rewritten within the second in which it was written; `None` if that
 /// took longer.
 fn rewritten_at_once(ground: &Ground, slow: &Slow, options: &[&str]) -> Option<Mounted> {
     let file = ground.source("file");
@@ -301,7 +301,7 @@ fn rewritten_at_once(ground: &Ground, slow: &Slow, options: &[&str]) -> Option<M
     ground.plant("file", &version(1, 8192));
     let first = second();
     let mounted = Mounted::at(ground, &slow.point, &ground.path("mount"), options);
-    // What may be rewritten within the second is looked at again, and is another version then.
+    // A file that may be rewritten within the second is looked at again, and is another version then.
     wait_for_version(&mounted.path("file"), 1);
     File::options().write(true).open(&file).unwrap().write_all_at(&version(2, 8192), 0).unwrap();
     if second() == first {
@@ -315,7 +315,7 @@ fn rewritten_at_once(ground: &Ground, slow: &Slow, options: &[&str]) -> Option<M
 fn a_file_rewritten_within_a_second_where_times_are_in_seconds() {
     let ground = Ground::new();
     let slow = Slow::new(&ground, &["--coarse-times"]);
-    // Nothing is waited for there that would take most of a second.
+    // Waits on this disk never take most of a second.
     let disk = Tmpfs::new(&ground, "disk", "size=64M,mode=700");
     let mut done = false;
     wait_until("a second that was long enough", || {
@@ -323,7 +323,7 @@ fn a_file_rewritten_within_a_second_where_times_are_in_seconds() {
         if let Some(mounted) = rewritten_at_once(&ground, &slow, &options) {
             wait_for_version(&mounted.path("file"), 2);
             mounted.umount();
-            // What was read too soon was not stored.
+            // Bytes that were read too soon were not stored.
             let again = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
             assert_eq!(read_version(&again.path("file")).unwrap(), 2);
             again.umount();

@@ -1,7 +1,7 @@
-//! `belady cache` where something is wrong with the disk or with a store.
+//! `belady cache` when something is wrong with the disk or with a store.
 //!
-//! Goal: space can be had back when it is needed most, and what is wrong with one store is no
-//! other's. Method: a cache directory with the stores of two sources, and one misfortune.
+//! Goal: space can be freed when it is needed most, and an error of one store does not affect the others.
+//! Method: a cache directory with the stores of two sources, and one fault.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -62,7 +62,7 @@ fn a_store_that_cannot_be_read_is_no_other_stores_trouble() {
     make_stores(&ground, &cache);
     let owners = files_of_stores(&cache, "owner");
     let [broken, whole] = [&owners[0], &owners[1]].map(|owner| owner.parent().unwrap());
-    // What no sample needs.
+    // A file that no sample needs.
     for store in [broken, whole] {
         fs::write(store.join("segment-00000099"), content(1, 1 << 20)).unwrap();
     }
@@ -94,7 +94,7 @@ fn a_store_that_cannot_be_read_is_no_other_stores_trouble() {
 
 const FILES: u64 = 20;
 
-/// A store of a source all of which is in it.
+/// A source's store that holds the whole source.
 fn fill(ground: &Ground, cache: &str) {
     let mounted = Mounted::new(ground, &["--cache-dir", cache, "--disk", "16MiB"]);
     ground.ends(0, &["warmup", mounted.point.to_str().unwrap()]);
@@ -129,10 +129,10 @@ fn what_the_disk_has_lost_is_named_and_no_success() {
         };
         let said = verify(5);
         assert!(said.contains(named), "{damage}: {said}");
-        // It is dropped.
+        // The damaged sample is dropped.
         assert!(verify(0).contains("0 damaged"), "{damage}");
     }
-    // Where nothing can be told of what is there, nothing is deleted either.
+    // If the content of a store cannot be told, nothing is deleted either.
     fill(&ground, text);
     open("index-").write_all_at(b"head", 3).unwrap();
     let before = files_of_stores(&cache, "");
@@ -150,7 +150,7 @@ fn what_the_disk_has_lost_is_named_and_no_success() {
     verify(0);
 }
 
-/// An index that is damaged cannot be written anew where something stands in its way.
+/// A damaged index cannot be written anew if something stands in its way.
 #[test]
 fn what_is_lost_is_named_also_where_the_check_fails_later() {
     let ground = Ground::new();
@@ -219,7 +219,7 @@ fn a_store_whose_owner_is_not_known_is_seen_and_deleted() {
     for owner in files_of_stores(&cache, "owner") {
         fs::remove_file(owner).unwrap();
     }
-    // Not ours.
+    // These are not stores.
     let stores = cache.join("belady-store-v3");
     fs::create_dir(stores.join("mine")).unwrap();
     std::os::unix::fs::symlink(&first, stores.join("0123456789abcdef")).unwrap();
@@ -245,7 +245,7 @@ fn a_store_whose_owner_is_not_known_is_seen_and_deleted() {
     assert_eq!(fs::read_dir(stores).unwrap().count(), 4, "the tag, and what is not ours");
 }
 
-/// Mounts it anew, as soon as the daemon that wrote to it has ended.
+/// Mounts the disk again, as soon as the daemon that wrote to it has ended.
 fn remount(disk: &Tmpfs, how: &str) {
     let flags = if how == "ro" { MsFlags::MS_RDONLY } else { MsFlags::empty() };
     let none = None::<&str>;
@@ -266,7 +266,7 @@ fn a_cache_disk_that_has_become_read_only_is_bypassed() {
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "16MiB"];
     for (how, state) in [("ro", "down"), ("rw", "normal")] {
         remount(&disk, how);
-        // A source that was never stored there, too.
+        // Also a source that was never stored there.
         ground.plant("../third/file", b"x");
         for source in ["source", "third"].map(|name| ground.path(name)) {
             let mounted = Mounted::at(&ground, &source, &ground.path("mount"), &options);

@@ -1,7 +1,7 @@
 //! The control files: a second connection inside the mount.
 //!
-//! Goal: what is running can be seen and told by plain files that no loader ever meets. Method:
-//! the files are read and written as a shell, `cp` and Python do it, beside listings of the tree.
+//! Goal: the state of a mount can be read and changed by plain files that no loader ever meets. Method: the
+//! files are read and written as a shell, `cp` and Python do it, while the tree is listed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ fn mounted(ground: &Ground) -> Mounted {
     Mounted::new(ground, &[])
 }
 
-/// Writes to the order file and closes it; the error of the write or of the close.
+/// Writes to the order file and closes it. Returns the error of the write or of the close.
 fn write_order(mounted: &Mounted, text: &[u8]) -> Result<(), Errno> {
     let mut file = OpenOptions::new().write(true).open(mounted.path(".belady/order")).unwrap();
     file.write_all(text).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap()))?;
@@ -100,7 +100,7 @@ fn an_order_is_taken_when_its_file_is_closed() {
     assert_eq!(write_order(&mounted, list.as_bytes()), Ok(()));
     following("1 epoch of 40 samples");
     fs::write(ground.path("order.txt"), "class/0001.png\nclass/0002.png\n").unwrap();
-    // It sets times and modes, too, before it closes the file.
+    // `cp -p` sets times and modes, too, before it closes the file.
     let copied = Command::new("cp")
         .arg("-p")
         .arg(ground.path("order.txt"))
@@ -111,7 +111,7 @@ fn an_order_is_taken_when_its_file_is_closed() {
     let shell = format!("echo sequential > '{}'", mounted.path(".belady/order").display());
     assert!(Command::new("sh").args(["-c", &shell]).status().unwrap().success());
     following("sequential");
-    // By several processes, and beside one that closes its copy of the descriptor in the middle.
+    // The list is written by several processes. One of them closes its copy of the descriptor in the middle.
     let half = ground.path("order.txt").display().to_string();
     let order = mounted.path(".belady/order").display().to_string();
     let shell = format!("{{ cat '{half}'; true; echo class/0003.png; }} > '{order}'");

@@ -1,8 +1,8 @@
-//! What README.md and docs/ show of mounts, run line by line.
+//! Runs what README.md and docs/ show of mounts, line by line.
 //!
-//! Goal: a reader who copies a block gets what the page says. Method: a page is a session. What it
-//! mounts stays until it unmounts it. A block that only uses a mount finds one of which all but a
-//! file was read, with a cache disk and a rehearsal buffer. Each command has to succeed.
+//! Goal: a reader who copies a block gets what the page says. Method: a page is a session. Its mounts stay
+//! until it unmounts them. A block that only uses a mount finds one with a cache disk and a rehearsal buffer,
+//! of which all files but one were read. Each command must succeed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::documents::{Block, MOUNT, Page, Scene, UNREAD, is_belady, pages};
 use crate::ground::{Choice, Ground, program, said, wait_until};
 use crate::mounted::Mounted;
 
-/// Who has mounted what is there.
+/// Who has mounted the present mount.
 #[derive(PartialEq, Eq)]
 enum By {
     Page,
@@ -25,7 +25,7 @@ enum By {
 struct Session {
     mounted: Option<(Mounted, By)>,
     scene: Scene,
-    // The last to go: it takes away whatever is left.
+    // The last field, so that it is dropped last: it takes away everything that is left.
     ground: Ground,
 }
 
@@ -63,7 +63,7 @@ impl Session {
         }
         let mut output = self.shell(at, command).output().unwrap();
         if unmounts {
-            // A program that another test starts has a copy of what this one had open, until it runs.
+            // A program that another test starts has copies of this one's open files until it runs.
             wait_until("nobody uses the mount", || {
                 let in_use = said(&output).contains("is in use");
                 if in_use {
@@ -78,14 +78,14 @@ impl Session {
         }
     }
 
-    /// Ends a mount that no page has asked for: what comes next needs its place or its cache disk.
+    /// Ends a mount that no page has asked for: the next command needs its place or its cache disk.
     fn end_own(&mut self) {
         if let Some((mounted, _)) = self.mounted.take_if(|(_, by)| *by == By::Test) {
             mounted.umount();
         }
     }
 
-    /// Has a mount there, of which everything was read and kept for rehearsal.
+    /// Makes a mount of which everything was read and kept for rehearsal.
     fn use_mount(&mut self) {
         if self.mounted.is_some() {
             return;
@@ -120,7 +120,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Reads all files but one, in an order of chance, as one loader does.
+/// Reads all files but one in a random order, as one loader does.
 fn read_as_a_loader(mount: &Path) {
     let (mut left, mut choice) = (files(mount), Choice(5));
     left.retain(|path| !path.ends_with(UNREAD));
@@ -131,7 +131,7 @@ fn read_as_a_loader(mount: &Path) {
     }
 }
 
-/// Runs what a page shows of mounts. How many commands that are.
+/// Runs what a page shows of mounts. Returns the number of commands.
 fn run(page: &Page) -> usize {
     let blocks = page.blocks();
     if !blocks.iter().any(|block| block.is_shell() && block.mounts()) {

@@ -1,8 +1,8 @@
-//! `belady doctor`: what it says of this machine is so, and it leaves nothing behind.
+//! `belady doctor`: what it says about this machine is true, and it leaves nothing behind.
 //!
-//! Goal: a machine on which the other tests mount is found usable, by root and by a user without
-//! rights, and what is broken is named with its exit code. Method: the command is run as both, with
-//! a device that is open to all or closed, in a mount namespace of the test's own.
+//! Goal: a machine on which the other tests mount is found usable, by root and by a user without rights. A
+//! fault is named, with its exit code. Method: the command runs as both users, with a device that is open to
+//! all or closed, in a mount namespace of the test's own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::ground::{Ground, mount_table, said};
 use crate::mounted::in_namespace;
 
-/// What a doctor's JSON says, and its exit code.
+/// The JSON of a doctor, and its exit code.
 #[track_caller]
 fn told(output: &Output) -> (Value, i32) {
     let value = serde_json::from_slice(&output.stdout);
@@ -30,7 +30,7 @@ fn result<'a>(value: &'a Value, check: &str) -> &'a str {
     row.unwrap_or_else(|| panic!("{check} in {value}"))["result"].as_str().unwrap()
 }
 
-/// Mounts that a doctor made here.
+/// Mounts that a doctor made here and left.
 fn left_behind(ground: &Ground) -> Vec<String> {
     let table = mount_table();
     let here = ground.path("");
@@ -90,14 +90,14 @@ fn root_is_told_what_there_is() {
     assert_eq!((code, result(&value, "cache directory")), (5, "missing"));
 }
 
-/// Gives a device of this mode to users without rights.
+/// Gives a device with this mode to users without rights.
 const DEVICE: &str = r#"
 mount -t tmpfs -o mode=755 none "$GROUND/dev"
 mknod -m "$MODE" "$GROUND/dev/fuse" c 10 229
 mount --bind "$GROUND/dev/fuse" /dev/fuse
 "#;
 
-/// Runs the doctor as such a user, without the kernel's list of connections.
+/// Runs the doctor as a user without rights, and without the kernel's list of connections.
 const UNPRIVILEGED: &str = r#"
 code=0
 until ! grep -q " /sys/fs/fuse/connections " /proc/self/mountinfo; do
@@ -120,7 +120,7 @@ fn a_user_without_rights_is_told_too() {
     for name in ["theirs", "theirs/tmp"] {
         std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
     }
-    // One file that is root's alone makes the others no less readable.
+    // One file that only root may read does not make the others less readable.
     fs::set_permissions(ground.source("d/0002"), fs::Permissions::from_mode(0o600)).unwrap();
     for (mode, device, usable) in [("666", "ok", true), ("600", "missing", false)] {
         let mut command = in_namespace(&ground, &[DEVICE, UNPRIVILEGED].concat());
@@ -139,14 +139,14 @@ fn a_user_without_rights_is_told_too() {
         }
         assert_ne!(result(&value, "source"), "missing", "{value}");
         assert_eq!(result(&value, "mount over the source"), "note", "{value}");
-        // Root's directory is not theirs to use.
+        // Root's directory is not usable by this user.
         assert_eq!((code, &value["usable"]), (if usable { 5 } else { 6 }, &Value::Bool(false)));
         assert!(!said(&output).contains("left: "), "{}", said(&output));
         assert_eq!(fs::read_dir(ground.path("theirs/tmp")).unwrap().count(), 0);
     }
 }
 
-/// Has a kernel that deadlocks, with a limit to the time of requests where kernels have one.
+/// Pretends that the kernel deadlocks. If the kernel has a limit to the time of requests, the limit is set.
 const BAD_KERNEL: &str = r#"
 echo 6.18.2 > "$GROUND/release"
 mount --bind "$GROUND/release" /proc/sys/kernel/osrelease
@@ -178,14 +178,14 @@ fn what_the_kernel_may_do_is_told_by_the_doctor_and_by_a_mount() {
         let output = run(&script);
         let text = said(&output);
         assert!(output.status.success(), "{text}");
-        // Some root users may keep out of it.
+        // The warning may be missing: with some of root's rights a mount avoids the deadlock.
         assert!(!text.contains("readahead deadlock") || deadlocks, "{text}");
         assert_eq!(text.contains("warning: request timeouts"), limits, "{text}");
     }
 }
 
-/// Runs the doctor as such a user, with a program that mounts of this mode on a PATH of its own, and with
-/// this line as the configuration of such programs.
+/// Runs the doctor as a user without rights. The program that mounts has this mode and is on a PATH of its
+/// own. This line is the configuration of such programs.
 const HELPED: &str = r#"
 mkdir -p "$GROUND/bin"
 printf '#!/bin/sh\nexec "%s" "$@"\n' "$(command -v fusermount3)" > "$GROUND/bin/fusermount3"
@@ -196,7 +196,7 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups \
   env PATH="$WHERE" "$GROUND/belady" doctor
 "#;
 
-/// The row of a check as it is printed, and what it says to do.
+/// The row of a check as it is printed, and its fix.
 #[track_caller]
 fn printed<'a>(text: &'a str, check: &str) -> (&'a str, Option<&'a str>) {
     let mut lines = text.lines().skip_while(|line| !line.starts_with(check));

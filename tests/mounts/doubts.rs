@@ -1,8 +1,8 @@
-//! Files that seem to have changed at the source: what is believed, and what readers get.
+//! Files that seem to have changed at the source: what belady believes, and what readers get.
 //!
-//! Goal: a wrong size that the source reports for a moment never becomes the file; and who has read
-//! nothing of an old version never gets an error because there is a new one. Method: `slowpfs` tells
-//! half of the size on command, or falls short as a failing filesystem does; files are changed between
+//! Goal: a wrong size that the source reports for a moment never becomes the file's size. A reader that has
+//! read nothing of an old version never gets an error because there is a new one. Method: `slowpfs` reports
+//! half of the size on command, or reads too little as a failing filesystem does. Files are changed between
 //! the mount and their first read.
 
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ use crate::mounted::{Mounted, Slow};
 
 const LENGTH: usize = 5 << 20;
 
-/// Nothing of a file is handed out before its first read.
+/// No byte of a file is handed out before its first read.
 const ON_DEMAND: [&str; 2] = ["--set", "prefetch.enabled=false"];
 
-/// Nothing is looked at again unless a read gives cause to.
+/// A name is looked at again only if a read gives cause to.
 const MODES: [&str; 2] = ["source.consistency=immutable", "source.revalidate=1h"];
 
-/// A mount over a slow filesystem with one file, which is known since long after its last change.
+/// A mount over a slow filesystem with one file. The file is known for long after its last change.
 fn over_slow(mode: &str, options: &[&str]) -> (Ground, Slow, Mounted) {
     let ground = Ground::new();
     ground.plant("file", &version(1, LENGTH));
@@ -52,7 +52,7 @@ fn a_wrong_size_is_an_error_as_long_as_it_lasts_and_never_the_file() {
     }
 }
 
-/// A client cuts the size that it remembers where a read falls short.
+/// A client cuts the size that it remembers if a read falls short.
 #[test]
 fn a_size_that_a_client_has_cut_is_asked_of_the_servers() {
     for mode in MODES {
@@ -67,7 +67,7 @@ fn a_size_that_a_client_has_cut_is_asked_of_the_servers() {
     }
 }
 
-/// A name of a change, and how it is made.
+/// The name of a change, and the function that makes it.
 type Change = (&'static str, fn(&Path));
 
 /// Ways in which a file's attributes change and its content does not.
@@ -90,7 +90,7 @@ fn who_opens_a_file_whose_attributes_have_changed_reads_it() {
                 ground.plant(&format!("{name}{length}"), &version(1, length));
             }
         }
-        // Else the changes may be at the same time as the making of the files.
+        // Otherwise the changes may have the same time as the making of the files.
         thread::sleep(Duration::from_millis(50));
         let mounted = Mounted::new(&ground, &[&["--set", mode], &ON_DEMAND[..]].concat());
         for length in [8000, 3 << 20] {
@@ -121,7 +121,7 @@ fn a_file_replaced_before_its_first_read_is_read_as_it_is_now() {
             ground.plant("../replacement", &version(2, length));
             fs::rename(ground.path("replacement"), ground.source(name)).unwrap();
             if name != "same" {
-                // The kernel knows an open file by its old size.
+                // For an open file the kernel goes by the old size.
                 wait_until("the new version", || match fs::read(mounted.path(name)) {
                     Ok(bytes) => bytes == version(2, length),
                     Err(error) => {

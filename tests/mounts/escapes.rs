@@ -1,8 +1,8 @@
 //! Names that a terminal would obey.
 //!
-//! Goal: whatever files are called, no command and no log sends a terminal their control characters.
-//! Method: source, mount point and files have names with escape sequences; everything that is
-//! printed for people is looked through, and what is printed for programs still is exact.
+//! Goal: whatever files are called, no command and no log sends their control characters to a terminal.
+//! Method: source, mount point and files have names with escape sequences. All output for people is searched
+//! for them. Output for programs stays exact.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::ground::{Ground, content};
 use crate::mounted::Mounted;
 
-/// Makes the text after it red, and rings.
+/// Makes the text after it red, and rings the bell.
 const NAME: &str = "\x1b[31mred\x07";
 
 #[track_caller]
@@ -33,7 +33,7 @@ fn names_are_shown_and_not_obeyed() {
     let options = ["--cache-dir", cache, "--disk", "16MiB", "--order", order];
     let mounted = Mounted::at(&ground, &source, &point, &options);
     assert!(fs::read(mounted.path(&sample)).unwrap() == content(1, 5000));
-    // An unknown path is refused, which the log tells.
+    // An unknown path is refused, and the log says so.
     let _ = fs::write(mounted.path(".belady/order"), format!("{NAME}/none\n"));
     let (list, at) = (ground.path("list"), point.to_str().unwrap());
     fs::write(&list, format!("{sample}\n{NAME}\n")).unwrap();

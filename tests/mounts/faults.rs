@@ -1,8 +1,8 @@
-//! Sources and caches that fail: errors where they belong, right bytes everywhere else.
+//! Sources and caches that fail: errors reach only the right readers, and all other bytes are right.
 //!
-//! Goal: a fault of the source reaches the reader as what it is, and no longer than it lasts; a
-//! fault of the cache reaches nobody. Method: `slowpfs` fails on command under a live mount;
-//! cache directories are too small, damaged or emptied.
+//! Goal: a fault of the source reaches the reader as it is, and no longer than it lasts. A fault of the cache
+//! reaches no reader. Method: `slowpfs` fails on command under a live mount. Cache directories are too small,
+//! damaged or emptied.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ use crate::mounted::{Mounted, Slow, mounts_at};
 use crate::programs::{Reader, signal};
 use crate::refused::Tmpfs;
 
-/// A mount over a slow filesystem over `count` files.
+/// A mount over a slow filesystem with `count` files.
 fn over_slow(count: u64, slow: &[&str], options: &[&str]) -> (Ground, Slow, Mounted) {
     let ground = Ground::new();
     ground.plant_many("d", count, 10_000);
@@ -39,7 +39,7 @@ fn errors_reach_the_reader(fault: &str, errno: i32) {
     assert!(mounted.count("/read_errors") >= 3);
     slow.ctl(&["fault", "clear"]);
     check_many(&mounted.path(""), "d", 6, 10_000);
-    // What the kernel holds now is not asked of the source again.
+    // The source is not asked again for pages that the kernel holds.
     slow.ctl(&["fault", fault, "*"]);
     check_many(&mounted.path(""), "d", 6, 10_000);
     mounted.umount();
@@ -55,7 +55,7 @@ fn estale_reaches_the_reader_while_it_lasts() {
     errors_reach_the_reader("estale", libc::ESTALE);
 }
 
-/// What is cached is not served for longer than was promised either.
+/// Cached names are not served for longer than promised either.
 #[test]
 fn errors_of_names_reach_the_reader_when_these_are_due() {
     let revalidate = ["--set", "source.revalidate=200ms"];
@@ -79,7 +79,7 @@ fn errors_of_names_reach_the_reader_when_these_are_due() {
         wait_until("the error of a listing", || {
             fs::read_dir(mounted.path("")).and_then(first).is_err_and(is_due)
         });
-        // The mount is not taken for a dead one.
+        // The mount does not count as a dead one.
         assert!(fs::metadata(mounted.path("")).unwrap().is_dir());
         assert_eq!(mounted.count("/changed_files"), 0);
         for number in 0..6 {
@@ -89,7 +89,7 @@ fn errors_of_names_reach_the_reader_when_these_are_due() {
         }
         slow.ctl(&["fault", "clear"]);
         check_many(&mounted.path(""), "d", 6, 10_000);
-        // The kernel may take single pages back at any time; else all files would be read again.
+        // The kernel may take single pages back at any time; otherwise all files would be read again.
         assert!(mounted.count("/reads") < reads + 6, "the pages are gone");
         mounted.umount();
     }
@@ -176,8 +176,8 @@ fn prefetches_that_hang_do_not_hold_readers_up() {
     mounted.umount();
 }
 
-/// Starts to make a file, which waits for whoever looks a name up in its directory, and has who comes
-/// later wait.
+/// Starts to create a file. The kernel makes it wait for the lookups in its directory, and makes later
+/// lookups wait for it.
 pub(crate) fn stand_in_line(path: PathBuf) -> Reader<std::io::Result<()>> {
     let (sender, receiver) = mpsc::channel();
     let maker = Reader::start(move || {
@@ -202,7 +202,7 @@ fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
     let slow = Slow::new(&ground, &[]);
     let options = ["--ram", "64MiB", "--set", "source.revalidate=200ms"];
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
-    // Names are due by then.
+    // By then names have to be checked again.
     thread::sleep(Duration::from_millis(400));
     slow.ctl(&["fault", "hang", "*/hung", "ops=lookup,getattr"]);
     let path = |dir: &str, name: &str| mounted.path(dir).join(name);
@@ -218,7 +218,7 @@ fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
         status["fetching"] == 0 && bytes("/ram/kept") + bytes("/staged") >= 61 * 12_288
     });
     check_many(&mounted.path(""), "z", 60, 10_000);
-    // What the daemon says may be a moment old.
+    // The daemon's numbers may be a moment old.
     wait_until("no read but of what the kernel took back", || {
         let status = mounted.status();
         let [reads, restored, lost] =
@@ -234,14 +234,14 @@ fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
     mounted.umount();
 }
 
-/// A directory is locked in the kernel as long as a lookup hangs there. The order has the kernel told of
-/// its files, which must not wait for the lock.
+/// The kernel locks a directory while a lookup hangs there. The order has the kernel notified of the
+/// directory's files, and the notification must not wait for the lock.
 #[test]
 fn a_lookup_that_hangs_keeps_no_daemon_alive() {
     for end in ["--force", "SIGTERM"] {
         let (ground, slow, mounted, waiting) = held_up();
         ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
-        // A notification that waits is told of after a second.
+        // A notification that waits is reported after a second.
         thread::sleep(Duration::from_millis(2500));
         assert_eq!(mounted.count("/stuck_notifications"), 0);
         match end {
@@ -283,14 +283,14 @@ fn a_cache_disk_that_is_full_is_told_of_and_costs_no_byte() {
     let options = ["--ram", "1MiB", "--cache-dir", cache, "--disk", "1900KiB"];
     let mounted = Mounted::new(&ground, &[&options[..], &["--set", "cache.min-free=0"]].concat());
     assert_eq!(mounted.status()["disk_state"], "normal");
-    // Somebody else takes the space.
+    // Another file takes the space.
     let other = File::create(tiny.0.join("other")).unwrap();
     let mut end = 0;
     while other.write_all_at(&[1; 4096], end).is_ok() {
         end += 4096;
     }
     let state = || mounted.status()["disk_state"].as_str().unwrap().to_owned();
-    // Whichever is seen first: that nothing can be written, or that less fits than was asked for.
+    // Either may show first: a failed write, or a budget that is less than configured.
     let is_told = || state().contains("full") || mounted.status()["disk"]["reduced"].is_string();
     read_until(&mounted, 300, 30_000, "a disk that is full", is_told);
     check_many(&mounted.path(""), "d", 300, 30_000);
@@ -298,12 +298,12 @@ fn a_cache_disk_that_is_full_is_told_of_and_costs_no_byte() {
     mounted.umount();
 }
 
-/// Whether there is a file of this name in a store: one that is still being written has another.
+/// Whether a store has a file of this name. A file that is still being written has another name.
 pub(crate) fn is_saved(cache: &Path, name: &str) -> bool {
     files_of_stores(cache, name).iter().any(|path| path.file_name().is_some_and(|n| n == name))
 }
 
-/// The files of all stores in a cache directory whose names begin so.
+/// The files of all stores in a cache directory whose names begin with `prefix`.
 pub(crate) fn files_of_stores(cache: &Path, prefix: &str) -> Vec<PathBuf> {
     let inside = |directory: PathBuf| {
         let entries = fs::read_dir(directory).into_iter().flatten();
@@ -314,7 +314,7 @@ pub(crate) fn files_of_stores(cache: &Path, prefix: &str) -> Vec<PathBuf> {
     stores.filter(named).collect()
 }
 
-/// A mount whose disk holds all of 150 files, and the segments on it.
+/// A mount whose disk holds all 150 files, and the segments on it.
 fn with_segments(ground: &Ground) -> (Mounted, Vec<PathBuf>) {
     ground.plant_many("d", 150, 30_000);
     let cache = ground.path("cache");
@@ -333,7 +333,7 @@ fn records_damaged_on_disk_are_fetched_again() {
     for segment in &segments {
         let file = File::options().write(true).open(segment).unwrap();
         let length = file.metadata().unwrap().len();
-        // A bit of every record, in headers and in bytes.
+        // Damages every record, in headers and in bytes.
         for at in (0..length).step_by(17_000) {
             file.write_all_at(&[0x5a; 3], at).unwrap();
         }
@@ -355,7 +355,7 @@ fn segments_cut_or_removed_under_the_mount_cost_no_byte() {
     }
     let errors = || mounted.count("/store_errors");
     read_until(&mounted, 150, 30_000, "damage found", || errors() > 0);
-    // What is being written may be in the way.
+    // A file that is being written may be in the way.
     wait_until("the directory is removed", || {
         let _ = fs::remove_dir_all(ground.path("cache"));
         !ground.path("cache").exists()

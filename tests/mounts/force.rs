@@ -1,8 +1,8 @@
-//! Unmounting what is in use: refused when asked politely, done when forced, and no other harmed.
+//! Unmounting a mount in use: it is refused without force and done with force, and no other mount is harmed.
 //!
-//! Goal: a job that holds files open cannot keep a mount from being taken away, and the daemon
-//! that is on its way out touches nothing that came after it. Method: open files and working
-//! directories inside the mount, and a new mount at the same place while the old one lingers.
+//! Goal: a job that holds files open cannot keep a mount from being taken away. A daemon that is ending
+//! touches nothing that came after it. Method: open files and working directories inside the mount, and a new
+//! mount at the same place while the old daemon lives on.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -63,7 +63,7 @@ fn a_busy_mount_is_taken_away_by_force_and_by_signals() {
     }
 }
 
-/// Opens a file, and reads when it is told to.
+/// Opens a file, and reads when told to.
 const OPENS: &str = r#"
 import os, sys
 opened = os.open(sys.argv[1], os.O_RDONLY)
@@ -81,8 +81,8 @@ fn a_stopped_daemon_is_told_of_and_taken_away_by_force() {
     let ground = ground();
     let mounted = Mounted::new(&ground, &[]);
     let (source, point) = (ground.path("source"), mounted.point.to_str().unwrap().to_owned());
-    // Another process has the file open: one that this process starts would close a copy of it, and a stopped
-    // daemon answers no close.
+    // Another process has the file open. A process that this one starts would close a copy of the descriptor,
+    // and a stopped daemon answers no close.
     let mut reader = Program::python(OPENS, &[mounted.path("large").to_str().unwrap()]);
     assert_eq!(reader.line(), "open");
     signal(mounted.pid, Signal::SIGSTOP);
@@ -114,7 +114,7 @@ fn a_mount_at_the_same_place_outlives_the_one_before() {
     let ground = ground();
     let first = Mounted::new(&ground, &[]);
     let open = File::open(first.path("large")).unwrap();
-    // Away from under the daemon, which lives as long as its file is open.
+    // The daemon lives as long as its file is open, although its mount was detached.
     assert!(Command::new("umount").arg("-l").arg(&first.point).status().unwrap().success());
     assert_eq!(mounts_at(&first.point), 0);
     let mut buffer = vec![0; 1000];

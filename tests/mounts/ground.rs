@@ -1,8 +1,8 @@
-//! What tests stand on: a directory of their own, contents known byte by byte, patience.
+//! The base of all tests: a directory of their own, known contents, and patience.
 //!
-//! Goal: tests that cannot see each other and never depend on how fast the machine is. Method:
-//! everything of a test is below one temporary directory, the runtime directory of `belady`
-//! included; contents follow from a seed; what takes time is waited for.
+//! Goal: tests do not see each other and never depend on the speed of the machine. Method: everything of a
+//! test, including belady's runtime directory, is below one temporary directory. Contents follow from a seed.
+//! Tests wait for whatever takes time.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,10 +17,11 @@ use tempfile::TempDir;
 use crate::mounted::{belady, unmount};
 use crate::programs::signal;
 
-/// What only a broken program takes.
+/// A time that only a broken program takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
-/// Where a user who runs the tests finds the programs; else they are where they were built.
+/// The variable with the directory of the programs, for a user who runs the tests. Without it they are where
+/// they were built.
 const PROGRAMS: &str = "BELADY_TEST_PROGRAMS";
 
 /// A program that was built for the tests.
@@ -33,7 +34,6 @@ pub(crate) fn program(name: &str) -> PathBuf {
     std::env::var_os(PROGRAMS).map_or(built.into(), |directory| Path::new(&directory).join(name))
 }
 
-/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -63,7 +63,6 @@ impl Ground {
         Ground { dir }
     }
 
-    /// A path of this test's own.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -80,7 +79,7 @@ impl Ground {
         fs::write(path, bytes).unwrap();
     }
 
-    /// Plants `count` files of `size` bytes, `dir/0000` and so on; their seeds are their numbers.
+    /// Plants `count` files of `size` bytes: `dir/0000` and so on. Their numbers are their seeds.
     pub(crate) fn plant_many(&self, dir: &str, count: u64, size: usize) {
         for number in 0..count {
             self.plant(&format!("{dir}/{number:04}"), &content(number, size));
@@ -92,9 +91,9 @@ impl Ground {
         belady(&self.path("run"))
     }
 
-    /// Copies the program, as `belady`, to where every user may run it: the build directory may be
-    /// closed to others. By another process: one that a test starts at this moment would have a copy
-    /// of what is open for writing, and what is being written cannot be run.
+    /// Copies the program, as `belady`, to where every user may run it: the build directory may be closed to
+    /// others. Another process does it. A program that a test starts at this moment would have a copy of a
+    /// descriptor that is open for writing, and a file that is being written cannot be run.
     pub(crate) fn plant_belady(&self) {
         let mut copy = Command::new("cp");
         copy.arg(program("belady")).arg(self.path("belady"));
@@ -107,7 +106,7 @@ impl Ground {
         unmount(&self.path("run"), point);
     }
 
-    /// Runs belady with these words; it must end with this exit code. What it said.
+    /// Runs belady with these words. It must end with this exit code. Returns its output.
     #[track_caller]
     pub(crate) fn ends(&self, code: i32, words: &[&str]) -> String {
         let output = self.belady().args(words).output().unwrap();
@@ -122,14 +121,14 @@ impl Ground {
     }
 }
 
-/// The table of mounts. Some of them are at names that are not UTF-8.
+/// The table of mounts. Some mount points have names that are not UTF-8.
 pub(crate) fn mount_table() -> String {
     String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").unwrap()).into_owned()
 }
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        // A mount that was to be refused and was not has no guard of its own.
+        // A mount that should have been refused and was not has no guard of its own.
         for pid in self.daemons() {
             signal(pid, Signal::SIGKILL);
         }
@@ -137,7 +136,7 @@ impl Drop for Ground {
         let points = table.lines().filter_map(|line| line.split(' ').nth(4));
         let ours: Vec<&str> =
             points.filter(|point| Path::new(point).starts_with(self.dir.path())).collect();
-        // From the outside, so that nothing waits for what is dead; then from the inside.
+        // First from the outside, so that nothing waits for a dead mount, then from the inside.
         for point in &ours {
             let _ = nix::mount::umount2(*point, nix::mount::MntFlags::MNT_FORCE);
         }
@@ -147,7 +146,7 @@ impl Drop for Ground {
     }
 }
 
-/// What a command wrote.
+/// The output of a command, stdout and stderr.
 pub(crate) fn said(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)
@@ -164,7 +163,7 @@ pub(crate) fn daemons(run: &Path) -> Vec<i32> {
     noted.collect()
 }
 
-/// Bytes that differ from seed to seed and from place to place.
+/// Bytes that depend on the seed and on the place.
 pub(crate) fn content(seed: u64, length: usize) -> Vec<u8> {
     let mix = |word: u64| (word ^ seed << 32 ^ 0x5bd1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let words =
@@ -184,7 +183,7 @@ pub(crate) fn check_many(root: &Path, dir: &str, count: u64, size: usize) {
     }
 }
 
-/// Numbers to choose by: splitmix64, the same in every run.
+/// A generator of numbers to choose by: splitmix64, the same in every run.
 pub(crate) struct Choice(pub(crate) u64);
 
 impl Choice {

@@ -1,8 +1,8 @@
-//! A source that hangs: what hangs costs what is asked of it, and nothing else.
+//! A source that hangs: only requests for the hanging names and reads wait.
 //!
-//! Goal: however many names or reads hang, all others are answered; a reader that is killed ends;
-//! and programs that look at the mount itself never hang. Method: `slowpfs` leaves requests for some
-//! paths unanswered until the test says otherwise; readers are processes, which can be killed.
+//! Goal: however many names or reads hang, all other requests are answered. A reader that is killed ends, and
+//! programs that look at the mount itself never hang. Method: `slowpfs` leaves requests for some paths
+//! unanswered until the test says otherwise. Readers are processes, which can be killed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ impl Drop for Process {
     }
 }
 
-/// Kills readers, none of which has ended, and waits for their ends.
+/// Kills readers, none of which has ended, and waits until they have ended.
 #[track_caller]
 fn kill_all(mut readers: Vec<Process>) {
     assert!(!readers.iter_mut().any(Process::has_ended), "a reader does not hang");
@@ -73,16 +73,16 @@ fn directories_that_hang_do_not_stop_others_and_killed_readers_end() {
     let slow = Slow::new(&ground, &[]);
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
     check_many(&mounted.path(""), "fine", 20, 10_000);
-    // Names are due by then.
+    // By then names have to be checked again.
     thread::sleep(Duration::from_millis(400));
     slow.ctl(&["fault", "hang", "hung*/file", "ops=lookup,getattr"]);
-    // Two of each: the second one waits for the directory.
+    // Two readers of each name. The second one waits for the directory.
     let paths = hanging.iter().chain(&hanging).map(|dir| mounted.path(dir).join("file"));
     let readers: Vec<Process> = paths.map(stat).collect();
     wait_until("lookups that hang", || slow.count("in_flight") >= hanging.len() as u64);
     for _ in 0..3 {
         check_many(&mounted.path(""), "fine", 20, 10_000);
-        // Asked of the source anew.
+        // By then names have to be checked again.
         thread::sleep(Duration::from_millis(400));
     }
     kill_all(readers);
@@ -102,13 +102,13 @@ fn a_directory_whose_name_hangs_does_not_stop_those_beside_it() {
     let slow = Slow::new(&ground, &[]);
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
     check_many(&mounted.path(""), "fine", 20, 10_000);
-    // Names are due by then.
+    // By then names have to be checked again.
     thread::sleep(Duration::from_millis(400));
     slow.ctl(&["fault", "hang", "hung", "ops=lookup,getattr"]);
     let readers: Vec<Process> = (0..20).map(|_| stat(mounted.path("hung/file"))).collect();
     wait_until("a lookup that hangs", || slow.count("in_flight") >= 1);
     for _ in 0..5 {
-        // The directory's own name is asked of the source anew.
+        // The directory's own name is asked of the source again.
         check_many(&mounted.path(""), "fine", 20, 10_000);
         thread::sleep(Duration::from_millis(400));
     }
@@ -119,8 +119,8 @@ fn a_directory_whose_name_hangs_does_not_stop_those_beside_it() {
     mounted.umount();
 }
 
-/// Who lists a directory has it locked in the kernel. A change that the kernel is told of there waits
-/// for the lock, and keeps all others out meanwhile.
+/// A listing locks its directory in the kernel. A notification about a change in the directory waits for the
+/// lock, and meanwhile keeps all lookups out.
 #[test]
 fn a_listing_that_hangs_does_not_stop_lookups_where_something_changes() {
     let ground = Ground::new();
@@ -128,7 +128,7 @@ fn a_listing_that_hangs_does_not_stop_lookups_where_something_changes() {
     let slow = Slow::new(&ground, &[]);
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
     check_many(&mounted.path(""), "d", 20, 10_000);
-    // The directory is due by then, and another one, so that it is listed at the source.
+    // By then the directory has to be checked again. It has changed, so it is listed at the source.
     ground.plant("d/further", b"bytes");
     thread::sleep(Duration::from_millis(400));
     slow.ctl(&["fault", "hang", "d", "ops=opendir,readdir"]);

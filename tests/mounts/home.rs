@@ -1,8 +1,8 @@
-//! The cache directory as an administrator sees it: what it costs, whose it is, what is left in it.
+//! The cache directory as an administrator sees it: its cost, its owner, and its contents.
 //!
-//! Goal: few files and descriptors however many samples there are, no second copy of them in memory, a
-//! store for each user, and nothing from earlier days that stays or that a mount waits for. Method:
-//! real mounts; files, descriptors and pages are counted; a deletion that does not come to its end.
+//! Goal: few files and descriptors however many samples there are, no second copy of them in memory, and a
+//! store for each user. Nothing from earlier versions stays or makes a mount wait. Method: real mounts.
+//! Files, descriptors and pages are counted. One deletion does not finish.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -21,11 +21,11 @@ use crate::torture::Loop;
 /// Pages of a file that the kernel holds.
 fn pages_held(path: &Path) -> usize {
     let file = File::open(path).unwrap();
-    // SAFETY: it is not read by way of the map.
+    // SAFETY: nothing is read through the map.
     let map = unsafe { Mmap::map(&file) }.unwrap();
     let mut pages = vec![0_u8; map.len().div_ceil(4096)];
     let address = map.as_ptr().cast_mut().cast();
-    // SAFETY: the map is there, and there is a byte for each of its pages.
+    // SAFETY: the map is alive, and there is a byte for each of its pages.
     assert_eq!(unsafe { libc::mincore(address, map.len(), pages.as_mut_ptr()) }, 0);
     pages.iter().filter(|page| **page & 1 == 1).count()
 }
@@ -82,7 +82,7 @@ fn what_is_left_from_earlier_days_goes_and_no_mount_waits_for_it() {
     fs::create_dir_all(older.join("store")).unwrap();
     fs::write(older.join("store/owner"), "").unwrap();
     fs::copy(cache.join("belady-store-v3/CACHEDIR.TAG"), older.join("CACHEDIR.TAG")).unwrap();
-    // To delete this is to wait for a filesystem that does not answer.
+    // Deleting this directory waits for a filesystem that does not answer.
     let slow = Slow::new(&ground, &[]);
     let inside = trash.join("inside");
     fs::create_dir_all(&inside).unwrap();
@@ -107,7 +107,7 @@ fn what_is_left_from_earlier_days_goes_and_no_mount_waits_for_it() {
     check_many(&ground.path("source"), "d", 20, 10_000);
 }
 
-/// Mounts what root has mounted, with a store, as a user without rights.
+/// As a user without rights, mounts what root has mounted with a store.
 const THEIRS: &str = r#"
 mount -t tmpfs -o mode=755 none "$GROUND/dev"
 mknod -m 666 "$GROUND/dev/fuse" c 10 229
@@ -147,8 +147,8 @@ fn another_user_has_a_daemon_and_a_store_of_their_own() {
     mounted.umount();
 }
 
-/// A check of the catalog that does not come to its end, since one name does not answer, gives up
-/// what is of no file all the same.
+/// The catalog is checked, but one name does not answer, so that the check does not finish. Stored samples of
+/// no file are given up all the same.
 #[test]
 fn what_is_of_no_file_goes_though_one_name_cannot_be_checked() {
     const FILES: u64 = 20;
@@ -175,7 +175,7 @@ fn what_is_of_no_file_goes_though_one_name_cannot_be_checked() {
         mounted.count("/disk/stored") == pages(FILES + GONE)
     });
     mounted.umount();
-    // As if it had been killed before it saved the catalog again.
+    // As if the daemon had been killed before it saved the catalog again.
     fs::write(&catalog, saved).unwrap();
     fs::remove_dir_all(ground.source("gone")).unwrap();
     slow.ctl(&["fault", "eio", "d/0007", "ops=lookup,getattr"]);
@@ -190,7 +190,7 @@ fn what_is_of_no_file_goes_though_one_name_cannot_be_checked() {
     mounted.umount();
 }
 
-/// The mount serves without it, and the next one has what was stored.
+/// The mount serves without the store, and the next mount has the stored samples.
 #[test]
 fn a_disk_that_hangs_when_the_mount_begins_holds_nobody_up() {
     const FILES: u64 = 20;
@@ -231,7 +231,7 @@ fn a_disk_that_hangs_when_the_mount_begins_holds_nobody_up() {
     disk.umount();
 }
 
-/// Each command that needs a cache disk ends where that does not answer, and says so once.
+/// Each command that needs a cache disk ends if the disk does not answer, and says so once.
 fn commands_end(ground: &Ground, [source, catalog, settings, cache]: [&str; 4]) {
     let commands: [&[&str]; 8] = [
         &["cache", "ls", cache],
@@ -256,7 +256,7 @@ fn commands_end(ground: &Ground, [source, catalog, settings, cache]: [&str; 4]) 
     }
 }
 
-/// Names that hang, too: each command ends, and the mount goes without the cache.
+/// Names on the disk hang, too: each command ends, and the mount goes on without the cache.
 #[test]
 fn a_disk_that_tells_of_nothing_holds_up_no_command() {
     const FILES: u64 = 20;

@@ -1,8 +1,8 @@
-//! A mount that nobody uses leaves the machine alone.
+//! A mount that is not used leaves the machine alone.
 //!
-//! Goal: an idle daemon and its watcher wake up three times a second, all in all. Method: the kernel counts
-//! how often each of their threads has gone to sleep; windows of some seconds are counted until one is quiet,
-//! since what was read last is still being stored in the first ones.
+//! Goal: an idle daemon and its watcher together wake up three times a second at most. Method: the kernel
+//! counts how often each of their threads has gone to sleep. Windows of some seconds are counted until one is
+//! quiet, since in the first ones the samples that were read last are still being stored.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::ground::{Ground, check_many, wait_until};
 use crate::mounted::Mounted;
 
-/// Seconds of a window, and what a quiet one has a second at most.
+/// Seconds of a window, and the most wake-ups a second in a quiet window.
 const WINDOW: u64 = 5;
 const WAKES_MAX: u64 = 3;
 
@@ -22,7 +22,7 @@ fn tasks(pid: i32) -> Vec<PathBuf> {
     tasks.flatten().map(|task| task.path()).collect()
 }
 
-/// The processes that tasks of a process have started.
+/// The processes that a process's tasks have started.
 fn children(pid: i32) -> Vec<i32> {
     let children = tasks(pid).into_iter().filter_map(|task| {
         let children = fs::read_to_string(task.join("children")).ok()?;
@@ -31,7 +31,7 @@ fn children(pid: i32) -> Vec<i32> {
     children.flatten().collect()
 }
 
-/// How often the threads of a process have waited for something.
+/// How often the threads of a process have gone to sleep.
 fn waits(pid: i32) -> u64 {
     let waits = tasks(pid).into_iter().filter_map(|task| {
         let status = fs::read_to_string(task.join("status")).ok()?;
@@ -54,7 +54,7 @@ fn an_idle_mount_hardly_wakes_up() {
         wait_until("a quiet window", || {
             let before = both();
             thread::sleep(Duration::from_secs(WINDOW));
-            // Threads that have ended meanwhile count for nothing.
+            // Threads that have ended meanwhile are not counted.
             both().saturating_sub(before) <= WAKES_MAX * WINDOW
         });
         mounted.umount();

@@ -1,8 +1,8 @@
-//! What the kernel offers, and daemons to whom it offers less.
+//! The features of the kernel, and daemons that see fewer of them.
 //!
-//! Goal: belady does without what older kernels lack, and its tests pass on those. Method: the
-//! kernel is asked, as `belady doctor` asks it; and on a kernel that has them, a daemon is started
-//! behind a filter of system calls that refuses what came after Linux 6.1.
+//! Goal: belady works without what older kernels lack, and its tests pass there. Method: the kernel is asked,
+//! as `belady doctor` asks it. On a newer kernel, a daemon also runs behind a filter of system calls that
+//! refuses those that came after Linux 6.1.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,25 +14,25 @@ use serde_json::Value;
 
 use crate::ground::Ground;
 
-/// cachestat(2), Linux 6.5: how many pages of a file there are.
+/// cachestat(2), Linux 6.5: how many pages of a file the page cache has.
 const SYS_CACHESTAT: u32 = 451;
 
-/// `FUSE_DEV_IOC_BACKING_OPEN`, Linux 6.9: a file that the kernel is to read by itself.
+/// `FUSE_DEV_IOC_BACKING_OPEN`, Linux 6.9: passes a file to the kernel that it reads by itself.
 const BACKING_OPEN: u32 = 0x4010_e501;
 
-/// Which kernel a daemon is to see.
+/// The kernel that a daemon sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
     /// This machine's.
     Own,
-    /// One without what came after Linux 6.1.
+    /// A kernel without what came after Linux 6.1.
     Older,
 }
 
 impl Kernel {
     pub(crate) const BOTH: [Kernel; 2] = [Kernel::Own, Kernel::Older];
 
-    /// Whether the daemon can have files read past it.
+    /// Whether the kernel can read files of this daemon by itself.
     pub(crate) fn passes_through(self, ground: &Ground) -> bool {
         let output = ground.belady().args(["doctor", "--json"]).output().unwrap();
         let told: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -41,7 +41,7 @@ impl Kernel {
         self == Kernel::Own && row["result"] == "ok"
     }
 
-    /// Whether the daemon can see which pages are there.
+    /// Whether the daemon can see which pages the page cache has.
     pub(crate) fn counts_pages(self) -> bool {
         let file = tempfile::tempfile().unwrap();
         let (range, mut counts) = ([0u64; 2], [0u64; 5]);
@@ -55,22 +55,22 @@ impl Kernel {
         self == Kernel::Own && known
     }
 
-    /// Has a command, and all that it starts, see this kernel.
+    /// Makes a command, and all that it starts, see this kernel.
     pub(crate) fn for_command(self, command: &mut Command) -> &mut Command {
         if self == Kernel::Own {
             return command;
         }
-        // SAFETY: between fork and exec it makes two system calls and nothing else.
+        // SAFETY: between fork and exec the function makes two system calls and nothing else.
         unsafe { command.pre_exec(refuse_newer) }
     }
 }
 
-/// Filters the system calls of this process from now on.
+/// Filters the system calls of this process.
 fn refuse_newer() -> io::Result<()> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset);
     let end = |action| statement(libc::BPF_RET | libc::BPF_K, action);
-    // Goes on where the value is this one, else skips so many.
+    // Goes on if the value is `k`, else skips `jf` statements.
     let is = |k, jf| libc::sock_filter {
         code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
         jt: 0,

@@ -1,8 +1,8 @@
-//! Daemons that end by signals: each signal is heard, and a killed daemon holds nobody up.
+//! Daemons that end by signals: each signal is heard, and a killed daemon makes nothing wait.
 //!
-//! Goal: whatever thread takes a signal, the mount is taken down; after `kill -9` readers get an
-//! error, commands answer, and every mount point can be used again. Method: signals to single threads
-//! of real daemons, and kills of daemons that the kernel holds up in a notification.
+//! Goal: whatever thread takes a signal, the mount is taken down. After `kill -9` readers get an error,
+//! commands answer, and every mount point can be used again. Method: signals to single threads of real
+//! daemons, and kills of daemons that wait in the kernel for a notification.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -23,10 +23,10 @@ use crate::ground::{Ground, check_many, content, said, wait_until};
 use crate::mounted::{Mounted, Slow, mounts_at};
 use crate::programs::{Reader, runs, signal, wait_for_end};
 
-/// What a command that cannot hang takes on the busiest machine.
+/// The longest that a command that cannot hang takes on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
-/// The watcher of a daemon, a child of one of its threads.
+/// The watcher of a daemon. It is a child of one of the daemon's threads.
 fn watcher(daemon: i32) -> i32 {
     let mut found = None;
     wait_until("a watcher", || {
@@ -74,7 +74,7 @@ fn every_thread_hears_a_signal_that_ends_the_mount() {
     loop {
         let mounted = Mounted::new(&ground, &options);
         check_many(&mounted.path(""), "d", 20, 10_000);
-        // Of those that have the same name, another one each time.
+        // Of threads with the same name, another one each time.
         let tried_of = |name: &String| tried.iter().filter(|tried| *tried == name).count();
         let mut seen = HashMap::<String, usize>::new();
         let next = threads(mounted.pid).into_iter().find(|(name, _)| {
@@ -83,7 +83,7 @@ fn every_thread_hears_a_signal_that_ends_the_mount() {
             *nth > tried_of(name)
         });
         let Some((name, thread)) = next else { break mounted.umount() };
-        // SAFETY: it names a thread of our own child by its number, and gives no pointer.
+        // SAFETY: the call names a thread of our own child by its number, and passes no pointer.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, mounted.pid, thread, libc::SIGTERM) };
         if sent == 0 {
             mounted.is_gone();
@@ -97,8 +97,8 @@ fn every_thread_hears_a_signal_that_ends_the_mount() {
     assert!(met("belady-inside") && met("belady-signals") && met("belady"), "{tried:?}");
 }
 
-/// A mount whose daemon the kernel holds up: a reader's lookup hangs at the source.
-/// The ground, the source, the mount, and two tasks that wait.
+/// A mount whose daemon waits in the kernel, since a reader's lookup hangs at the source. The ground, the
+/// source, the mount, and two tasks that wait.
 pub(crate) type HeldUp = (Ground, Slow, Mounted, [Reader<std::io::Result<()>>; 2]);
 
 pub(crate) fn held_up() -> HeldUp {
@@ -109,7 +109,7 @@ pub(crate) fn held_up() -> HeldUp {
     let options =
         ["--ram", "64MiB", "--set", "source.revalidate=200ms", "--set", "mount.mode=push"];
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
-    // Names are due by then.
+    // By then names have to be checked again.
     thread::sleep(Duration::from_millis(400));
     assert!((0..20).all(|file| mounted.path(format!("b/{file:04}")).exists()));
     slow.ctl(&["fault", "hang", "*/hung", "ops=lookup,getattr"]);
@@ -122,7 +122,7 @@ pub(crate) fn held_up() -> HeldUp {
 
 #[test]
 fn readers_of_a_killed_daemon_are_set_free_without_help() {
-    // A daemon that aborts waits for its last thread in another state: it dumps core.
+    // A daemon that aborts dumps core, and waits for its last thread in another state.
     for kill in [Signal::SIGKILL, Signal::SIGABRT] {
         set_free_after(kill);
     }
@@ -136,7 +136,7 @@ fn set_free_after(kill: Signal) {
     wait_until("the end of the first watcher", || !Path::new(&format!("/proc/{first}")).exists());
     let watcher = watcher(mounted.pid);
     assert!(watcher != first && !has_fuse(watcher), "the daemon has started another one");
-    // As the end of a unit or a session does.
+    // Signals that the end of a unit or a session sends.
     for ends in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         signal(watcher, ends);
     }
@@ -156,7 +156,7 @@ fn set_free_after(kill: Signal) {
     assert_eq!(mounts_at(&mounted.point), 0);
 }
 
-/// The new mount gets the number of the device of the old one, which is gone.
+/// The new mount gets the device number of the old one, which is gone.
 #[test]
 fn the_watcher_of_a_killed_daemon_leaves_the_next_mount_alone() {
     let ground = Ground::new();
@@ -172,7 +172,7 @@ fn the_watcher_of_a_killed_daemon_leaves_the_next_mount_alone() {
     signal(pid, Signal::SIGKILL);
     let second = mount();
     assert!(reader.result().is_err());
-    // It looks once a second.
+    // The watcher looks once a second.
     thread::sleep(Duration::from_secs(3));
     assert!(runs(watcher), "a thread of the daemon waits for the source");
     assert!((0..3).all(|file| second.path(format!("d/{file:04}")).exists()));
@@ -182,7 +182,7 @@ fn the_watcher_of_a_killed_daemon_leaves_the_next_mount_alone() {
     second.umount();
 }
 
-/// Puts a socket in place of the one that the only daemon listens at.
+/// Replaces the socket of the only daemon.
 fn listen_instead(run: &Path) -> UnixListener {
     let entries = fs::read_dir(run.join("belady")).unwrap().flatten();
     let inside = entries.flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten());
@@ -194,7 +194,7 @@ fn listen_instead(run: &Path) -> UnixListener {
     listener
 }
 
-/// The watcher is killed first, so that the commands have to do all by themselves.
+/// The watcher is killed first, so that the commands must do everything by themselves.
 #[test]
 fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
     for command in ["umount", "umount --force", "mount", "status"] {
@@ -206,11 +206,11 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
         let point = mounted.point.to_str().unwrap().to_owned();
         let start = Instant::now();
         let mut again = None;
-        // An `umount` that asks the killed daemon by its socket asks this.
+        // An `umount` that asks the killed daemon asks this socket.
         let listens = command.starts_with("umount");
         let listener = listens.then(|| listen_instead(&ground.path("run")));
         match command {
-            // It sets the readers free, and waits for the source then.
+            // `mount` sets the readers free, and then waits for the source.
             "mount" => {
                 let mount = || Mounted::at(&ground, &slow.point, &mounted.point, &[]);
                 again = thread::scope(|scope| {
@@ -220,7 +220,7 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
                     mounting.join().ok()
                 });
             }
-            // It may tell of a mount that does not answer.
+            // `status` may report a mount that does not answer.
             "status" => drop(ground.belady().args(["status", &point]).output().unwrap()),
             _ => {
                 let words: Vec<&str> = command.split(' ').chain([point.as_str()]).collect();
@@ -332,7 +332,7 @@ fn a_mount_whose_names_hang_is_taken_away_by_force() {
         let mut attach = ground.belady();
         assert!(attach.arg("mount").args([&slow.point, &second]).status().unwrap().success());
         slow.ctl(&["fault", "hang", "*", "ops=lookup,getattr"]);
-        // Names are due by then.
+        // By then names have to be checked again.
         thread::sleep(Duration::from_millis(400));
         let start = Instant::now();
         let force = |point: &Path| {

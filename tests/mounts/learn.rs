@@ -1,9 +1,9 @@
-//! Orders that nobody told, with the real loader.
+//! Orders that were not told, with the real loader.
 //!
-//! Goal: a mount without an order finds out in which one a stock loader reads, says why it believes
-//! so, and has the next epochs' samples ready; who reads in no order is never followed. Method:
-//! torch with workers, told epoch by epoch to go on until its order is known; seeds that are found
-//! in moments, since the search of all takes minutes.
+//! Goal: a mount without an order finds out in which order a stock loader reads, says why it believes so, and
+//! has the samples of the next epochs ready. A loader without an order is never followed. Method: torch with
+//! workers, which is told epoch by epoch to go on until its order is known. Its seeds are found in moments,
+//! since a search of all seeds takes minutes.
 
 use std::process::Command;
 
@@ -14,15 +14,15 @@ use crate::loader::{
 use crate::mounted::Mounted;
 use crate::programs::Program;
 
-/// Has a loader read until its order is known, and then checks that what it reads is foreseen.
+/// Has a loader read until its order is known, and then checks that its reads are predicted.
 #[track_caller]
 pub(crate) fn is_learnt(mounted: &Mounted, loader: &mut Loader, belief: &str) {
     let process = loader.process;
     let before = read_until(mounted, loader, |known| known["followed"] == true);
     assert!(before["belief"].as_str().unwrap().contains(belief), "{before}");
     assert!(before["bits"].as_f64() >= before["needed"].as_f64(), "{before}");
-    // The first of an epoch are read before it is known to have begun, and all of one where the
-    // learner's thread has not run for as long as it took.
+    // The first files of an epoch are read before the learner knows that it has begun. If the learner's
+    // thread does not run during an epoch, all of its files are.
     let begun = predicted(&before);
     wait_until("two epochs foreseen", || {
         loader.read_an_epoch();
@@ -64,7 +64,7 @@ fn a_dataset_far_below_the_source_is_found_out() {
     mounted.umount();
 }
 
-/// Samples in the order of a list that lies beside them, and a `DistributedSampler` over its rows.
+/// Samples in the order of a list that is beside them, and a `DistributedSampler` over its rows.
 const LISTED: &str = r#"
 import csv, json, os, sys
 from torch.utils.data import DataLoader, Dataset
@@ -97,7 +97,7 @@ for epoch, _ in enumerate(sys.stdin):
 
 #[test]
 fn a_list_that_a_job_reads_numbers_its_samples() {
-    // No sorting has them in this order.
+    // No sorting gives this order.
     let names = names();
     let path = |row: u64| names[(row * 1_009 % FILES) as usize].clone();
     let rows = |line: &dyn Fn(String) -> String, between: &str| {
@@ -140,7 +140,7 @@ fn a_seeded_loader_is_found_out_beside_a_walk() {
     is_learnt(&mounted, &mut loader, "torch permutation of seed 42");
     walk();
     loader.read_an_epoch();
-    // That a process has ended is noticed a moment later.
+    // The end of a process is noticed a moment later.
     wait_until("nothing else is believed", || {
         let mut others = loaders(&mounted).into_iter().filter(|l| l["process"] != loader.process);
         others.all(|other| (&other["followed"], &other["bits"]) == (&false.into(), &0.0.into()))

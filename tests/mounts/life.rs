@@ -1,7 +1,7 @@
-//! The life of a mount: made, shared, killed, made again, ended; nothing stays behind.
+//! The life of a mount: it is made, shared, killed, made again and ended, and leaves nothing behind.
 //!
-//! Goal: whatever ends a daemon, the next one starts, and disks, mount tables and runtime
-//! directories are as before. Method: real processes and signals; what is left is looked at.
+//! Goal: whatever ends a daemon, the next one starts, and disks, mount tables and runtime directories are as
+//! before. Method: real processes and signals; then the remains are looked for.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -33,7 +33,7 @@ fn a_mount_leaves_nothing_behind() {
         match end {
             "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
             "SIGINT" => signal(mounted.pid, Signal::SIGINT),
-            // The daemon itself may use it at any moment.
+            // The daemon itself may use the mount at any moment.
             "outside" => wait_until("an unmount from outside", || {
                 let mut umount = Command::new("umount");
                 umount.arg("-R").arg(&mounted.point).status().unwrap().success()
@@ -70,7 +70,7 @@ fn a_mount_over_the_source_itself() {
     check_many(&source, "d", 50, 30_000);
     assert!(fs::write(ground.source("new"), "x").is_err(), "it is the mount that is seen");
     assert_eq!(mounted.count("/files"), 50);
-    // Killed, it is replaced like any other.
+    // After a kill it is replaced like any other mount.
     signal(mounted.pid, Signal::SIGKILL);
     wait_for_end(mounted.pid);
     let again = Mounted::at(&ground, &source, &source, &[]);
@@ -105,7 +105,7 @@ fn a_mount_over_the_mount_point_of_its_source_leaves_that_in_place() {
     }
 }
 
-/// What is left of a killed daemon is cleared away, and nothing else that is mounted at its path.
+/// The remains of a killed daemon are cleared away. Other mounts at the same path stay.
 #[test]
 fn clearing_a_dead_mount_away_leaves_the_source_mounted() {
     let ground = Ground::new();
@@ -113,7 +113,7 @@ fn clearing_a_dead_mount_away_leaves_the_source_mounted() {
     let slow = Slow::new(&ground, &[]);
     let point = slow.point.to_str().unwrap();
     for words in [&["umount", "--force", point][..], &["umount", point]] {
-        // With nothing inside, so that it goes as soon as it is cut off.
+        // No files are inside, so that the mount goes as soon as it is cut off.
         let mounted =
             Mounted::at(&ground, &slow.point, &slow.point, &["--set", "mount.control=off"]);
         signal(mounted.pid, Signal::SIGKILL);
@@ -134,10 +134,10 @@ fn a_mount_that_nobody_is_told_of_is_taken_away() {
     ground.plant("file", b"x");
     let mut command = ground.belady();
     command.arg("mount").args([ground.path("source"), ground.path("mount")]);
-    // As the daemon of a command that was killed while it waited: nobody has the other end of the pipe.
+    // Like the daemon of a command that was killed while it waited: the other end of the pipe is closed.
     let (other_end, pipe) = std::io::pipe().unwrap();
     drop(other_end);
-    // A program that another test starts has a copy of it until it runs.
+    // A program that another test starts has a copy of the other end until it runs.
     wait_until("nobody has the other end", || {
         let mut polled = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
         poll(&mut polled, PollTimeout::ZERO).unwrap();
@@ -268,8 +268,8 @@ fn a_mount_in_the_foreground_ends_with_its_signal() {
     assert_eq!(mounts_at(&ground.path("mount")), 0);
 }
 
-/// Mounts, reads and unmounts as a user without rights, who needs fusermount3 for that. The device
-/// is open to everybody in a mount namespace of the test's own only.
+/// Mounts, reads and unmounts as a user without rights, who needs fusermount3 for that. The device is open to
+/// everybody, but only in a mount namespace of the test's own.
 const UNPRIVILEGED: &str = r#"
 mount -t tmpfs -o mode=755 none "$GROUND/dev"
 mknod -m 666 "$GROUND/dev/fuse" c 10 229
@@ -292,7 +292,7 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
 '
 "#;
 
-/// Runs a script that becomes a user without rights; what it says.
+/// Runs a script that becomes a user without rights. Returns its output.
 #[track_caller]
 fn run_unprivileged(script: &str) -> String {
     let ground = Ground::new();
@@ -322,7 +322,7 @@ fn a_user_without_rights_mounts_through_fusermount3() {
     assert!(said.contains("\"files\":50") && said.contains("\"pid\""), "{said}");
 }
 
-/// Without a place of their own the views of a user's buffers are nowhere, which is said.
+/// If they have no place of their own, the views of a user's buffers are not served, and the mount says so.
 const VIEWLESS: &str = r#"
 mount -t tmpfs -o mode=755 none "$GROUND/dev"
 mknod -m 666 "$GROUND/dev/fuse" c 10 229
@@ -351,8 +351,8 @@ fn a_user_without_rights_is_told_where_views_can_be() {
     assert!(said.contains(words), "{said}");
 }
 
-/// As a thread of a killed daemon may that the kernel holds up, another process keeps the connection
-/// alive: nobody answers requests any more, and none fails.
+/// Another process keeps the connection alive, as a thread of a killed daemon may that the kernel makes wait:
+/// requests are neither answered nor fail.
 const LINGERING: &str = r#"
 mount -t tmpfs -o mode=755 none "$GROUND/dev"
 mknod -m 666 "$GROUND/dev/fuse" c 10 229

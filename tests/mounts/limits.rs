@@ -1,7 +1,7 @@
-//! What `ulimit` sets costs the cache, and neither the daemon nor a reader.
+//! A `ulimit` costs only the cache: neither the daemon nor a reader fails.
 //!
 //! Goal: a limit on the size of files ends nothing; the cache disk counts as full. Method: mounts and
-//! commands below a limit that the store reaches soon, with small samples and large sparse files.
+//! commands under a limit that the store soon reaches, with small samples and large sparse files.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ const SIZE: usize = 30_000;
 const SHARDS: u64 = 2;
 const SHARD: usize = 5 << 20;
 
-/// The command below a limit of so many bytes on the size of files.
+/// The command under a limit of `bytes` on the size of files.
 fn limited(bytes: u64, command: &Command) -> Command {
     let mut limited = Command::new("prlimit");
     limited.arg(format!("--fsize={bytes}")).arg(command.get_program()).args(command.get_args());

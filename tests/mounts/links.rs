@@ -1,8 +1,8 @@
-//! Datasets with links: loaders read the files that these lead to, and their orders have them.
+//! Datasets with links: loaders read the files that links lead to, and orders have these files.
 //!
-//! Goal: a sampler's positions stand for what torchvision's `ImageFolder` has at them, whatever
-//! kind of link it is found by. Method: a tree with each of them, the numbering compared with the
-//! library's, and its loader followed over a mount.
+//! Goal: a sampler's positions stand for the files that torchvision's `ImageFolder` has at them, for every
+//! kind of link. Method: a tree with each kind. Its numbering is compared with the library's, and its loader
+//! is followed over a mount.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -11,15 +11,15 @@ use crate::ground::{Ground, content, wait_until};
 use crate::mounted::Mounted;
 use crate::programs::Program;
 
-/// Files of each class that has its own.
+/// Files of each class that has files of its own.
 const OWN: u64 = 100;
 
-/// Samples: of two classes with files of their own, of one that is a link to a directory, and of
-/// one of links and of further names alone.
+/// Samples: of two classes with files of their own, of one class that is a link to a directory, and of one
+/// that has only links and further names.
 const SAMPLES: u64 = 3 * OWN + 3 * LINKED;
 const LINKED: u64 = 20;
 
-/// Says what each number is, then reads whole epochs, one for each line of its input.
+/// Prints the name of each number, then reads whole epochs, one for each line of its input.
 const LOADER: &str = r#"
 import os, sys
 from torch.utils.data import DataLoader
@@ -48,7 +48,7 @@ fn plant(ground: &Ground) {
     }
     symlink("a", ground.source("c")).unwrap();
     fs::create_dir(ground.source("d")).unwrap();
-    // A way round that the loader does not go, since it is not an image by its name.
+    // A broken link. The loader ignores it, since its name is not that of an image.
     symlink("nowhere", ground.source("d/dangling")).unwrap();
     for number in 0..LINKED {
         let target = format!("../c/{number:04}.png");
@@ -61,7 +61,7 @@ fn plant(ground: &Ground) {
     }
 }
 
-/// The name by which a file is known is removed, and another one stays.
+/// One name of a file is removed, by which the catalog knows it, and another name stays.
 #[test]
 fn a_file_is_read_by_the_name_that_is_left_of_it() {
     for consistency in ["source.consistency=immutable", "source.revalidate=1h"] {
@@ -113,8 +113,8 @@ fn an_order_over_links_is_the_librarys() {
         assert_eq!(loader.line(), format!("{epoch} {SAMPLES}"));
     }
     loader.finish();
-    // What lies outside is not read through the mount; a few opens may slip by where they are no
-    // requests, and each worker strays until it is trusted.
+    // Files outside are not read through the mount. A few opens are missed if opens are no requests, and each
+    // worker counts as strayed until it is trusted.
     let seen = 2 * (SAMPLES - LINKED);
     let predicted = || mounted.count("/orders/0/opens_predicted");
     wait_until("all reads seen", || predicted() + seen / 10 >= seen);
@@ -127,7 +127,7 @@ fn an_order_over_links_is_the_librarys() {
 fn files_are_named_by_any_of_their_paths() {
     let ground = Ground::new();
     plant(&ground);
-    // Ways that lead around, each into the other.
+    // Links that form loops.
     symlink("../d", ground.source("b/around")).unwrap();
     symlink("../b", ground.source("d/around")).unwrap();
     symlink(".", ground.source("self")).unwrap();

@@ -1,6 +1,6 @@
-//! A stock torch loader whose order nobody tells, and what a mount says of it.
+//! A stock torch loader whose order is not told, and the mount's report about it.
 //!
-//! It reads one whole epoch whenever it is told to, so that a test decides how far it is.
+//! The loader reads one whole epoch whenever it is told to, so that a test decides how far it is.
 
 use serde_json::Value;
 
@@ -11,14 +11,14 @@ use crate::programs::Program;
 /// Files of the dataset, in three classes.
 pub(crate) const FILES: u64 = 3000;
 
-/// Popular seeds alone, and searched on a busy machine too.
+/// Only popular seeds are searched, and on a busy machine, too.
 pub(crate) const LEARN: [&str; 6] =
     ["--ram", "2MiB", "--set", "order.learn=no-crack", "--set", "order.learn-nice=0"];
 
-/// So many epochs are read at most until an order is known; before each, searches may end.
+/// The most epochs that are read until an order is known. Searches may end before each.
 pub(crate) const EPOCHS_MAX: u64 = 40;
 
-/// Reads whole epochs through torch, one for each line of its input; says first who it is.
+/// Reads whole epochs through torch, one for each line of its input. First it prints its process id.
 const LOADER: &str = r#"
 import json, os, random, sys
 import torch
@@ -55,7 +55,7 @@ for epoch, _ in enumerate(sys.stdin):
     print(epoch, sum(len(labels) for _, labels in loader), flush=True)
 "#;
 
-/// A loader, its process and how many epochs it has read.
+/// A loader, its process, and the number of epochs that it has read.
 pub(crate) struct Loader {
     pub(crate) program: Program,
     pub(crate) process: u64,
@@ -63,18 +63,18 @@ pub(crate) struct Loader {
 }
 
 impl Loader {
-    /// Starts one: `distributed`, the seed of a generator of its own, or a file with an order that
-    /// no seed gives, which is made where it is missing.
+    /// Starts a loader. Its order is `distributed`, the seed of a generator of its own, or a file with an
+    /// order that no seed gives. The file is made if it is missing.
     pub(crate) fn start(mounted: &Mounted, kind: &str) -> Self {
         Self::below(mounted, "", kind)
     }
 
-    /// The same of the classes below a directory.
+    /// The same for the classes below a directory.
     pub(crate) fn below(mounted: &Mounted, directory: &str, kind: &str) -> Self {
         Self::over(Program::python(LOADER, &[mounted.path(directory).to_str().unwrap(), kind]))
     }
 
-    /// A program that says who it is and then reads an epoch for each line.
+    /// A program that prints its process id and then reads an epoch for each line.
     pub(crate) fn over(mut program: Program) -> Self {
         let process = program.line().parse().unwrap();
         Loader { program, process, epochs: 0 }
@@ -88,8 +88,8 @@ impl Loader {
     }
 }
 
-/// Waits until nearly all of a loader's first epoch has been seen: of workers that end before they
-/// are heard of nobody can ask whose they are. A few opens may slip by where they are no requests.
+/// Waits until nearly all of a loader's first epoch has been seen. If a worker ends before the learner hears
+/// of it, its loader cannot be found out any more. A few opens are missed if opens are no requests.
 #[track_caller]
 pub(crate) fn await_first_epoch(ground: &Ground, mounted: &Mounted, process: u64) {
     let (point, process_word) = (mounted.point.to_str().unwrap(), process.to_string());
@@ -111,7 +111,7 @@ pub(crate) fn plant(ground: &Ground) {
     plant_below(ground, "");
 }
 
-/// Plants the classes below a directory, whose name ends with a slash.
+/// Plants the classes below a directory. The directory's name ends with a slash.
 pub(crate) fn plant_below(ground: &Ground, directory: &str) {
     for number in 0..FILES {
         let size = 300 + (number as usize * 37) % 3000;
@@ -128,7 +128,7 @@ pub(crate) fn loaders(mounted: &Mounted) -> Vec<Value> {
     mounted.status()["loaders"].as_array().unwrap().clone()
 }
 
-/// What is known of a process's reading.
+/// What the mount knows of a process's reading.
 pub(crate) fn known(mounted: &Mounted, process: u64) -> Option<Value> {
     loaders(mounted).into_iter().find(|loader| loader["process"] == process)
 }
@@ -137,7 +137,7 @@ pub(crate) fn predicted(loader: &Value) -> u64 {
     loader["progress"]["opens_predicted"].as_u64().unwrap_or(0)
 }
 
-/// Has a loader read until what is known of it is as wanted; gives that.
+/// Has a loader read until what is known of it is as wanted, and returns that.
 #[track_caller]
 pub(crate) fn read_until(
     mounted: &Mounted,

@@ -1,11 +1,11 @@
 //! The real `belady` binary on real mounts, with real files, faults and loaders.
 //!
-//! Goal: whatever a training job, an administrator or a failing source does, every byte that a
-//! reader gets is the source's, and nothing is left behind. Method: each test has a directory of
-//! its own ([`ground`]), over which it mounts `belady`, and `slowpfs` where the source is to fail
-//! ([`mounted`]); conditions are waited for, with limits that only a broken program reaches.
+//! Goal: whatever a training job, an administrator or a failing source does, a reader gets only bytes of the
+//! source, and nothing is left behind. Method: each test has a directory of its own ([`ground`]). Over it the
+//! test mounts `belady`, and `slowpfs` if the source is to fail ([`mounted`]). Tests wait for conditions,
+//! with limits that only a broken program reaches.
 //!
-//! Needs root and /dev/fuse; without them these tests fail, they do not skip.
+//! Needs root and /dev/fuse; without them these tests fail and do not skip.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,8 +1,8 @@
-//! Memory that is scarce: the budget of RAM follows the limits of the daemon's cgroup.
+//! Scarce memory: the budget of RAM follows the limits of the daemon's cgroup.
 //!
-//! Goal: neither the daemon nor a job that shares its cgroup is ever killed for want of memory,
-//! whatever budget was asked for. Method: more data than the limit allows is read, the limit is
-//! changed while the mount runs, and a job in the same group takes memory of its own.
+//! Goal: neither the daemon nor a job in its cgroup is ever killed because memory runs out, whatever budget
+//! was asked for. Method: more data than the limit allows is read, the limit changes while the mount runs,
+//! and a job in the same group takes memory of its own.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 const FILES: u64 = 700;
 const SIZE: usize = 1 << 20;
 
-/// Mounts with a budget that is far beyond the limit of the group.
+/// Mounts with a budget far beyond the limit of the group.
 fn mounted(ground: &Ground, group: &MemoryGroup) -> Mounted {
     ground.plant_many("d", FILES, SIZE);
     let mut command = ground.belady();
@@ -45,7 +45,7 @@ fn the_budget_follows_the_limit_of_the_daemon() {
     let mounted = mounted(&ground, &group);
     check_many(&mounted.path(""), "d", FILES, SIZE);
     check_budget(&mounted, &group, 512 * MIB);
-    // The kernel may go beyond a limit by some pages.
+    // The kernel may exceed a limit by some pages.
     assert!(group.peak() <= 513 * MIB, "{}", group.peak());
     wait_until("much is kept", || mounted.count("/ram/kept") > 128 * MIB);
 

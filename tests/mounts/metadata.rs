@@ -1,9 +1,9 @@
 //! Metadata of the source that changes under a running job.
 //!
-//! Goal: no reader gets an error because a file has got a link, a time, an owner or an attribute,
-//! whatever was read of it before. A file that is rewritten with its size and its time of modification
-//! never shows an old byte. Method: what administrators do to files that two readers read over and
-//! over, each open past the page cache, in each mode and consistency.
+//! Goal: no reader gets an error because a file has a new link, time, owner or attribute, whatever of it was
+//! read before. A file that is rewritten with the same size and time of modification never shows an old byte.
+//! Method: the changes that administrators make, to files that two readers read over and over. Each open
+//! passes the page cache by, in each mode and consistency.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, chown};
@@ -25,7 +25,7 @@ const MODES: [&str; 4] = ["push", "keep-cache", "passthrough", "plain"];
 const FILES: u64 = 20;
 const SIZE: usize = 60_000;
 
-/// Runs a line of shell in the source.
+/// Runs a shell command in the source.
 fn shell(ground: &Ground, line: &str) {
     let output = Command::new("sh").args(["-ec", line]).current_dir(ground.path("source")).output();
     let output = output.unwrap();
@@ -36,14 +36,14 @@ fn each_file(ground: &Ground, change: impl Fn(&Path)) {
     (0..FILES).for_each(|number| change(&ground.source(format!("d/{number:04}"))));
 }
 
-/// A name of a change, and how it is made to all files.
+/// The name of a change, and the function that makes it to all files.
 type Change = (&'static str, fn(&Ground));
 
-/// Each leaves the bytes as they are.
+/// Changes that leave the bytes as they are.
 const CHANGES: [Change; 7] = [
     ("ln", |ground| shell(ground, "mkdir links; ln d/* links/")),
     ("cp -al", |ground| shell(ground, "cp -al d copy")),
-    // What rsync does to files that are there in the backup before.
+    // What rsync does to files that are already in the earlier backup.
     ("rsync --link-dest", |ground| {
         fs::create_dir(ground.path("backup")).unwrap();
         each_file(ground, |file| {
@@ -58,7 +58,7 @@ const CHANGES: [Change; 7] = [
     }),
 ];
 
-/// Reads all files until it is over, each from the daemon, and counts the rounds.
+/// Reads all files until the test is over, each from the daemon, and counts the rounds.
 fn read_on(mounted: &Mounted, over: &AtomicBool, rounds: &AtomicU64) {
     let start = Instant::now();
     while !over.load(Ordering::Relaxed) && start.elapsed() < LIMIT {
@@ -78,11 +78,11 @@ fn read_on(mounted: &Mounted, over: &AtomicBool, rounds: &AtomicU64) {
     }
 }
 
-/// Makes each change under readers of a mount with these settings.
+/// Makes each change while readers read a mount with these settings.
 fn change_under_readers(mode: &str, consistency: &str) {
     let ground = Ground::new();
     ground.plant_many("d", FILES, SIZE);
-    // Else the first change may be at the same time as the making of the files.
+    // Otherwise the first change may have the same time as the making of the files.
     thread::sleep(Duration::from_millis(50));
     let mode = format!("mount.mode={mode}");
     let options = ["--ram", "1MiB", "--set", consistency, "--set", &mode];
@@ -120,7 +120,8 @@ fn change_under_readers(mode: &str, consistency: &str) {
 fn no_reader_sees_that_metadata_changes() {
     thread::scope(|scope| {
         for mode in MODES {
-            // Nothing is looked at again unless a read gives cause to, and each name soon.
+            // With the first two, a name is looked at again only if a read gives cause to; with the third,
+            // soon.
             for consistency in
                 ["source.consistency=immutable", "source.revalidate=1h", "source.revalidate=200ms"]
             {
@@ -130,10 +131,10 @@ fn no_reader_sees_that_metadata_changes() {
     });
 }
 
-/// A way to rewrite a file with what another one has, which comes first.
+/// The name of a rewrite, and the function that writes the first file's content to the second.
 type Rewrite = (&'static str, fn(&Path, &Path));
 
-/// What is written has the size and the time of modification of what was there.
+/// The new content has the size and the time of modification of the old one.
 const REWRITES: [Rewrite; 3] = [
     ("cp", |new, file| {
         let mut copy = Command::new("cp");
@@ -170,7 +171,7 @@ fn rewrite_under_mount(mode: &str) {
         let time = fs::metadata(ground.source(&name)).unwrap().modified().unwrap();
         File::options().write(true).open(new).unwrap().set_modified(time).unwrap();
     }
-    // Else the change may be at the same time as the making of the files.
+    // Otherwise the change may have the same time as the making of the files.
     thread::sleep(Duration::from_millis(50));
     let mode = format!("mount.mode={mode}");
     let on_demand = ["--set", "source.revalidate=1s", "--set", "prefetch.enabled=false"];

@@ -1,7 +1,7 @@
-//! The ways in which samples reach readers.
+//! The modes in which samples reach readers.
 //!
-//! Goal: each serves the same bytes, says which it is, and asks for what it says. Method: the same
-//! files read twice over a mount in each mode; the requests are counted by kind.
+//! Goal: each mode serves the same bytes, says which mode it is, and sends the requests that it promises.
+//! Method: the same files are read twice over a mount in each mode, and requests are counted by kind.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn each_mode_serves_the_bytes_and_says_which_it_is() {
     }
 }
 
-/// Three questions of which the kernel is told once that they need not be asked.
+/// Requests that the kernel is told once not to send any more.
 const ASKED_ONCE: [&str; 3] = ["open", "opendir", "flush"];
 
 #[test]
@@ -75,7 +75,7 @@ fn the_first_reader_is_spared_what_need_not_be_asked() {
     kept.umount();
 }
 
-/// Opens the files that are named, and reads them.
+/// Opens and reads the named files.
 const PYTHON: &str = r#"
 import sys
 for path in sys.argv[1:]:
@@ -83,7 +83,7 @@ for path in sys.argv[1:]:
         assert len(file.read()) == 5000
 "#;
 
-/// Nothing is asked of a trusted file but whether it is a terminal.
+/// Of a trusted file, Python asks only whether it is a terminal.
 #[test]
 fn what_python_asks_of_a_file_shows_its_open() {
     let ground = Ground::new();
@@ -110,7 +110,7 @@ fn what_python_asks_of_a_file_shows_its_open() {
     mounted.umount();
 }
 
-/// Pages of a file that are in the page cache.
+/// Pages of a file in the page cache.
 pub(crate) fn resident(path: &Path) -> usize {
     // SAFETY: nothing changes the file while it is mapped.
     let map = unsafe { Mmap::map(&fs::File::open(path).unwrap()) }.unwrap();
@@ -121,8 +121,8 @@ pub(crate) fn resident(path: &Path) -> usize {
     pages.iter().filter(|page| **page & 1 == 1).count()
 }
 
-/// What the page cache has of the mount it has not of the source as well. Of files of several blocks the
-/// kernel reads ahead of one what has just been dropped of the next, which may stay.
+/// The page cache does not hold pages of the source that it holds of the mount. Of files of several blocks,
+/// some may stay: while one block is dropped, the kernel reads pages of it ahead of the next.
 #[test]
 fn reads_of_the_source_leave_no_second_copy() {
     let ground = Ground::new();
@@ -148,7 +148,7 @@ fn reads_of_the_source_leave_no_second_copy() {
 fn what_is_kept_and_expected_is_opened_and_read_without_a_request() {
     let ground = Ground::new();
     ground.plant_many("d", FILES, 5000);
-    // A snapshot elsewhere that shares the files is no reason to ask.
+    // A snapshot elsewhere that shares the files must not cause requests.
     fs::create_dir(ground.path("snapshot")).unwrap();
     for number in 0..FILES {
         let name = format!("{number:04}");
@@ -158,12 +158,12 @@ fn what_is_kept_and_expected_is_opened_and_read_without_a_request() {
     let options = ["--ram", "64MiB", "--order", "sequential", "--set", "mount.mode=push"];
     let mounted = Mounted::new(&ground, &options);
     check_many(&mounted.path(""), "d", FILES, 5000);
-    // The first files of an epoch are watched, and a sixteenth of the others.
+    // The first files of an epoch are tracked, and a sixteenth of the others.
     wait_until("the rest trusted", || mounted.count("/trusted_files") > FILES / 2);
     check_many(&mounted.path(""), "d", FILES, 5000);
     let before = mounted.status();
     thread::scope(|scope| {
-        // By somebody who reads only what is trusted by now.
+        // Another task reads, which reads only files that are trusted by now.
         scope.spawn(|| check_many(&mounted.path(""), "d", FILES, 5000));
     });
     let after = mounted.status();

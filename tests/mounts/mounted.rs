@@ -1,8 +1,8 @@
 //! Filesystems that a test mounts, each behind a guard.
 //!
-//! Goal: nothing hangs and nothing is left behind, also when a test fails. Method: a guard knows
-//! the process and the path that it started and ends only these; a [`Watchdog`] kills the process
-//! when its time is up, which sets every reader of its filesystem free.
+//! Goal: nothing hangs and nothing is left behind, even if a test fails. Method: a guard knows the process
+//! and the path that it started, and ends only these. A [`Watchdog`] kills the process when its time is up,
+//! which sets every reader of its filesystem free.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,13 +17,13 @@ use serde_json::Value;
 use crate::ground::{Ground, daemons, mount_table, program, said, wait_until};
 use crate::programs::{Watchdog, runs, signal, wait_for_end};
 
-/// How many mounts are at exactly this path.
+/// The number of mounts at exactly this path.
 pub(crate) fn mounts_at(path: &Path) -> usize {
     let table = mount_table();
     table.lines().filter(|line| line.split(' ').nth(4) == path.to_str()).count()
 }
 
-/// Runs a command to its end, or to the end of our patience.
+/// Runs a command to its end, or for 15 seconds.
 fn run_briefly(command: &mut Command) {
     let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else { return };
     let start = Instant::now();
@@ -41,8 +41,8 @@ pub(crate) fn belady(run: &Path) -> Command {
     command
 }
 
-/// Unmounts as a user does, who has to wait until nobody uses the mount: a program that another
-/// test starts has a copy of what this one had open, until it runs. What the last try said.
+/// Unmounts as a user does. It waits until the mount is not used any more: a program that another test starts
+/// has copies of this one's open files until it runs. Returns the output of the last try.
 #[track_caller]
 pub(crate) fn unmount(run: &Path, point: &Path) -> String {
     let mut words = String::new();
@@ -56,7 +56,7 @@ pub(crate) fn unmount(run: &Path, point: &Path) -> String {
     words
 }
 
-/// Lets go of the mounts of other tests and of their disks, which a copy of them would keep alive.
+/// Detaches the mounts of other tests and of their disks. A copy of these mounts would keep them alive.
 const ALONE: &str = r#"
 awk -v own="${GROUND%/}/" '{
   for (at = 7; $at != "-"; at++);
@@ -64,7 +64,7 @@ awk -v own="${GROUND%/}/" '{
 }' /proc/self/mountinfo | tac | while read -r point; do umount -l "$point" || true; done
 "#;
 
-/// A script in a mount namespace of its own, which knows the ground.
+/// A script in a mount namespace of its own. `GROUND` is the directory of the ground.
 pub(crate) fn in_namespace(ground: &Ground, script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-e", "-c"]);
@@ -87,21 +87,19 @@ impl Mounted {
         Self::at(ground, &ground.path("source"), &ground.path("mount"), options)
     }
 
-    /// Mounts a directory somewhere.
     #[track_caller]
     pub(crate) fn at(ground: &Ground, source: &Path, point: &Path, options: &[&str]) -> Self {
         let mut command = ground.belady();
         Self::by(ground, command.arg("mount").args([source, point]).args(options), point)
     }
 
-    /// Mounts a directory somewhere, and does not wait until all of its files are known.
+    /// Mounts a directory, and does not wait until all of its files are known.
     #[track_caller]
     pub(crate) fn early(ground: &Ground, source: &Path, point: &Path, options: &[&str]) -> Self {
         let mut command = ground.belady();
         Self::served(ground, command.arg("mount").args([source, point]).args(options), point)
     }
 
-    /// Mounts by a command.
     #[track_caller]
     pub(crate) fn by(ground: &Ground, command: &mut Command, point: &Path) -> Self {
         let mounted = Self::served(ground, command, point);
@@ -130,7 +128,7 @@ impl Mounted {
         belady(&self.run)
     }
 
-    /// What `belady status --json` says.
+    /// The output of `belady status --json`.
     #[track_caller]
     pub(crate) fn status(&self) -> Value {
         let output = self.belady().arg("status").arg(&self.point).arg("--json").output().unwrap();
@@ -145,14 +143,14 @@ impl Mounted {
         status.pointer(key).and_then(Value::as_u64).unwrap_or_else(|| panic!("{key} in {status}"))
     }
 
-    /// Unmounts as a user does; nothing of the mount may be left.
+    /// Unmounts as a user does. Nothing of the mount may be left.
     #[track_caller]
     pub(crate) fn umount(self) {
         unmount(&self.run, &self.point);
         self.is_gone();
     }
 
-    /// Waits for the end of the daemon; its log must not tell of a fault of its own.
+    /// Waits for the end of the daemon. Its log must not have a panic.
     #[track_caller]
     pub(crate) fn is_gone(&self) {
         wait_for_end(self.pid);
@@ -171,7 +169,7 @@ impl Drop for Mounted {
         if thread::panicking() {
             eprintln!("log of {}:\n{}", self.point.display(), self.log());
         }
-        // What this test started, by its path and its process; all of it may be gone already.
+        // Ends what this test started, by its path and its process. All of it may be gone already.
         if runs(self.pid) {
             if daemons(&self.run).contains(&self.pid) {
                 run_briefly(self.belady().arg("umount").arg("--force").arg(&self.point));
@@ -186,12 +184,12 @@ impl Drop for Mounted {
     }
 }
 
-/// Takes away a mount of this kind that has outlived its daemon.
+/// Detaches a mount of this kind that has outlived its daemon.
 fn detach(point: &Path, kind: &str) {
     let table = mount_table();
     let at_point = |line: &&str| line.split(' ').nth(4) == point.to_str();
     if table.lines().rev().find(at_point).is_some_and(|line| line.contains(kind)) {
-        // Force sets free who waits for it, and may do.
+        // Force sets waiting processes free, which is allowed here.
         if nix::mount::umount2(point, nix::mount::MntFlags::MNT_FORCE).is_err() {
             let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
         }
@@ -207,7 +205,7 @@ pub(crate) struct Slow {
 }
 
 impl Slow {
-    /// Mounts the source at `slow`; without delays, and names are not trusted.
+    /// Mounts the source at `slow`, without delays. Names are not trusted.
     #[track_caller]
     pub(crate) fn new(ground: &Ground, options: &[&str]) -> Self {
         let (point, socket) = (ground.path("slow"), ground.path("slow.socket"));
@@ -229,7 +227,7 @@ impl Slow {
         slow
     }
 
-    /// Sends a command that must be understood.
+    /// Sends a command, which slowpfs must accept.
     #[track_caller]
     pub(crate) fn ctl(&self, words: &[&str]) -> String {
         let mut command = Command::new(program("slowpfs"));
@@ -238,7 +236,7 @@ impl Slow {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A counter of what reached the filesystem.
+    /// A counter of the requests that reached the filesystem.
     #[track_caller]
     pub(crate) fn count(&self, name: &str) -> u64 {
         let stats: Value = serde_json::from_str(&self.ctl(&["stats"])).unwrap();

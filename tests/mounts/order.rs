@@ -1,8 +1,8 @@
-//! Orders, with the real loader: what is predicted is what is read.
+//! Orders with the real loader: it reads what is predicted.
 //!
-//! Goal: an unmodified `DataLoader` finds its samples ready, epoch after epoch, and each is read
-//! from the source once. Method: torch with workers and a distributed sampler over a mount over
-//! `slowpfs`, whose counters say what reached it; then a loader that reads something else.
+//! Goal: an unmodified `DataLoader` finds its samples ready, epoch after epoch, and each is read from the
+//! source once. Method: torch with workers and a distributed sampler over a mount over `slowpfs`, which
+//! counts requests. Then a loader reads in another order.
 
 use std::fs;
 use std::thread;
@@ -20,8 +20,8 @@ use crate::programs::Program;
 /// Files of the dataset, in two classes.
 const FILES: u64 = 400;
 
-/// Reads whole epochs through torch as anybody does, one for each line of its input; checks the
-/// bytes against the source, which is not the mount's.
+/// Reads whole epochs through torch, one for each line of its input. Compares the bytes with the source, not
+/// read through the mount.
 const LOADER: &str = r#"
 import os, sys
 import torch
@@ -58,8 +58,7 @@ fn loader(ground: &Ground, mounted: &Mounted, world: u32, rank: u32) -> Program 
     Program::python(LOADER, &[mount.to_str().unwrap(), source.to_str().unwrap(), &world, &rank])
 }
 
-/// Each file has been read from the source once, and again only where the kernel did not have its
-/// pages any more.
+/// Each file has been read from the source once, and again only if the kernel had taken its pages back.
 #[track_caller]
 fn read_about_once(slow: &Slow, mounted: &Mounted) {
     let (mut status, mut fetched) = (Value::Null, 0);
@@ -74,7 +73,7 @@ fn read_about_once(slow: &Slow, mounted: &Mounted) {
     assert!(count("demanded") <= FILES / 5, "{status}");
 }
 
-/// Waits until all files have been fetched ahead: who reads before demands what it reads.
+/// Waits until all files have been fetched ahead: a loader that reads earlier causes fetches on demand.
 #[track_caller]
 fn is_all_there(mounted: &Mounted) {
     wait_until("all is there", || {
@@ -82,15 +81,15 @@ fn is_all_there(mounted: &Mounted) {
     });
 }
 
-/// Whether so many reads have been counted: all of them where each open is a request. Else an open
-/// may slip by while its file becomes tracked again.
+/// Whether `reads` reads have been counted. If each open is a request, all of them must be. Otherwise an open
+/// may be missed while its file becomes tracked again.
 fn counted(mounted: &Mounted, key: &str, reads: u64) -> bool {
     let status = mounted.status();
     let count = status.pointer(key).and_then(Value::as_u64).unwrap();
     if status["mode"] == "push" { count + reads / 10 >= reads } else { count == reads }
 }
 
-/// What the status says of the only order, or of the one with this name.
+/// The status of the order with this name.
 fn order_of(status: &Value, name: &str) -> Value {
     let orders = status["orders"].as_array().unwrap();
     orders.iter().find(|order| order["stream"] == name).unwrap().clone()
@@ -134,7 +133,7 @@ fn two_ranks_read_by_two_streams_of_one_mount() {
     let mut loaders = [0, 1].map(|rank| loader(&ground, &mounted, 2, rank));
     is_all_there(&mounted);
     for epoch in 0..2 {
-        // In step, as ranks are that exchange gradients.
+        // The loaders read in step, as ranks do that exchange gradients.
         loaders.iter_mut().for_each(|loader| loader.tell(""));
         for loader in &mut loaders {
             assert_eq!(loader.line(), format!("{epoch} {}", FILES / 2));
@@ -190,13 +189,13 @@ fn an_order_file_with_epochs_is_followed() {
     let epochs: Vec<Vec<u64>> = (0..3).map(|epoch| shuffled(200, epoch)).collect();
     let file = order_file(&ground, "order.txt", &epochs);
     let mounted = Mounted::new(&ground, &["--ram", "1MiB", "--order", &file]);
-    // After the last epoch comes the first.
+    // The first epoch follows the last one.
     for (reads, epoch) in [(200, 0), (400, 1), (600, 2), (800, 0)] {
         read_in_order(&mounted, &epochs[epoch], 3000);
-        // No loader is done with an epoch before the planner hears that it has begun.
+        // No loader has read an epoch before the planner hears that the epoch has begun.
         wait_until("all reads seen", || counted(&mounted, "/orders/0/opens_predicted", reads));
     }
-    // Where opens are not seen, the end of the last epoch shows only when another one begins.
+    // If opens are not seen, the end of the last epoch shows only when another epoch begins.
     let mut next = epochs[1].chunks(8);
     wait_until("the epoch over", || {
         next.next().into_iter().for_each(|next| read_in_order(&mounted, next, 3000));
@@ -207,7 +206,7 @@ fn an_order_file_with_epochs_is_followed() {
     mounted.umount();
 }
 
-/// What `find`, `du` and `ls -l` do.
+/// Does what `find`, `du` and `ls -l` do.
 fn walk(mounted: &Mounted) {
     for entry in fs::read_dir(mounted.path("d")).unwrap() {
         entry.unwrap().metadata().unwrap();
@@ -231,7 +230,7 @@ fn an_order_outlives_walks_through_the_directories() {
         thread::scope(|scope| {
             scope.spawn(job);
         });
-        // The last few may show only when the next epoch begins, and a few others slip by.
+        // The last few opens may show only when the next epoch begins, and a few others are missed.
         let reads = 1000 * (epoch as u64 + 1) * 9 / 10;
         let predicted = || mounted.count("/orders/0/opens_predicted");
         wait_until("all reads seen", || predicted() >= reads);
@@ -245,7 +244,7 @@ fn pages_that_get_lost_are_there_again_before_they_are_read() {
     Kernel::BOTH.into_iter().for_each(lose_pages);
 }
 
-/// Where the kernel does not tell which pages it has, what is lost shows when it is read.
+/// If the kernel does not tell which pages it has, a lost page shows when it is read.
 fn lose_pages(kernel: Kernel) {
     let ground = Ground::new();
     ground.plant_many("d", 400, 9000);
@@ -260,9 +259,9 @@ fn lose_pages(kernel: Kernel) {
         let status = mounted.status();
         (&status["ram"]["kept"], &status["fetching"]) == (&(400 * 3 * 4096).into(), &0.into())
     });
-    // What has just arrived is taken to be there for two seconds.
+    // A block that has just arrived counts as present for two seconds.
     thread::sleep(Duration::from_secs(4));
-    // By another task, and not so many that the order is given up.
+    // Another task drops the pages, of too few files for the order to be given up.
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in order[200..240].iter().rev() {
@@ -273,7 +272,7 @@ fn lose_pages(kernel: Kernel) {
         });
     });
     read_in_order(&mounted, &order[40..180], 9000);
-    // The kernel may have taken a page or two on its own.
+    // The kernel may have taken a page or two back by itself.
     if kernel.counts_pages() {
         wait_until("what is gone found", || mounted.count("/restored") >= 40);
         let there = |number: &u64| resident(&mounted.path(format!("d/{number:04}"))) == 3;
@@ -303,7 +302,7 @@ fn a_wrong_order_is_noticed_and_a_right_one_can_be_given() {
     let predicted = || mounted.count("/orders/0/opens_predicted");
     wait_until("the order in force", || following() == true && predicted() == 0);
     read_in_order(&mounted, &shuffled(400, 9), 2000);
-    // The end of an epoch may show only when another one begins.
+    // The end of an epoch may show only when another epoch begins.
     read_in_order(&mounted, &shuffled(400, 9)[..8], 2000);
     wait_until("all reads seen", || counted(&mounted, "/orders/0/opens_predicted", 408));
     ground.ends(0, &["order", "withdraw", &point]);

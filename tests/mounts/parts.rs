@@ -1,8 +1,8 @@
 //! Random reads in files that RAM cannot hold.
 //!
-//! Goal: they cost the source about what they ask for, every byte is right, and what was asked for stays in
-//! RAM no longer than its budget allows. Method: rows read here and there, from one descriptor and through a
-//! map, over a filesystem that counts what is read of it.
+//! Goal: random reads cost the source about the bytes that they ask for, every byte is right, and the bytes
+//! stay in RAM only as long as its budget allows. Method: rows are read here and there, from one descriptor
+//! and through a map, over a filesystem that counts the bytes read of it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,14 +13,14 @@ use crate::mounted::{Mounted, Slow};
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes of the file and of a row, which no page boundary agrees with.
+/// Bytes of the file, and of a row. Rows do not begin or end at page boundaries.
 const BYTES: u64 = 48 * MIB;
 const ROW: usize = 8_000;
 
 const ROWS: u64 = 1500;
 
-/// What may be read besides: whole blocks until the reads are known to jump, and what the kernel reads
-/// around a row.
+/// The most bytes that may be read besides: whole blocks until the reads are known to jump, and what the
+/// kernel reads around a row.
 const BESIDES: u64 = 6 * MIB;
 
 struct Stand {
@@ -40,7 +40,7 @@ impl Stand {
         Stand { whole, slow, mounted, ground }
     }
 
-    /// Reads rows, and says what that cost.
+    /// Reads rows, and returns the bytes that the source read for them.
     fn read_rows(&self, seed: u64) -> u64 {
         let before = self.slow.count("bytes");
         let file = File::open(self.mounted.path("data/rows.bin")).unwrap();
@@ -82,7 +82,7 @@ fn a_file_that_is_replaced_is_read_anew() {
         let mut row = vec![0; ROW];
         let file = File::open(stand.mounted.path("data/rows.bin")).unwrap();
         let at = (7 * MIB + 11) as usize;
-        // Who opens it before the change shows may be refused the rest of the old file.
+        // A reader that opens the file before the change shows may be refused the rest of the old file.
         let read = file.read_exact_at(&mut row, at as u64).is_ok();
         assert!(!read || [&stand.whole, &other].iter().any(|of| of[at..][..ROW] == row));
         read && other[at..][..ROW] == row
@@ -90,7 +90,7 @@ fn a_file_that_is_replaced_is_read_anew() {
     stand.mounted.umount();
 }
 
-/// A map reads by faults, and its pages are in use as long as it lasts.
+/// A map reads by page faults, and its pages are in use as long as the map lasts.
 #[test]
 fn rows_of_a_map_are_right_and_leave_ram_again() {
     let stand = Stand::new();

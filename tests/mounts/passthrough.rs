@@ -1,9 +1,9 @@
 //! Large files that the kernel reads by itself from the cache directory.
 //!
-//! Goal: the same bytes as ever, without a request; and as long as somebody reads so, nothing that
-//! becomes of the cache or of the source changes a byte under him. Where the kernel cannot do it,
-//! the daemon reads in its stead. Method: real mounts whose opens are requests; what is read is
-//! compared, requests and the source's reads are counted.
+//! Goal: the reader gets the same bytes as in other modes, without a request. While it reads so, no change of
+//! the cache or of the source changes a byte for it. If the kernel cannot do it, the daemon reads instead.
+//! Method: real mounts whose opens are requests. Bytes are compared; requests and the source's reads are
+//! counted.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -27,14 +27,14 @@ struct Stand {
 }
 
 impl Stand {
-    /// A mount in whose cache directory all shards are, with a daemon that sees this kernel.
+    /// A mount whose cache directory has all shards, with a daemon that sees this kernel.
     fn new(kernel: Kernel) -> Self {
         let stand = Stand::empty(kernel);
         stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
         stand
     }
 
-    /// As [`new`](Self::new), with nothing in the cache directory yet.
+    /// As [`new`](Self::new), with an empty cache directory.
     fn empty(kernel: Kernel) -> Self {
         let ground = Ground::new();
         ground.plant_many("s", SHARDS, SHARD);
@@ -77,7 +77,7 @@ impl Stand {
         check_many(&self.mounted.path(""), "d", 20, 3000);
     }
 
-    /// Opens a shard until the kernel reads it by itself, where it can.
+    /// Opens a shard until the kernel reads it by itself, if it can.
     #[track_caller]
     fn passed(&self, shard: u64) -> File {
         if !self.passes {
@@ -87,7 +87,7 @@ impl Stand {
         }
         let mut file = None;
         wait_until("a file that is passed through", || {
-            // The one before is closed first, and the daemon knows it.
+            // The file before is closed first, and the daemon knows it.
             drop(file.take());
             let before = self.asked("passed");
             file = Some(File::open(self.mounted.path(format!("s/{shard:04}"))).unwrap());
@@ -122,7 +122,7 @@ fn read_all(stand: Stand) {
     let tier = stand.mounted.count("/tier_bytes");
     check_many(&stand.mounted.path(""), "s", SHARDS, SHARD);
     let file = stand.passed(0);
-    // SAFETY: nobody else has the file.
+    // SAFETY: nothing else has the file open.
     let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
     assert!(map[..] == content(0, SHARD));
     assert_eq!(stand.slow.count("bytes"), source);
@@ -146,7 +146,7 @@ fn what_is_still_filling_is_read_by_blocks_and_passed_through_after_its_last_clo
     held.read_exact_at(&mut part, 2 << 20).unwrap();
     assert!(part == content(1, SHARD)[2 << 20..3 << 20]);
     stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
-    // Who has it open goes on as he began, and so does who joins him.
+    // A reader that has the file open goes on as it began, and a reader that joins it does the same.
     let (passed, asked) = (stand.asked("passed"), stand.asked("open"));
     let other = File::open(stand.mounted.path("s/0001")).unwrap();
     assert_eq!((stand.asked("passed"), stand.asked("open")), (passed, asked + 1));
@@ -171,7 +171,7 @@ fn give_up(stand: Stand) {
         files_of_stores(&stand.ground.path("cache"), "file-").is_empty()
     });
     assert!(is_whole(&held, 1));
-    // Another open of the same file, and of others.
+    // Another open of the same file, and opens of other files.
     let another = File::open(stand.mounted.path("s/0001")).unwrap();
     assert!(is_whole(&another, 1));
     stand.check();

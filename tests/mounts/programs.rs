@@ -1,8 +1,8 @@
-//! Processes and readers, none of which outlives its test.
+//! Processes and readers that do not outlive their test.
 //!
-//! Goal: what hangs is ended, and by its own number only. Method: every process that a test starts
-//! has a [`Watchdog`], which kills it when its time is up; a reader in a thread is set free by the
-//! end of the filesystem that it reads from.
+//! Goal: a hanging process is ended, and only by its own number. Method: every process that a test starts has
+//! a [`Watchdog`], which kills it when its time is up. A reader in a thread is set free by the end of its
+//! filesystem.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ use crate::ground::{LIMIT, mount_table};
 /// How long a process of a test may run.
 const LIFE: Duration = Duration::from_secs(600);
 
-/// Kills a process when its time is up, unless dropped before.
+/// Kills a process when its time is up, unless it is dropped before.
 pub(crate) struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] mpsc::Sender<()>);
 
 impl Watchdog {
@@ -28,7 +28,7 @@ impl Watchdog {
         thread::spawn(move || {
             if waiting.recv_timeout(LIFE) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                // A command that waits for it has no limit of its own.
+                // A command that waits for the daemon has no limit of its own.
                 if name == "belady\n" {
                     eprintln!("{}", does_not_end(pid));
                 }
@@ -40,18 +40,18 @@ impl Watchdog {
     }
 }
 
-/// Sends a signal; the process may be gone.
+/// Sends a signal. The process may be gone.
 pub(crate) fn signal(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
 }
 
-/// Whether a process runs; one that only waits to be reaped does not.
+/// Whether a process runs. A process that waits to be reaped does not.
 pub(crate) fn runs(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
 }
 
-/// Waits for the end of a daemon. One that does not end is described.
+/// Waits for the end of a daemon. If it does not end, the panic describes it.
 #[track_caller]
 pub(crate) fn wait_for_end(pid: i32) {
     let start = Instant::now();
@@ -61,14 +61,14 @@ pub(crate) fn wait_for_end(pid: i32) {
     }
 }
 
-/// Says that a daemon does not end, and why: each thread with its state, where the kernel holds it and
-/// its signals, and what is mounted. The test script takes these words for a failure that no second try
-/// mends.
+/// Says that a daemon does not end, and why: each thread with its state, its place in the kernel and its
+/// signals, and the mounts. The test script recognises these words as a failure that a second try does not
+/// mend.
 fn does_not_end(pid: i32) -> String {
     format!("THE DAEMON {pid} DOES NOT END\n{}", describe(pid))
 }
 
-/// What a process is at.
+/// Describes the threads of a process.
 fn describe(pid: i32) -> String {
     let mut said = String::new();
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -91,7 +91,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Debian's Python, which sees torch, with a script and its arguments.
+    /// Debian's Python, which has torch, with a script and its arguments.
     pub(crate) fn python(script: &str, args: &[&str]) -> Self {
         let mut command = Command::new("/usr/bin/python3");
         Self::start(command.arg("-c").arg(script).args(args))
@@ -105,7 +105,7 @@ impl Program {
         Program { child, stdout, _watchdog }
     }
 
-    /// Writes a line to it.
+    /// Writes a line to its input.
     pub(crate) fn tell(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
@@ -118,7 +118,7 @@ impl Program {
         line.trim_end().to_owned()
     }
 
-    /// Waits for its end, which must be a good one; what it wrote.
+    /// Waits until it ends with success. Returns the rest of its output.
     #[track_caller]
     pub(crate) fn finish(mut self) -> String {
         drop(self.child.stdin.take());
@@ -137,7 +137,7 @@ impl Drop for Program {
     }
 }
 
-/// Runs a reader that may hang in a thread, and gives what it came to; its filesystem must end.
+/// Runs a reader that may hang in a thread, and returns its result. Its filesystem must end.
 pub(crate) struct Reader<T>(thread::JoinHandle<T>);
 
 impl<T: Send + 'static> Reader<T> {

@@ -1,8 +1,8 @@
-//! Orders of byte ranges: samples that lie in shards.
+//! Orders of byte ranges: samples that are parts of shards.
 //!
-//! Goal: a sample that is a part of a large file is fetched ahead as a file of its own would be, and
-//! nothing twice. Method: a shard whose ranges are read in a shuffled order that was written down,
-//! epoch after epoch, from one descriptor and from one for each sample.
+//! Goal: a sample that is a part of a large file is fetched ahead like a file of its own, and no byte is
+//! fetched twice. Method: the ranges of a shard are read in a shuffled order that is told by a file, epoch
+//! after epoch, from one descriptor and from one for each sample.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use crate::ground::{Choice, Ground, content, wait_until};
 use crate::mounted::{Mounted, Slow};
 
-/// Samples, and bytes of each: none begins or ends where a block does.
+/// Samples, and bytes of each. No sample begins or ends at a block boundary.
 const SAMPLES: usize = 96;
 const BYTES: usize = 200_003;
 
@@ -55,7 +55,7 @@ fn ranges_of_a_shard_are_fetched_ahead_in_their_order() {
     let count = |key: &str| status[key].as_u64().unwrap();
     assert!(count("prefetched") > count("demanded"), "{status}");
     assert_eq!(count("failed"), 0, "{status}");
-    // Again only where the kernel did not have its pages any more.
+    // Bytes are fetched again only if the kernel had taken their pages back.
     assert_eq!(count("source_bytes"), whole.len() as u64 + count("refetched_bytes"), "{status}");
     mounted.umount();
 }

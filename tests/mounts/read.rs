@@ -1,8 +1,8 @@
-//! Bytes: whatever is cached, fetched ahead or evicted meanwhile, they are the source's.
+//! Bytes: whatever is cached, fetched ahead or evicted meanwhile, readers get the bytes of the source.
 //!
-//! Goal: no size, no way of reading and no pressure on the caches ever gives a wrong byte. Method:
-//! eight threads read files whose sizes lie around those of pages and blocks, whole, by range and
-//! mapped, at places chosen by a seed, over caches that hold next to nothing.
+//! Goal: no size, no way of reading and no pressure on the caches ever gives a wrong byte. Method: eight
+//! threads read files with sizes around those of pages and blocks: whole, by range and mapped, at places
+//! chosen by a seed, over caches that hold next to nothing.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -16,15 +16,14 @@ use crate::mounted::Mounted;
 
 const MIB: usize = 1 << 20;
 
-/// Around pages, around blocks, and some of each.
+/// Sizes around pages, around blocks, and some more.
 const SIZES: [usize; 10] = [0, 1, 4095, 4096, 4097, 110 << 10, MIB - 1, MIB, MIB + 1, 5 * MIB];
 
 const THREADS: u64 = 8;
 
-/// Readings that each thread does.
+/// The number of reads of each thread.
 const READINGS: usize = 40;
 
-/// A file's name and what is in it.
 struct Known {
     name: String,
     bytes: Vec<u8>,
@@ -32,7 +31,7 @@ struct Known {
 
 fn plant(ground: &Ground) -> Vec<Known> {
     let known = SIZES.iter().enumerate().flat_map(|(seed, &size)| {
-        // Small files are many: so that there is something to evict among them, too.
+        // There are many small files, so that some of them are evicted, too.
         let copies = if size < MIB / 2 { 4 } else { 1 };
         (0..copies).map(move |copy| {
             let bytes = content(seed as u64 * 100 + copy, size);
@@ -53,7 +52,7 @@ fn whole(path: &Path, bytes: &[u8]) {
 fn ranges(path: &Path, bytes: &[u8], choice: &mut Choice) {
     let file = File::open(path).unwrap();
     for _ in 0..6 {
-        // Beyond the end, too.
+        // Also beyond the end.
         let offset = choice.below(bytes.len() as u64 + 100) as usize;
         let mut buffer = vec![0; choice.below(300_000) as usize];
         let mut filled = 0;
@@ -75,7 +74,7 @@ fn mapped(path: &Path, bytes: &[u8], choice: &mut Choice) {
     if bytes.is_empty() {
         return;
     }
-    // SAFETY: nobody changes the source, and the mount is read-only.
+    // SAFETY: nothing changes the source, and the mount is read-only.
     let map = unsafe { Mmap::map(&file).unwrap() };
     assert_eq!(map.len(), bytes.len());
     for _ in 0..6 {
@@ -98,7 +97,7 @@ fn read_at_random(root: PathBuf, known: &[Known], seed: u64) {
     }
 }
 
-/// Reads everything in every way from many threads at once, then in the order of the names.
+/// Reads all files in all ways from many threads at once, then in the order of their names.
 fn bytes_are_the_sources(options: &[&str]) {
     let ground = Ground::new();
     let known = plant(&ground);
@@ -178,7 +177,7 @@ fn a_sparse_file_beyond_four_gibibytes() {
     let length = (4 << 30) + 1_012_345_u64;
     let file = File::create(ground.source("sparse")).unwrap();
     file.set_len(length).unwrap();
-    // Across 2 GiB, across 4 GiB, and the end; all else is a hole.
+    // Across 2 GiB, across 4 GiB, and at the end. All else is a hole.
     let places = [(2 << 30) - 5000_u64, (4 << 30) - 5000, length - 10_000];
     for (seed, at) in places.into_iter().enumerate() {
         file.write_all_at(&content(seed as u64, 10_000), at).unwrap();
@@ -196,7 +195,7 @@ fn a_sparse_file_beyond_four_gibibytes() {
         assert!(buffer.iter().all(|byte| *byte == 0), "at {hole}");
     }
     assert_eq!(through.read_at(&mut buffer, length).unwrap(), 0);
-    // SAFETY: nobody changes the source, and the mount is read-only.
+    // SAFETY: nothing changes the source, and the mount is read-only.
     let map = unsafe { Mmap::map(&through).unwrap() };
     let at = (4 << 30) - 5000;
     assert!(map[at..at + 10_000] == content(1, 10_000));

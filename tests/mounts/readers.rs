@@ -1,8 +1,8 @@
-//! Whose reads are whose, and what becomes of what was learnt when things change around it.
+//! Which loader a read belongs to, and what happens to a learned order when things change around it.
 //!
-//! Goal: however workers are started they read for their loader; an order that is told and one that
-//! is learnt go side by side; and files that come while a job runs end nothing. Method: real
-//! processes and torch loaders over one mount, and what the status and the metrics say of them.
+//! Goal: however workers are started, they read for their loader. A told order and a learned one go side by
+//! side. Files that come while a job runs end nothing. Method: real processes and torch loaders over one
+//! mount, whose status and metrics are checked.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::loader::{FILES, LEARN, Loader, known, loaders, plant, predicted, read
 use crate::mounted::Mounted;
 use crate::programs::Program;
 
-/// Reads the files of a list by two workers of a kind, and waits.
+/// Reads the files of a list with two workers of a kind, and waits.
 const POOL: &str = r#"
 import multiprocessing, os, sys
 
@@ -98,7 +98,7 @@ fn a_loader_is_learnt_beside_one_whose_order_is_told() {
         epochs += 1;
         epochs
     };
-    // The loader that is told is heard, too.
+    // The loader whose order is told is heard, too.
     let untold = || {
         let is_it = |loader: &Value| loader["process"] == process && loader["reads_told"] == false;
         loaders(&mounted).into_iter().filter(is_it).collect::<Vec<Value>>()
@@ -111,8 +111,7 @@ fn a_loader_is_learnt_beside_one_whose_order_is_told() {
     let before = predicted(&learnt().unwrap());
     let belief = learnt().unwrap()["belief"].clone();
     assert!(belief.as_str().unwrap().contains("over 1500 samples"), "{belief}");
-    // The first opens of an epoch may not be foreseen, nor what is read while the learner stands
-    // still.
+    // The first opens of an epoch may not be predicted, nor opens while the learner does not run.
     let mut last = read();
     wait_until("the learnt one foreseen", || {
         last = read();
@@ -154,14 +153,14 @@ fn files_that_come_do_not_end_what_was_learnt() {
         let _ = fs::read_dir(mounted.path("class1")).unwrap().count();
         mounted.log().contains("learning begins anew")
     });
-    // The job has listed the files before, and goes on in the order of these.
+    // The job has listed the files before, and goes on in the order of these files.
     wait_until("the same epochs foreseen", || {
         loader.read_an_epoch();
         known(&mounted, loader.process).is_some_and(|known| predicted(&known) >= FILES * 9 / 10)
     });
     let belief = known(&mounted, loader.process).unwrap()["belief"].clone();
     assert!(belief.as_str().unwrap().contains("over 3000 samples"), "{belief}");
-    // The next job finds one more.
+    // The next job finds one file more.
     let mut next = Loader::start(&mounted, "distributed");
     let more = |words: &str| words.contains("over 3001 samples");
     let mut epochs = 0..;

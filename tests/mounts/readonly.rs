@@ -1,7 +1,7 @@
-//! The mount is read-only, whatever is tried, and the source stays untouched.
+//! The mount is read-only, and the source stays untouched.
 //!
-//! Goal: no program changes training data through a mount. Method: every call that writes, from
-//! the system calls up to the default mode of `numpy.memmap`, must fail with `EROFS`.
+//! Goal: no program changes training data through a mount. Method: every call that writes, from system calls
+//! to the default mode of `numpy.memmap`, must fail with `EROFS`.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use crate::mounted::Mounted;
 use crate::programs::Program;
 use crate::tree::set_xattr;
 
-/// Everything about a file that a write would change.
+/// Everything of a file that a write would change.
 fn state(path: &Path) -> (Vec<u8>, i64, i64, i64, i64, u32) {
     let at = fs::metadata(path).unwrap();
     let bytes = fs::read(path).unwrap();
@@ -84,9 +84,9 @@ fn a_shared_map_cannot_be_written_and_a_private_one_is_ones_own() {
     let ground = ground();
     let mounted = Mounted::new(&ground, &[]);
     let file = File::open(mounted.path("dir/file")).unwrap();
-    // SAFETY: nobody changes the source; the map is refused anyway.
+    // SAFETY: nothing changes the source, and the map is refused anyway.
     fails(unsafe { MmapMut::map_mut(&file.as_fd()) }, libc::EACCES);
-    // SAFETY: nobody changes the source.
+    // SAFETY: nothing changes the source.
     let mut private = unsafe { MmapOptions::new().map_copy(&file).unwrap() };
     private[0] ^= 0xff;
     assert!(private[1..] == content(1, 10_000)[1..]);

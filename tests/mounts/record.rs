@@ -1,8 +1,8 @@
-//! Order files of what loaders read, made, cut, put together and told to the next job.
+//! Order files of what loaders read: they are made, cut, merged and told to the next job.
 //!
-//! Goal: what a job read once need not be found out again: it is written down, and the next job's
-//! mount is told. Method: a loader in an order that no seed gives, recorded as it is seen, and one
-//! whose order is learnt, which is recorded as it is drawn.
+//! Goal: an order that a job has read once need not be found out again: it is written down, and the next
+//! job's mount is told. Method: a loader in an order that no seed gives, recorded as it is seen, and a loader
+//! whose order is learned, recorded as it is drawn.
 
 use std::fs;
 
@@ -54,7 +54,7 @@ fn an_order_that_no_seed_gives_is_recorded_and_told() {
     assert_eq!((&said["epochs"], &said["process"]), (&Value::from(vec![epoch]), &process.into()));
     mounted.umount();
 
-    // Two workers with two batches of 16 each on their way are never further apart.
+    // Two workers with two batches of 16 each under way are never further apart.
     let read: Vec<u64> = serde_json::from_slice(&fs::read(list).unwrap()).unwrap();
     let (names, seen) = (names(), epochs(&fs::read_to_string(order).unwrap()));
     for (at, name) in seen[0].iter().enumerate() {
@@ -96,7 +96,7 @@ fn an_order_that_was_learnt_is_recorded_as_it_is_drawn() {
     let said = ground.ends(0, &record);
     assert!(said.contains("3000 samples, order learnt"), "{said}");
     let recorded = epochs(&fs::read_to_string(order).unwrap());
-    // Which epoch it was, the loader's own count says: some may have gone by unseen.
+    // The loader's own count says which epoch it was: some epochs may not have been seen.
     let (source, count) = (ground.path("source"), loader.epochs.to_string());
     let distributed = "torch-distributed:seed=0,index=imagefolder";
     let show = ["order", "show", distributed, source.to_str().unwrap(), "--epochs", &count];

@@ -1,7 +1,7 @@
-//! What cannot be is refused, with the reason and an exit code of its own, and leaves nothing.
+//! Impossible requests are refused, with the reason and an exit code, and leave nothing behind.
 //!
-//! Goal: a person or a job script knows from the answer what to do. Method: mistakes one by one,
-//! each looked at for exit code, words, and what is mounted and noted afterwards.
+//! Goal: a person or a job script knows from the answer what to do. Method: mistakes one by one. After each,
+//! the exit code, the message, the mounts and the notes are checked.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,7 +16,7 @@ use nix::libc;
 use crate::ground::{Ground, check_many, content, program, said};
 use crate::mounted::{Mounted, in_namespace, mounts_at};
 
-/// Mounting with these options must end with this exit code, say this, and leave nothing.
+/// A mount with these options must end with this exit code, say this, and leave nothing.
 #[track_caller]
 pub(crate) fn mount_refused(ground: &Ground, options: &[&str], code: i32, why: &[&str]) {
     let (source, mount) = (ground.path("source"), ground.path("mount"));
@@ -29,7 +29,7 @@ pub(crate) fn mount_refused(ground: &Ground, options: &[&str], code: i32, why: &
     assert_eq!(ground.daemons(), Vec::<i32>::new());
 }
 
-/// Bad orders, each with what has to be said about it.
+/// Bad orders, each with what must be said about it.
 fn bad_orders(ground: &Ground) -> Vec<(String, Vec<&'static str>)> {
     let file = |name: &str, text: &str| {
         fs::write(ground.path(name), text).unwrap();
@@ -67,7 +67,7 @@ fn bad_orders_on_a_running_mount() {
         let said = ground.ends(3, &["order", "set", &point, &order]);
         assert!(why.iter().all(|words| said.contains(words)), "{why:?} in {said}");
     }
-    // The order that there was is still in force, and the status tells of the last refusal.
+    // The earlier order is still in force, and the status shows the last refusal.
     let order = &mounted.status()["orders"][0];
     assert!(order["order"].as_str().unwrap().contains("sequential"), "{order}");
     assert!(order["refused"].as_str().unwrap().contains("count says 6"), "{order}");
@@ -75,7 +75,7 @@ fn bad_orders_on_a_running_mount() {
     mounted.umount();
 }
 
-/// What has no end, or no writer, holds up neither the mount nor the daemon.
+/// An endless file, or a pipe without a writer, makes neither the mount nor the daemon wait.
 #[test]
 fn orders_without_end() {
     let ground = Ground::new();
@@ -114,7 +114,7 @@ fn settings_that_cannot_be() {
     let inside = ground.source("cache");
     let inside = inside.to_str().unwrap();
     mount_refused(&ground, &["--cache-dir", inside], 3, &["overlaps the source"]);
-    // By way of a bind of a part of the source; and the other way round.
+    // By a bind mount of a part of the source, and the other way round.
     fs::create_dir(ground.source("part")).unwrap();
     let part = Bound::new(&ground.source("part"), ground.path("part"));
     let inside = part.0.join("cache");
@@ -169,7 +169,7 @@ fn sources_and_mount_points_that_cannot_be() {
     ground.ends(6, &["status", &text(&mount)]);
 }
 
-/// A mount point inside the source, by its own path, by a link, and by binds of the source and of a
+/// A mount point inside the source: by its own path, by a link, and by bind mounts of the source and of a
 /// part of it.
 #[track_caller]
 fn refuse_inside(ground: &Ground, refused: &dyn Fn(i32, &Path, &Path, &str)) {
@@ -181,13 +181,13 @@ fn refuse_inside(ground: &Ground, refused: &dyn Fn(i32, &Path, &Path, &str)) {
     for inside in ["source/a b/empty", "leads-inside", "whole/a b/empty", "part/empty"] {
         refused(6, &source, &ground.path(inside), "is inside the source");
     }
-    // Beside the source, though its path begins alike.
+    // A directory beside the source, although its path begins like the source's.
     fs::create_dir(ground.path("source2")).unwrap();
     let mounted = Mounted::at(ground, &source, &ground.path("source2"), &[]);
     mounted.umount();
 }
 
-/// A directory that is shown at another place.
+/// A directory that is bound to another place.
 struct Bound(PathBuf);
 
 impl Bound {
@@ -217,7 +217,7 @@ fn cache_directories_that_cannot_be() {
     let below = ground.path("plain/cache");
     mount_refused(&ground, &["--cache-dir", below.to_str().unwrap()], 5, &["cache.dir"]);
     assert_eq!(fs::read_dir(ground.path("real")).unwrap().count(), 0);
-    // Root may write everywhere but to a filesystem that is read-only.
+    // Root may write everywhere, except to a read-only filesystem.
     let readonly = Tmpfs::new(&ground, "readonly", "ro,size=64M");
     mount_refused(&ground, &["--cache-dir", readonly.0.to_str().unwrap()], 5, &["cannot be"]);
 }
@@ -236,7 +236,7 @@ fn cache_disks_without_space() {
         assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
         mounted.umount();
     }
-    // What was begun there is brought to its end when there is space.
+    // The store that was begun there is completed when there is space.
     let mut larger = Command::new("mount");
     assert!(larger.args(["-o", "remount,size=64M"]).arg(&full.0).status().unwrap().success());
     let mounted = Mounted::new(&ground, &["--cache-dir", cache, "--disk", "16MiB"]);
@@ -246,7 +246,7 @@ fn cache_disks_without_space() {
     assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55\n"), "{tag:?}");
     let listed = ground.ends(0, &["cache", "ls", cache]);
     assert!(listed.contains(ground.path("source").to_str().unwrap()), "{listed}");
-    // What worked yesterday is made smaller, as a running mount would make it.
+    // A store that is larger than the space is made smaller, as a running mount would make it.
     let small = Tmpfs::new(&ground, "small", "size=32M,mode=700");
     let cache = small.0.join("cache");
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
@@ -265,7 +265,7 @@ fn cache_disks_without_space() {
     mounted.umount();
 }
 
-/// Mounts where there is no device, in a mount namespace of the test's own.
+/// Mounts without a device, in a mount namespace of the test's own.
 const WITHOUT_FUSE: &str = r#"
 mount -t tmpfs -o mode=755 none "$GROUND/dev"
 mknod -m 666 "$GROUND/dev/null" c 1 3
@@ -320,7 +320,7 @@ fn a_source_that_is_empty_or_nearly_is_no_mistake() {
     mounted.umount();
 }
 
-/// An access control list that lets a further user in, as setfacl(1) writes it.
+/// Sets an access control list that lets another user in, as setfacl(1) writes it.
 fn set_list(path: &Path) {
     let entry = |tag: u16, rights: u16, id: u32| {
         [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -336,7 +336,7 @@ fn set_list(path: &Path) {
     let list = [&2u32.to_le_bytes()[..], &entries.concat()].concat();
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let name = c"system.posix_acl_access".as_ptr();
-    // SAFETY: path and name end in a NUL, the list is as long as said.
+    // SAFETY: path and name end in a NUL, and the list is as long as said.
     let result =
         unsafe { libc::setxattr(path.as_ptr(), name, list.as_ptr().cast(), list.len(), 0) };
     assert_eq!(result, 0, "this filesystem has no access control lists");
@@ -360,14 +360,14 @@ fn a_mount_for_others_that_would_give_something_away() {
     fs::set_permissions(ground.path(""), fs::Permissions::from_mode(0o700)).unwrap();
     refused("not searchable by all");
     fs::set_permissions(ground.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    // The next mounts take up its catalog.
+    // The next mounts open its saved catalog.
     mounts(&others);
     for path in ["train/a/deep", "train/a", "train", ""] {
         let found = fs::metadata(ground.source(path)).unwrap().permissions();
         set_list(&ground.source(path));
         refused(format!("source/{path}").trim_end_matches('/'));
         refused("access control list");
-        // It is for the owner alone that nothing has to be checked.
+        // For the owner alone, nothing has to be checked.
         mounts(&cache);
         mounts(&[&others[..], &["--set", "mount.force-allow-other=true"]].concat());
         let path = CString::new(ground.source(path).as_os_str().as_bytes()).unwrap();
@@ -385,8 +385,8 @@ fn a_mount_for_others_that_would_give_something_away() {
     ground.ends(0, &["umount", point.to_str().unwrap()]);
 }
 
-/// Where somebody else has made the directory in which mounts are noted, neither is believed what is
-/// noted there nor asked who answers there.
+/// If another user has made the directory in which mounts are noted, belady neither believes the notes there
+/// nor asks the socket there.
 #[test]
 fn a_runtime_directory_of_somebody_else() {
     let ground = Ground::new();
@@ -395,7 +395,7 @@ fn a_runtime_directory_of_somebody_else() {
     let found = fs::metadata(&source).unwrap();
     let entry = runtime.join("0123456789abcdef");
     let elsewhere = ground.path("elsewhere");
-    // The socket of the mount that is noted, whose directory is named after it.
+    // The socket of the noted mount. Its directory is named after the mount.
     let noted = serde_json::json!({
         "pid": i32::MAX, "source": source, "identity": [found.dev(), found.ino()],
         "mountpoint": elsewhere,

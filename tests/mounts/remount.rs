@@ -1,10 +1,10 @@
-//! What is known of a source's names over several mounts of it.
+//! The catalog over several mounts of a source.
 //!
-//! Goal: a remount asks the source nothing before it serves everything, and what has changed, while
-//! mounted or not, shows within the time that was asked for, and is never mixed with what was
-//! there before. Method: a source that answers nothing at all; and every way in which files change,
-//! with the whole tree compared as soon as the time is over. How long it takes after that hangs on the
-//! machine; that what is told is never older than it may be, `catalog::tests::time` holds.
+//! Goal: a remount serves everything before it asks the source anything. A change, made while mounted or not,
+//! shows within the configured time, and is never mixed with what was there before. Method: a source that
+//! answers nothing, and every way in which files change, with the whole tree compared as soon as the time is
+//! over. How much longer it takes depends on the machine. `catalog::tests::time` checks that an answer is
+//! never older than allowed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ use crate::refused::Tmpfs;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Beyond the period: the kernel's clock is coarse, and the machine may be busy.
+/// Time beyond the period: the kernel's clock is coarse, and the machine may be busy.
 const GRAIN: Duration = Duration::from_millis(100);
 const LATEST: Duration = LIMIT;
 
@@ -52,7 +52,7 @@ fn mount(ground: &Ground) -> Mounted {
     mount_of(ground, &ground.path("source"), &[])
 }
 
-/// What a path is and has: a directory, a link's target, or a file's bytes.
+/// The content of a path: a directory, a link's target, or the version and size of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Thing {
     Directory,
@@ -60,12 +60,12 @@ enum Thing {
     File(u32, usize),
 }
 
-/// Everything below a directory; of files the version, and no mix of two.
+/// Everything below a directory. Each file must have one version.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Thing> {
     found(root).unwrap()
 }
 
-/// The same, unless something of it changes meanwhile.
+/// The same, or an error if something changes meanwhile.
 fn found(root: &Path) -> io::Result<BTreeMap<PathBuf, Thing>> {
     let mut found = BTreeMap::new();
     let mut queue = vec![PathBuf::new()];
@@ -122,11 +122,11 @@ fn plant(ground: &Ground) {
 fn change(ground: &Ground) {
     let at = |name: &str| ground.source(name);
     let rename = |from: &str, to: &str| fs::rename(at(from), at(to)).unwrap();
-    // In place: the same size, and the very same time of modification.
+    // In place, with the same size and the very same time of modification.
     let old = fs::metadata(at("same")).unwrap().modified().unwrap();
     ground.plant("same", &version(2, SIZE));
     File::options().write(true).open(at("same")).unwrap().set_modified(old).unwrap();
-    // Renamed over, with the old time.
+    // Replaced by a rename, with the old time.
     for name in ["over", "d/over"] {
         ground.plant("../new", &version(2, SIZE));
         let file = File::options().write(true).open(ground.path("new")).unwrap();
@@ -152,7 +152,7 @@ fn change(ground: &Ground) {
     rename("swap/2", "swap/1");
     rename("swap/3", "swap/2");
     ground.plant("swap/1", &version(2, SIZE));
-    // One name of three is another file, one is gone.
+    // Of three names, one becomes another file and one is gone.
     fs::remove_file(at("linked")).unwrap();
     ground.plant("../new", &version(2, SIZE));
     fs::rename(ground.path("new"), at("d/link")).unwrap();
@@ -162,7 +162,7 @@ fn change(ground: &Ground) {
     ground.plant("deep/er/est/new", &version(2, SIZE));
 }
 
-/// Reads what it can until the time is over: the old or the new, and no way back.
+/// Reads files until the time is over: each gives the old or the new version, and never goes back.
 fn read_meanwhile(root: &Path, until: Instant) {
     let mut newest: BTreeMap<&str, u32> = BTreeMap::new();
     while Instant::now() < until {
@@ -182,8 +182,8 @@ fn read_meanwhile(root: &Path, until: Instant) {
     }
 }
 
-/// When the time is over everything is as at the source, or soon after it where the daemon had no
-/// processor to look, and stays so.
+/// When the time is over, the tree is that of the source and stays so. If the daemon had no processor to
+/// look, this is so a little later.
 #[track_caller]
 fn is_true_in_time(ground: &Ground, mounted: &Mounted, since: Instant) {
     read_meanwhile(&mounted.path(""), since + PERIOD);
@@ -240,7 +240,7 @@ fn what_changes_while_unmounted_shows_in_time() {
         is_true_in_time(&ground, &mounted, since);
         wait_until("the check is over", || mounted.status()["catalog"] == "checked");
         mounted.umount();
-        // What was found is saved: the next one has nothing to find.
+        // The changes that were found are saved: the next mount has nothing to find.
         let mounted = mount(&ground);
         assert_eq!(tree(&mounted.path("")), tree(&ground.path("source")));
         mounted.umount();
@@ -319,7 +319,7 @@ fn a_catalog_that_is_damaged_or_not_to_be_trusted_is_scanned_anew() {
         assert_eq!(mounted.status()["catalog"] == "scanned", damage != "none", "{damage}");
         check_many(&mounted.path(""), "d", 50, 100);
         mounted.umount();
-        // What was of no use is replaced.
+        // The useless catalog is replaced.
         let mounted = mount(&ground);
         assert_ne!(mounted.status()["catalog"], "scanned", "after {damage}");
         mounted.umount();
@@ -334,7 +334,7 @@ fn an_order_is_of_the_files_that_there_are_and_not_of_those_that_were() {
     ground.plant("d/new", &content(7, 100));
     fs::remove_file(ground.source("d/0003")).unwrap();
     let length = |mounted: &Mounted| mounted.status()["orders"][0]["length"].as_u64();
-    // A list of files of which the catalog does not know one yet.
+    // A list of files, one of which the catalog does not know yet.
     let list = ground.path("list");
     fs::write(&list, "d/new\nd/0000\n").unwrap();
     let mounted = mount_of(&ground, &ground.path("source"), &["--order", list.to_str().unwrap()]);
@@ -376,7 +376,7 @@ fn a_catalog_is_handed_on_by_commands() {
     assert!(ground.ends(0, &["catalog", "export", &source, &file]).contains("300 files"));
     let said = ground.ends(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
     assert!(said.contains("300 files, as it was saved"), "{said}");
-    // What is damaged is not believed; and what somebody else has there stays.
+    // A damaged catalog is not believed. Another program's file stays.
     let others = format!("{file}.new");
     fs::write(&others, "precious").unwrap();
     fs::write(&files_of_stores(Path::new(&cache), "catalog")[0], "no catalog").unwrap();
@@ -387,7 +387,7 @@ fn a_catalog_is_handed_on_by_commands() {
     let import = ["catalog", "import", &file, &source, "--cache-dir", &cache];
     assert!(ground.ends(0, &import).contains("300 files"));
     serves_without_its_source(&ground, &slow, &expected);
-    // What cannot be, or is not to be trusted.
+    // Impossible imports, and a catalog that cannot be trusted.
     let other = at("source");
     ground.ends(5, &["catalog", "import", &file, &other, "--cache-dir", &at("second")]);
     ground

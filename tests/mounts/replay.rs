@@ -1,9 +1,8 @@
-//! What one mount has seen of orders, the next one knows.
+//! What one mount has seen of orders, the next mount knows.
 //!
-//! Goal: a job that is started again is followed from its first opens, without a search: with a
-//! seed, or in an order that was drawn once and that nobody can compute. Method: torch over two
-//! mounts of the same cache directory, one after the other; then a damaged journal, and files that
-//! have changed in between.
+//! Goal: a job that is started again is followed from its first opens, without a search. Its order has a
+//! seed, or was drawn once and cannot be computed. Method: torch over two mounts of the same cache directory,
+//! one after the other; then a damaged journal, and files that have changed in between.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,14 +15,14 @@ use crate::ground::{Ground, content, wait_until};
 use crate::loader::{FILES, LEARN, Loader, await_first_epoch, known, plant, predicted, read_until};
 use crate::mounted::Mounted;
 
-/// Mounts with a cache directory, so that what is learnt is kept.
+/// Mounts with a cache directory, so that learned orders are kept.
 fn mount(ground: &Ground) -> Mounted {
     let cache = ground.path("cache");
     let store = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     Mounted::new(ground, &[&LEARN[..], &store].concat())
 }
 
-/// The file of the journal, of the only store.
+/// The file of the journal of the only store.
 fn journal(ground: &Ground) -> PathBuf {
     let entries = |path: PathBuf| fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
     let named = |path: &PathBuf| path.to_string_lossy().contains("/belady-store-v");
@@ -35,8 +34,8 @@ fn belief(loader: &Value) -> &str {
     loader["belief"].as_str().unwrap()
 }
 
-/// Most of an epoch of a job that is started again must be foreseen, from what the journal had when
-/// the source was mounted: another mount of it, for another try, has that again.
+/// Most of an epoch of a job that is started again must be predicted from the journal that was there at the
+/// mount. For another try, the source is mounted again with that journal.
 #[track_caller]
 fn is_known_at_once(ground: &Ground, mounted: Mounted, kind: &str, words: &str) -> Mounted {
     let (path, mut mounted) = (journal(ground), mounted);
@@ -52,15 +51,15 @@ fn is_known_at_once(ground: &Ground, mounted: Mounted, kind: &str, words: &str) 
     panic!("the first epoch is not foreseen");
 }
 
-/// Starts the job again, and reads an epoch. What is read before the learner's thread has run is
-/// not foreseen, which may be all of it.
+/// Starts the job again, and reads an epoch. What is read before the learner's thread has run is not
+/// predicted. That may be the whole epoch.
 #[track_caller]
 fn is_foreseen(mounted: &Mounted, kind: &str, words: &str) -> bool {
     let mut loader = Loader::start(mounted, kind);
     loader.read_an_epoch();
     let process = loader.process;
     let foreseen = || known(mounted, process).is_some_and(|l| predicted(&l) >= FILES / 2);
-    // What has been read is counted before long.
+    // Reads are counted a little later.
     if !(0..400).any(|_| {
         foreseen() || {
             thread::sleep(Duration::from_millis(50));
@@ -136,7 +135,7 @@ fn a_journal_that_cannot_be_used_is_ignored_and_said_so() {
     let mounted = mount(&ground);
     read(&mounted);
     mounted.umount();
-    // A file more: the samples are others.
+    // One more file: the samples are others.
     ground.plant("class1/more.png", &content(1, 700));
     let mounted = mount(&ground);
     let mut loader = Loader::start(&mounted, "42");

@@ -1,5 +1,5 @@
-//! Orders by the names of samplers: all that docs/orders.md tells of can be given, and a job that shuffles
-//! with another library than torch is followed.
+//! Orders by the names of samplers: a mount takes every order of docs/orders.md, and follows a job that
+//! shuffles with another library than torch.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::programs::Program;
 
 const FILES: u64 = 300;
 
-/// Reads a list that numpy shuffles before every epoch, one for each line of its input.
+/// Reads a list that numpy shuffles before every epoch, one epoch for each line of its input.
 const NUMPY: &str = r#"
 import os, sys
 import numpy as np
@@ -25,7 +25,7 @@ for epoch, _ in enumerate(sys.stdin):
     print(epoch, len(paths), flush=True)
 "#;
 
-/// The orders of the table of samplers.
+/// The orders in the table of samplers.
 fn told() -> Vec<&'static str> {
     let page = include_str!("../../docs/orders.md");
     let section = page.split("\n## ").find(|section| section.starts_with("Samplers"));
@@ -58,7 +58,7 @@ fn every_order_of_the_documents_is_received() {
         assert!(said.contains(name), "{said}");
         let (source, file) = (source.to_str().unwrap(), file.to_str().unwrap());
         ground.ends(0, &["order", "show", order, source, "--epochs", "2", "--output", file]);
-        // What is written is an order that can be received as well.
+        // The written order can be given to a mount, too.
         assert!(fs::read_to_string(file).unwrap().contains("# epoch 1\n"), "{order}");
         ground.ends(0, &["order", "check", file, source]);
     }
@@ -79,7 +79,7 @@ fn a_list_that_numpy_shuffles_is_predicted() {
         assert_eq!(job.line(), format!("{epoch} {FILES}"));
     }
     job.finish();
-    // A few opens may slip by where they are no requests.
+    // A few opens are missed if opens are no requests.
     let predicted = || mounted.count("/orders/0/opens_predicted");
     wait_until("all reads seen", || predicted() + 3 * FILES / 10 >= 3 * FILES);
     assert_eq!(mounted.status()["orders"][0]["following"], true);

@@ -1,8 +1,8 @@
 //! The first mount of a source: it is served while it is scanned.
 //!
-//! Goal: what of the source answers is there at once, whatever the rest does, and what depends on
-//! all of it waits for all of it. Method: a directory of the source that does not answer, or fails,
-//! until it is let go; the mount is used meanwhile.
+//! Goal: files that the source answers for are there at once, whatever the rest does. Only what depends on
+//! the whole source waits for it. Method: a directory of the source does not answer, or fails, until the test
+//! lets it go. Meanwhile the mount is used.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -22,7 +22,7 @@ const FILES: u64 = 12;
 const SIZE: usize = 9000;
 const DIRS: [&str; 4] = ["a", "b/below", "held", "z/below"];
 
-/// Directories of which one does not answer yet.
+/// Directories, one of which does not answer yet.
 fn held(ground: &Ground, fault: &str) -> Slow {
     for dir in DIRS {
         ground.plant_many(dir, FILES, SIZE);
@@ -64,7 +64,7 @@ fn what_answers_is_served_while_the_rest_is_scanned() {
     let words = ground.ends(0, &["status", mounted.point.to_str().unwrap()]);
     assert!(words.contains("being scanned"), "{words}");
     assert_eq!(names(&mounted.point), ["a", "b", "held", "z"]);
-    // In an order in which the scan does not come by, and beyond where it stands.
+    // In another order than the scan's, and beyond its place.
     check(&mounted, &["z/below", "a", "b/below"]);
     assert!(!mounted.path("z/none").exists());
     let point = mounted.point.to_str().unwrap();
@@ -80,7 +80,7 @@ fn what_answers_is_served_while_the_rest_is_scanned() {
             output.unwrap()
         });
         let held = scope.spawn(|| check(&mounted, &["held"]));
-        // An order is of all files.
+        // An order needs all files.
         assert_eq!(mounted.status()["catalog"], "scanning");
         assert!(!over.load(Ordering::Relaxed));
         slow.ctl(&["fault", "clear"]);
@@ -107,12 +107,12 @@ fn a_mount_may_end_before_its_scan() {
     mounted.umount();
     slow.ctl(&["fault", "clear"]);
     let mounted = mount(&ground, &slow);
-    // What was not whole is not taken up.
+    // A catalog that is not whole is not opened.
     wait_until("the scan", || mounted.status()["catalog"] == "scanned");
     check(&mounted, &DIRS);
 }
 
-/// What was killed before its scan was over has stored samples and saved no catalog.
+/// A daemon that was killed before its scan was over has stored samples and saved no catalog.
 #[test]
 fn a_store_without_a_catalog_waits_for_no_scan() {
     for fault in [Some("hang"), Some("eio"), None] {
@@ -178,8 +178,8 @@ fn an_order_given_to_the_mount_is_checked_against_all_files() {
     assert_eq!(mounted.status()["catalog"], "scanned");
 }
 
-/// One name of a directory that neither answers for itself nor hinders the others: while the scan is
-/// at another directory, when it is whole, and at the next mount; and when the source is itself again.
+/// One name of a directory fails, and the other names do not. So it is while the scan is at another
+/// directory, when the scan is over, and at the next mount. Then the source answers again.
 #[test]
 fn an_error_of_one_name_is_that_names_alone() {
     let ground = Ground::new();
@@ -216,7 +216,7 @@ fn an_error_of_one_name_is_that_names_alone() {
     mounted.umount();
 }
 
-/// Begins to mount at a point of this name, for an order that is of all files.
+/// Begins to mount at a point of this name, with an order that needs all files.
 fn begin(ground: &Ground, slow: &Slow, name: &str, options: &[&str]) -> Child {
     fs::create_dir_all(ground.path(name)).unwrap();
     let mut command = ground.belady();
@@ -225,8 +225,8 @@ fn begin(ground: &Ground, slow: &Slow, name: &str, options: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// The second one waits while the first one scans, and shares its daemon; where the first one is
-/// killed it goes on by itself.
+/// The second mount waits while the first one scans, and shares its daemon. If the first one is killed, the
+/// second one goes on by itself.
 #[test]
 fn of_two_mounts_of_a_source_that_begin_at_once_one_waits() {
     for (cached, killed) in [(false, false), (true, false), (false, true), (true, true)] {

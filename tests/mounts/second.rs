@@ -1,8 +1,8 @@
-//! A second mount point of one source for a user without rights, by a connection of its own.
+//! A second mount point of a source for a user without rights, by a connection of its own.
 //!
-//! Goal: one daemon, the same tree and bytes at both, nothing fetched or kept twice, and whichever goes
-//! first nothing is left. Method: as uid 65534 in a mount namespace of the test's own, where the device
-//! is open to everybody; what the source reads is counted, and what is mounted and noted is looked at.
+//! Goal: one daemon, the same tree and bytes at both points, and nothing fetched or kept twice. Whichever
+//! point goes first, nothing is left. Method: as uid 65534 in a mount namespace of the test's own, where the
+//! device is open to everybody. The source's reads are counted, and mounts and notes are checked.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::ground::{Ground, content, daemons, said, wait_until};
 use crate::mounted::{Slow, in_namespace};
 use crate::programs::{Program, signal, wait_for_end};
 
-/// Stays as long as its input is open.
+/// Lasts as long as its input is open.
 const NAMESPACE: &str = r#"
 mount -t tmpfs -o mode=755 none "$GROUND/dev"
 mknod -m 666 "$GROUND/dev/fuse" c 10 229
@@ -40,7 +40,7 @@ struct User {
 }
 
 impl User {
-    /// One for whom a slow filesystem shows `d/0000` to `d/0049` of 30 kB, and `large` of 5 MiB.
+    /// A user for whom a slow filesystem shows `d/0000` to `d/0049` of 30 kB, and `large` of 5 MiB.
     fn new() -> Self {
         let ground = Ground::new();
         ground.plant_many("d", 50, 30_000);
@@ -52,7 +52,7 @@ impl User {
         for name in theirs {
             std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
         }
-        // Only the owner is told which pages there are.
+        // The kernel tells only the owner which pages it has.
         std::os::unix::fs::chown(ground.source("large"), Some(65534), Some(65534)).unwrap();
         ground.plant_belady();
         let slow = Slow::new(&ground, &[]);
@@ -62,7 +62,7 @@ impl User {
         User { namespace, run, slow, ground, _holder: holder }
     }
 
-    /// With the source mounted at the first point with these options, and at the second.
+    /// The source is mounted at the first point with these options, and at the second.
     fn with_both(options: &str) -> Self {
         let user = User::new();
         user.does(&format!(r#"belady mount "$GROUND/slow" "$first" --ram 64MiB {options}"#));
@@ -86,7 +86,7 @@ impl User {
         command
     }
 
-    /// Does what must go well, and gives what it said.
+    /// Runs a script that must succeed, and returns its output.
     #[track_caller]
     fn does(&self, script: &str) -> String {
         let output = self.command(script).stdin(Stdio::null()).output().unwrap();
@@ -95,20 +95,20 @@ impl User {
         said
     }
 
-    /// Does something for which the source is not read, but for what the kernel has not kept.
+    /// Runs something that reads nothing of the source, except pages that the kernel has not kept.
     #[track_caller]
     fn fetches_nothing(&self, does: impl FnOnce()) {
-        // What is being fetched again counts already, and has not been read.
+        // A fetch that repeats another one is counted when it begins, before the source is read.
         wait_until("nothing is on its way", || self.status("first")["fetching"] == 0);
         let again = || self.status("first")["refetched_bytes"].as_u64().unwrap();
         let before = (again(), self.slow.count("bytes"));
         does();
         let read = self.slow.count("bytes") - before.1;
-        // What the daemon says may be a moment old.
+        // The daemon's numbers may be a moment old.
         wait_until("only what was lost was read", || read <= again() - before.0);
     }
 
-    /// As soon as nobody uses it: the daemon itself may at any moment.
+    /// Unmounts as soon as the mount is not used any more. The daemon itself may use it at any moment.
     #[track_caller]
     fn unmounts_from_outside(&self, point: &str) {
         wait_until("an unmount from outside", || {
@@ -127,7 +127,7 @@ impl User {
         serde_json::from_str(&self.does(&format!(r#"belady status "${point}" --json"#))).unwrap()
     }
 
-    /// How many mounts there are at both points.
+    /// The number of mounts at both points.
     #[track_caller]
     fn mounts(&self) -> (u32, u32) {
         let count = |point: &str| {
@@ -160,7 +160,7 @@ impl Drop for User {
     }
 }
 
-/// Looks the whole tree over, and tries to write.
+/// Looks at the whole tree, and tries to write.
 const TREE: &str = r#"
 cd "$GROUND/theirs"
 for point in first second; do
@@ -184,13 +184,13 @@ fn both_points_show_one_tree_and_nothing_is_fetched_twice() {
         user.reads_all("first");
         let missed =
             |status: &Value| status["reads"].as_u64().zip(status["lost"].as_u64()).unwrap();
-        // Readers are answered before their blocks are put into the pages.
+        // Readers are answered before their blocks are pushed into the page cache.
         wait_until("all in the pages", || user.status("second")["fetching"] == 0);
         let before = missed(&user.status("second"));
         user.fetches_nothing(|| user.reads_all("second"));
         let status = user.status("second");
         let after = missed(&status);
-        // A block that the kernel has taken back may be asked for page by page.
+        // A block that the kernel has taken back may be read page by page.
         let lost = 256 * (after.1 - before.1);
         assert!(after.0 <= before.0 + lost, "not read out of the first one's pages: {status}");
         assert_eq!(status["mountpoints"].as_array().unwrap().len(), 2, "{status}");
@@ -200,7 +200,7 @@ fn both_points_show_one_tree_and_nothing_is_fetched_twice() {
     }
 }
 
-/// Maps a file for several and counts its pages, by a descriptor that was open before.
+/// Maps a file, shared and private, and counts its pages by a descriptor that was open before.
 const MAPS: &str = r#"
 import ctypes, mmap, os, sys, time
 def pages(fd):
@@ -301,7 +301,7 @@ fn what_changes_at_the_source_shows_at_both_points() {
             user.command(&same).output().unwrap().status.success()
         });
     }
-    // The second one's kernel is told of what readers of the first one come upon.
+    // If a reader at the first point finds a change, the kernel is notified for the second point as well.
     let user = User::with_both("--set source.revalidate=3600s");
     user.does(r#"test "$(stat -c %s "$second/d/0011")" = 30000"#);
     user.ground.plant("d/0011", &content(1011, 40_000));
@@ -312,7 +312,7 @@ fn what_changes_at_the_source_shows_at_both_points() {
     user.does(r#"cmp "$GROUND/source/d/0011" "$second/d/0011""#);
 }
 
-/// Reads the files in the order of their names, as one task, in so many epochs.
+/// Reads the files in the order of their names, as one task, in a given number of epochs.
 const READS: &str = r#"
 import os, sys
 for epoch in range(int(sys.argv[2])):
@@ -327,7 +327,7 @@ fn readers_of_the_second_point_are_followed_in_their_order() {
     user.does(r#"/usr/bin/python3 "$GROUND/reads.py" "$second/d" 1"#);
     let predicted = |order: &Value| order["opens_predicted"].as_u64().unwrap() >= 48;
     wait_until("what was read", || predicted(&user.status("first")["orders"][0]));
-    // Whom nobody told of is learnt of.
+    // A loader whose order is not told is learned, too.
     let none = User::with_both("");
     fs::write(none.ground.path("reads.py"), READS).unwrap();
     let loader = r#"exec /usr/bin/python3 "$GROUND/reads.py" "$second/d" 100000"#;

@@ -1,8 +1,8 @@
 //! A local store over several mounts of its source.
 //!
-//! Goal: what was stored is there again, whatever ended the daemon before, and nothing is ever
-//! served that the source does not have. Method: real mounts over a filesystem that counts what is
-//! read of it; daemons are killed in the middle of their work; every byte is compared.
+//! Goal: stored samples are there again, whatever ended the daemon before, and nothing is served that the
+//! source does not have. Method: real mounts over a filesystem that counts reads. Daemons are killed while
+//! they work, and every byte is compared.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -38,7 +38,7 @@ impl Stand {
         let slow = Slow::new(&ground, &[]);
         let cache = ground.path("cache");
         let disk = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
-        // What is counted is what the tests read, and nothing ahead of them that was learnt.
+        // Only what the tests read is counted, and no learned order is fetched ahead.
         let counted = ["--set", "order.learn=off", "--set", "cache.slow-after=1h"];
         let options =
             disk.iter().chain(&counted).chain(options).map(|word| (*word).to_owned()).collect();
@@ -55,13 +55,13 @@ impl Stand {
         self.ground.path("cache")
     }
 
-    /// The only store that there is, from outside.
+    /// The only store, opened from outside.
     fn store(&self) -> Directory {
         let owner = files_of_stores(&self.cache(), "owner").remove(0);
         Directory::open(owner.parent().unwrap(), false).unwrap()
     }
 
-    /// Whether all of these samples are in the store, and whole. Nobody may be using it.
+    /// Whether the store has all of these samples, undamaged. It must not be in use.
     fn has_all(&self, samples: &[Key]) -> bool {
         let store = Store::open(Arc::new(self.store()), Limits::new(1 << 30, 0), 1).unwrap();
         samples.iter().all(|key| matches!(store.get(*key), Found::Whole(_)))
@@ -100,7 +100,7 @@ fn what_is_stored_is_not_read_again_after_a_remount() {
     }
 }
 
-/// More than may wait to be stored, by a reader who is not faster than the disk.
+/// More samples than may wait to be stored, read no faster than the disk takes them.
 #[test]
 fn a_second_epoch_reads_nothing_of_the_source() {
     const LARGE: usize = 1_000_000;
@@ -125,7 +125,7 @@ fn a_second_epoch_reads_nothing_of_the_source() {
     mounted.umount();
 }
 
-/// Unmounts as the kernel's own command does: the daemon sees it afterwards.
+/// Unmounts as the kernel's own command does. The daemon sees it afterwards.
 #[track_caller]
 fn outside(point: &Path) {
     wait_until("an unmount from outside", || {
@@ -215,7 +215,7 @@ fn a_daemon_killed_again_and_again_leaves_a_store_that_is_right() {
     mounted.umount();
 }
 
-/// The catalog that a killed mount leaves may not know the last files that were stored.
+/// The catalog that a killed mount leaves may lack the last files that were stored.
 #[test]
 fn what_a_killed_mount_stored_of_files_that_came_late_is_served_by_the_next_one() {
     const MORE: u64 = 50;
@@ -249,7 +249,7 @@ fn what_a_killed_mount_stored_of_files_that_came_late_is_served_by_the_next_one(
     });
     signal(mounted.pid, Signal::SIGKILL);
     wait_for_end(mounted.pid);
-    // As if it had been killed before it saved the catalog again.
+    // As if the daemon had been killed before it saved the catalog again.
     fs::write(&catalog, saved).unwrap();
     let before = stand.slow.count("bytes");
     let mounted = stand.mount();
@@ -299,7 +299,7 @@ fn a_store_has_one_daemon_and_a_cache_directory_room_for_several() {
     let paths = [stand.slow.point.to_str().unwrap(), second.to_str().unwrap()];
     let said = stand.ground.ends(8, &[&["mount"][..], &paths, &disk].concat());
     assert!(said.contains("in use") && said.contains(&first.pid.to_string()), "{said}");
-    // Another source is another store.
+    // Another source has another store.
     let source = stand.ground.path("source");
     let other = Mounted::at(&stand.ground, &source, &second, &disk[..4]);
     check_many(&other.path(""), "d", FILES, SIZE);
@@ -355,7 +355,7 @@ fn large_files_are_stored_as_files_and_read_again() {
     let mounted = stand.mount();
     check_all(&mounted);
     assert_eq!((stand.slow.count("bytes"), mounted.count("/source_bytes")), (before, 0));
-    // One is damaged in a block, one cut, one deleted, all under the mount.
+    // One file is damaged in a block, one is cut, and one is deleted, all under the mount.
     let open = |nth: usize| File::options().write(true).open(&files[nth]).unwrap();
     open(0).write_all_at(&[0x5a; 3], 3 << 20).unwrap();
     open(1).set_len(2 << 20).unwrap();
@@ -388,7 +388,7 @@ fn large_files_are_stored_as_files_and_read_again() {
     assert!(stand.ground.ends(5, &["cache", "verify", cache]).contains("1 damaged"));
     stand.ground.ends(0, &["cache", "gc", cache]);
     assert_eq!(files_of_stores(&stand.cache(), "file-").len(), 3);
-    // A file that changes is another version: what was stored of it goes.
+    // A file that changes is another version: its stored bytes are given up.
     stand.ground.plant("s/0001", &content(101, SHARD / 2));
     let mounted = stand.mount();
     wait_until("space is given back", || files_of_stores(&stand.cache(), "file-").len() == 2);
@@ -430,7 +430,7 @@ fn stores_are_listed_checked_and_deleted_by_commands() {
     assert!(stand.ground.ends(5, &["cache", "verify", cache_text]).contains("1 damaged"));
     assert_eq!(json(&["verify", cache_text])[0]["checked"], FILES - 1);
     assert_eq!(json(&["gc", cache_text, "--unused", "1d"])["deleted"].as_array().unwrap().len(), 0);
-    // A mount of three days has just ended: what it used is not unused.
+    // A mount of three days has just ended, so the store that it used is not unused.
     let owner = files_of_stores(&cache, "owner")[0].clone();
     let three_days_ago = SystemTime::now() - Duration::from_secs(3 * 86_400);
     let make_old =

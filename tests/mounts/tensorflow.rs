@@ -1,8 +1,8 @@
-//! The input pipelines of TensorFlow, as its tutorials have them, over a mount.
+//! The input pipelines of TensorFlow, as in its tutorials, over a mount.
 //!
-//! Goal: what they read is foreseen, whether their order is told or found out. Method: the real
-//! library, which `scripts/test` installs; a small picture for each file, and one epoch for each
-//! line of a job's input. Images are read by several threads, so that opens overtake each other.
+//! Goal: their reads are predicted, whether their order is told or learned. Method: the real library, which
+//! `scripts/test` installs, a small picture for each file, and one epoch for each line of a job's input.
+//! Several threads read images, so that opens overtake each other.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,7 +38,7 @@ for epoch, _ in enumerate(sys.stdin):
     print(epoch, read, flush=True)
 "#;
 
-/// A picture of one white point.
+/// A picture of one white pixel.
 const PICTURE: &[u8] = &[
     0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48, 0x44, 0x52,
     0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x01, 0x08, 0x00, 0x00, 0x00, 0x00, 0x3a, 0x7e, 0x9b,
@@ -75,8 +75,8 @@ fn is_received(kind: &str, order: &str) {
     let mounted = Mounted::new(&ground, &["--ram", "6MiB", "--order", order]);
     let mut loader = start(&mounted, kind);
     let predicted = || mounted.count("/orders/0/opens_predicted");
-    // An open may slip by while its file becomes tracked again, and on a busy
-    // machine many of an epoch.
+    // An open may be missed while its file becomes tracked again. On a busy machine, many opens of an epoch
+    // may be.
     wait_until("an epoch foreseen", || {
         let before = predicted();
         (0..3).for_each(|_| loader.read_an_epoch());
@@ -87,7 +87,7 @@ fn is_received(kind: &str, order: &str) {
     mounted.umount();
 }
 
-/// Has an order found out that nobody told.
+/// Has the mount find out an order that was not told.
 #[track_caller]
 fn is_found_out(kind: &str, belief: &str) {
     let ground = Ground::new();

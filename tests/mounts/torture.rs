@@ -1,8 +1,8 @@
-//! What can happen to a cache disk while a job reads.
+//! Faults of a cache disk while a job reads.
 //!
-//! Goal: no wrong byte, no error and no hang reaches a reader, whatever becomes of the disk or of
-//! what is on it, and the cache is used again once it can be. Method: small filesystems made for the
-//! test; readers who compare every byte all the while; one misfortune after the other.
+//! Goal: no wrong byte, no error and no hang reaches a reader, whatever happens to the disk or its content.
+//! The cache is used again when it can be. Method: small filesystems made for the test, readers that compare
+//! every byte all the time, and one fault after the other.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -25,11 +25,11 @@ const FILES: u64 = 150;
 const SIZE: usize = 30_000;
 const SHARDS: u64 = 2;
 const SHARD: usize = (5 << 20) + 1234;
-/// All of them, in whole pages.
+/// Bytes of all files, in whole pages.
 const BYTES: u64 =
     FILES * SIZE.next_multiple_of(4096) as u64 + SHARDS * SHARD.next_multiple_of(4096) as u64;
 
-/// A disk of its own in a file.
+/// A disk of the test's own in a file.
 pub(crate) struct Loop {
     image: PathBuf,
     pub(crate) point: PathBuf,
@@ -49,8 +49,8 @@ impl Loop {
         run(Command::new("mount").args(["-o", "loop"]).args([&self.image, &self.point]));
     }
 
-    /// Unmounts it, as soon as the daemon that had its cache there has ended. A program that another test
-    /// starts in a mount namespace of its own has a copy of the mount at first, so the disk is gone only
+    /// Unmounts the disk, as soon as the daemon that had its cache there has ended. A program that another
+    /// test starts in a mount namespace of its own has a copy of the mount at first. So the disk is gone only
     /// when its device is.
     pub(crate) fn umount(&self) {
         wait_until("nobody uses the disk", || {
@@ -63,13 +63,13 @@ impl Loop {
         });
     }
 
-    /// From now on whoever writes to it waits, until this is dropped.
+    /// Makes all writes to it wait until the result is dropped.
     pub(crate) fn freeze(&self) -> Frozen {
         run(Command::new("fsfreeze").arg("--freeze").arg(&self.point));
         Frozen(self.point.clone())
     }
 
-    /// From now on everything on it fails, as on a disk that was pulled out.
+    /// Makes everything on it fail, as on a disk that was pulled out.
     fn fail(&self) {
         let shutdown = "import fcntl, os, struct, sys\n\
             fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
@@ -97,7 +97,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", crate::ground::said(&output));
 }
 
-/// A mount with a cache directory on such a disk, and readers who never rest.
+/// A mount with a cache directory on such a disk, and readers that never pause.
 struct Stand<'g> {
     mounted: Mounted,
     readers: Vec<Reader<u64>>,
@@ -130,8 +130,8 @@ impl<'g> Stand<'g> {
         check_many(&self.mounted.path(""), "s", SHARDS, SHARD);
     }
 
-    /// Has the kernel forget its pages. It may have some of which nobody else knows: what it was answered
-    /// while they were dropped.
+    /// Makes the kernel forget its pages. It may have pages that the planner does not know: answers to reads
+    /// that came while the pages were dropped.
     fn forget(&self) {
         let files = (0..FILES).map(|number| format!("d/{number:04}"));
         for name in files.chain((0..SHARDS).map(|number| format!("s/{number:04}"))) {
@@ -140,7 +140,7 @@ impl<'g> Stand<'g> {
         }
     }
 
-    /// Reads until all is stored, but for what memory keeps.
+    /// Reads until all is stored, except what memory keeps.
     fn fill(&self) {
         wait_until("all is stored", || {
             self.forget();
@@ -153,7 +153,7 @@ impl<'g> Stand<'g> {
         self.mounted.status()["disk_state"].as_str().unwrap().to_owned()
     }
 
-    /// Reads on until the state of the disk begins so.
+    /// Reads on until the state of the disk begins with `state`.
     #[track_caller]
     fn until(&self, state: &str) {
         wait_until(state, || {
@@ -162,7 +162,7 @@ impl<'g> Stand<'g> {
         });
     }
 
-    /// Ends the readers and the mount; nobody has had an error.
+    /// Ends the readers and the mount. No reader has had an error.
     #[track_caller]
     fn finish(self) {
         self.check();
@@ -174,7 +174,7 @@ impl<'g> Stand<'g> {
     }
 }
 
-/// Reads whole small files and pieces of large ones, and compares them; the number of reads.
+/// Reads whole small files and pieces of large ones, and compares them. Returns the number of reads.
 fn read_on(root: &Path, seed: u64, stop: &AtomicBool) -> u64 {
     let (mut choice, mut reads) = (Choice(seed), 0);
     let shards: Vec<Vec<u8>> = (0..SHARDS).map(|number| content(number, SHARD)).collect();
@@ -193,7 +193,7 @@ fn read_on(root: &Path, seed: u64, stop: &AtomicBool) -> u64 {
     reads
 }
 
-/// Somebody else writes, until there are so many bytes or no space is left.
+/// Another file grows on the disk to `bytes` bytes, or until no space is left.
 fn take_space(disk: &Path, bytes: usize) -> PathBuf {
     let path = disk.join("others");
     let mut file = File::options().create(true).append(true).open(&path).unwrap();
@@ -226,7 +226,7 @@ fn a_disk_that_others_fill_is_left_to_them_and_taken_again() {
             space.blocks_available() * space.fragment_size()
         };
         take_space(&path, free() as usize - (3 << 20));
-        // What must stay free becomes free again, at the cost of the cache.
+        // The space that must stay free becomes free again, at the cost of the cache.
         wait_until("space for others", || {
             stand.check();
             free() >= 7 << 20
@@ -264,7 +264,7 @@ fn a_disk_that_others_filled_before_the_mount_is_left_to_them() {
     };
     assert!(taken() > 8 << 20);
     let others = take_space(&disk.0, 1 << 30);
-    // More than the store has: all of it is others'.
+    // More than the store has: all of its space must be left to others.
     let options = ["--disk", "32MiB", "--set", "cache.min-free=20MiB"];
     let stand = Stand::new(&ground, &disk.0, &options);
     wait_until("the store gives its space back", || {
@@ -284,7 +284,7 @@ fn a_disk_without_inodes_is_left_alone() {
     let ground = Ground::new();
     plant(&ground);
     let disk = Tmpfs::new(&ground, "tmpfs", "size=64M,nr_inodes=3000,mode=700");
-    // What must stay free is for the user to say: here there would never be enough of it.
+    // The user sets how much must stay free: here there would never be enough.
     let many = ["--set", "cache.min-free-inodes=3000"];
     let stand = Stand::new(&ground, &disk.0, &[&DISK[..], &many].concat());
     stand.until("full");
@@ -319,7 +319,7 @@ fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
     };
     let delete = |path: &Path| drop(fs::remove_file(path));
     let link = |path: &Path| {
-        // At once: the daemon may make the file anew.
+        // In one step: the daemon may create the file again.
         let link = path.with_extension("link");
         symlink("/etc/hostname", &link).unwrap();
         fs::rename(link, path).unwrap();
@@ -335,7 +335,7 @@ fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
         }
     }
     stand.finish();
-    // What the last mount left is right, and so is what is read of it.
+    // The store that the last mount left is right, and so is what is read of it.
     let stand = Stand::new(&ground, &ground.path(""), &["--disk", "64MiB"]);
     stand.fill();
     stand.until("normal");
@@ -346,11 +346,11 @@ fn files_of_the_store_may_be_damaged_and_deleted_while_it_is_read() {
 fn a_cache_directory_may_be_replaced_or_deleted() {
     let ground = Ground::new();
     plant(&ground);
-    // What is learnt is written there too, and so is what was seen of new files.
+    // Learned orders are written there too, and so are new files that were seen.
     let more = ["--set", "order.learn=auto", "--set", "source.revalidate=1s"];
     let stand = Stand::new(&ground, &ground.path(""), &[&["--disk", "64MiB"][..], &more].concat());
     stand.fill();
-    // Another directory with files of these very names, which are somebody else's.
+    // Another directory with files of these very names, which are not belady's.
     let (cache, moved) = (ground.path("cache"), ground.path("moved"));
     wait_until("the catalog is saved", || is_saved(&cache, "catalog"));
     wait_until("what was learnt is saved", || {
@@ -372,7 +372,7 @@ fn a_cache_directory_may_be_replaced_or_deleted() {
     stand.check();
     stand.fill();
     assert!(!names.iter().any(touched), "what is not ours was touched");
-    // The daemon may be making files there at this moment.
+    // The daemon may be creating files there at this moment.
     wait_until("the end of the store", || fs::remove_dir_all(&moved).is_ok());
     stand.until("down");
     let held = || -> u64 {
@@ -407,7 +407,7 @@ fn a_disk_that_fails_and_comes_back_is_used_again() {
         stand.mounted.count("/source_bytes") > before
     });
     stand.finish();
-    // A mount of it now does without, and says so.
+    // A further mount goes on without the disk, and says so.
     let stand = Stand::new(&ground, &disk.point, &DISK);
     stand.check();
     assert!(stand.state().starts_with("down"), "{}", stand.state());
@@ -436,7 +436,7 @@ fn a_disk_that_hangs_holds_up_nobody() {
     let state = || mounted.status()["disk_state"].as_str().unwrap().to_owned();
     let check = || check_many(&mounted.path(""), "d", FILES, SIZE);
     let frozen = disk.freeze();
-    // What was stored is of no use any more, and has to be stored again.
+    // The stored samples are given up, and have to be stored again.
     ground.ends(0, &["warmup", point, "--evict"]);
     wait_until("the disk is said to hang", || {
         check();
@@ -477,7 +477,7 @@ fn an_umount_waits_for_what_a_slow_disk_is_to_store() {
     // Longer than the end of a mount waits for other answers.
     std::thread::sleep(Duration::from_secs(4));
     drop(frozen);
-    // Where all of this took long, the disk counted as one that hangs, which is not waited for.
+    // If all of this took long, the disk counted as hanging, and is not waited for.
     let hangs = began.elapsed() > Duration::from_secs(9);
     let said = unmounting.result();
     assert!(hangs || said.contains("may be storing what was read last"), "{said}");
@@ -485,7 +485,7 @@ fn an_umount_waits_for_what_a_slow_disk_is_to_store() {
     disk.umount();
 }
 
-/// Nothing is queued for it when it begins to hang: only the end of the mount comes upon that.
+/// Nothing is queued for the disk when it begins to hang: only the end of the mount notices that.
 #[test]
 fn an_umount_ends_where_the_disk_hangs_at_the_end() {
     let ground = Ground::new();

@@ -1,7 +1,7 @@
-//! The tree: names, kinds, attributes and links are the source's.
+//! The tree: names, kinds, attributes and links are those of the source.
 //!
-//! Goal: nothing that lists, stats or indexes a dataset sees a difference, now or after the next
-//! mount. Method: a source with a bit of everything, compared entry by entry with the mount.
+//! Goal: no program that lists, stats or indexes a dataset sees a difference, now or after the next mount.
+//! Method: a source with all kinds of entries, compared entry by entry with the mount.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -17,7 +17,7 @@ use nix::unistd::mkfifo;
 use crate::ground::{Ground, content, fails};
 use crate::mounted::Mounted;
 
-/// A tree with a bit of everything.
+/// A tree of all kinds of entries.
 fn plant(ground: &Ground) {
     ground.plant("dir/deep/deeper/file", &content(1, 100_000));
     ground.plant("dir/linked", &content(2, 5000));
@@ -44,7 +44,7 @@ fn plant(ground: &Ground) {
     file.set_modified(past).unwrap();
 }
 
-/// All that `stat` tells and that has to be the source's.
+/// The attributes of `stat` that must be those of the source.
 fn attributes(at: &fs::Metadata) -> [u64; 10] {
     let times = [at.mtime(), at.mtime_nsec(), at.ctime(), at.ctime_nsec()].map(|t| t as u64);
     let [mtime, mtime_ns, ctime, ctime_ns] = times;
@@ -57,7 +57,7 @@ fn names(directory: &Path) -> Vec<OsString> {
     fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect()
 }
 
-/// Compares a directory with what is seen of it through the mount; `inodes` takes all numbers.
+/// Compares a directory with its view through the mount; `inodes` takes all inode numbers.
 fn compare(source: &Path, through: &Path, inodes: &mut Vec<u64>) {
     let seen = names(through);
     let mut expected = names(source);
@@ -115,14 +115,14 @@ fn links_and_special_files() {
     let null = fs::symlink_metadata(mounted.path("null")).unwrap();
     assert!(null.file_type().is_char_device());
     assert_eq!(null.rdev(), fs::symlink_metadata("/dev/null").unwrap().rdev());
-    // The mount gives no access to devices, whoever may have planted them.
+    // The mount gives no access to devices, whoever planted them.
     fails(fs::File::open(mounted.path("null")), libc::EACCES);
     fails(fs::read(mounted.path("none")), libc::ENOENT);
     fails(fs::read(mounted.path("-rf/below a file")), libc::ENOTDIR);
     mounted.umount();
 }
 
-/// What a name and a path that are too long come to is what a plain directory says.
+/// Names and paths that are too long give the errors of a plain directory.
 #[test]
 fn names_and_paths_that_are_too_long() {
     let ground = Ground::new();

@@ -1,8 +1,8 @@
 //! Names on kernels that cannot be told to ask for them again (before Linux 6.2).
 //!
-//! Goal: what such a kernel is told to believe ends by itself, so that trust is taken back and changes
-//! of the source show. Method: a connection that does without is mounted in this process, with
-//! nobody behind it who would tell the kernel of changes.
+//! Goal: what such a kernel is told to believe expires by itself, so that trust is taken back and changes of
+//! the source show. Method: a connection that does without that request is mounted in this process. Nothing
+//! behind it tells the kernel of changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

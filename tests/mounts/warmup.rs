@@ -1,7 +1,7 @@
-//! Samples brought here before they are read, and had gone.
+//! Warm-ups and evictions.
 //!
-//! Goal: what a warm-up counts is true, and everything that it brought is read without the source.
-//! Method: real mounts over a filesystem that counts what is read of it and fails on command.
+//! Goal: the counts of a warm-up are true, and everything that it fetched is read without the source. Method:
+//! real mounts over a filesystem that counts reads and fails on command.
 
 use std::fs;
 use std::io::Write;
@@ -40,7 +40,7 @@ impl Stand {
         Stand { mounted, slow, ground }
     }
 
-    /// Runs `belady warmup`, which must end with this exit code. What it counted.
+    /// Runs `belady warmup`, which must end with this exit code. Returns its counts.
     #[track_caller]
     fn warmup(&self, code: i32, words: &[&str]) -> Value {
         let point = self.mounted.point.to_str().unwrap();
@@ -122,7 +122,7 @@ fn samples_are_chosen_by_order_by_names_and_by_pattern() {
     stand.mounted.umount();
 }
 
-/// A pipe is read by the command itself, which has it.
+/// The command itself reads a pipe, since only the command has it.
 #[test]
 fn names_come_from_a_pipe_too() {
     const NONE: usize = 1_280_000;
@@ -132,7 +132,7 @@ fn names_come_from_a_pipe_too() {
         let mut command = stand.ground.belady();
         command.args(["warmup", point, "--json", "--files-from", from]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // As many as ImageNet has.
+        // As many names as ImageNet has.
         let none = "train/n01440764/n01440764_10026.JPEG\n".repeat(NONE);
         let names = format!("{name}\n{none}");
         child.stdin.take().unwrap().write_all(names.as_bytes()).unwrap();
@@ -151,12 +151,12 @@ fn names_come_from_a_pipe_too() {
 fn what_came_and_is_gone_again_is_no_success() {
     let stand = Stand::new("1MiB", Some("64MiB"));
     stand.warmup(0, &["--glob", "a/*"]);
-    // It ends when this one comes.
+    // The warm-up cannot end before this file comes.
     stand.slow.ctl(&["fault", "hang", "b/0001", "ops=read"]);
     let point = stand.mounted.point.to_str().unwrap();
     let mut command = stand.ground.belady();
     let child = command.args(["warmup", point, "--json"]).stdout(Stdio::piped()).spawn().unwrap();
-    // It fetches nothing before it has counted what is here.
+    // The warm-up first counts what is here, and then fetches.
     wait_until("all others are here", || {
         blocks(&stand.warmup(0, &["--check", "--glob", "b/*"]), "disk") == FILES / 3 - 1
     });
@@ -188,7 +188,7 @@ fn without_a_disk_ram_is_warmed() {
     assert_eq!(blocks(&progress, "ram"), FILES + FILES / 3);
     let before = stand.slow.count("bytes");
     check_many(&stand.mounted.path(""), "a", FILES, SIZE);
-    // The kernel may have taken a page or two on its own.
+    // The kernel may have taken a page or two back by itself.
     let again = stand.mounted.count("/refetched_bytes");
     assert!(stand.slow.count("bytes") <= before + again, "{}", stand.mounted.status());
     let gone = stand.warmup(0, &["--evict"]);
@@ -218,7 +218,7 @@ fn it_ends_when_its_command_is_killed() {
     command.wait().unwrap();
     let mut before = 0;
     wait_until("nothing more is fetched", || {
-        // Longer than a sample has to wait for its share.
+        // Longer than a sample has to wait for its share of the rate.
         thread::sleep(Duration::from_secs(2));
         stand.slow.count("bytes") == std::mem::replace(&mut before, stand.slow.count("bytes"))
     });

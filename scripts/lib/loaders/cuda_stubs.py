@@ -2,10 +2,11 @@
 """Writes stand-ins of the CUDA libraries that torch's wheel from PyPI is linked with, beside torch's own libraries.
 
 Goal: torch imports and computes on the CPU without the 4 GB of wheels that only a GPU needs.
-Method: what torch's libraries need and neither they nor the system have is a library to stand in for; what they leave
-undefined, and is a CUDA name or has the version of such a library, is a symbol to define.  Each stand-in defines all
-of these symbols.  A call gives 0, the CUDA runtime's questions for devices give "no device" (100), and the
-registration of kernels, which happens when a library is loaded, gets a place in memory.  Needs gcc and binutils.
+Method: a library is stood in for if torch's libraries need it, and neither torch nor the system has it.  A symbol is
+defined if torch's libraries leave it undefined, and it is a CUDA name or has the version of such a library.  Each
+stand-in defines all of these symbols.  A call returns 0.  The CUDA runtime's questions for devices return "no device"
+(100).  The registration of kernels, which happens when a library is loaded, gets a place in memory.  Needs gcc and
+binutils.
 """
 
 import glob
@@ -45,7 +46,7 @@ def symbols_of(library):
 
 
 def missing(directory):
-    """(libraries that nobody has, symbols with their versions that these should define)."""
+    """(libraries that are missing, symbols with their versions that the stand-ins should define)."""
     libraries = [path for path in glob.glob(f"{directory}/*.so*") if not is_stub(path)]
     have = {os.path.basename(path) for path in libraries}
     have |= {line.split()[0] for line in lines_of("/sbin/ldconfig", "-p")[1:]}
@@ -61,7 +62,7 @@ def missing(directory):
 
 
 def is_stub(path):
-    """Whether a file is one of ours: torch has no library this small with a mark in it."""
+    """Whether a file is a stand-in: torch has no library this small with a mark in it."""
     with open(path, "rb") as f:
         return os.path.getsize(path) < 4 << 20 and b"belady stand-in" in f.read()
 

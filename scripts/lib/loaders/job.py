@@ -1,9 +1,10 @@
 """What the training jobs of `scripts/bench loaders` share.
 
 Goal: each job beside this file reads as its library's users write it, and all of them are measured alike.
-Method: a job says what it was handed, sample by sample.  Each sample carries what it is in its own bytes, so a wrong,
-torn or lost one is counted, and what was read is known in its order without asking anyone: it is written to --log as
-an order file of belady.  One line per epoch: epoch K images N reads N seconds S wrong B; a shard is one read.
+Method: a job reports what it was handed, sample by sample.  The bytes of each sample say which sample it is.  So a
+wrong, torn or lost one is counted, and the order of reads is known: it is written to --log as an order file of
+belady.
+One line per epoch: epoch K images N reads N seconds S wrong B; a shard is one read.
 """
 
 import argparse
@@ -21,10 +22,10 @@ EPOCHS = 3
 
 
 class Job:
-    """One job's command line, its epochs, and what it was handed in them. Made when all imports are done."""
+    """One job's command line, its epochs, and what it was handed in them. It is made when all imports are done."""
 
     def __init__(self, shards=False):
-        """`shards`: what it is handed are names of shards, of which each is read once an epoch."""
+        """`shards`: the job is handed names of shards, and each shard is read once an epoch."""
         parser = argparse.ArgumentParser()
         parser.add_argument("data")
         parser.add_argument("kind", help="which of the program's loaders")
@@ -42,14 +43,14 @@ class Job:
         return os.path.join(self.data, *parts)
 
     def epochs(self):
-        """The numbers of the epochs, each timed from when it is given until the next is asked for."""
+        """The numbers of the epochs. Each is timed until the next one is asked for."""
         for epoch in range(EPOCHS):
             self.begin()
             yield epoch
             self.end()
 
     def begin(self):
-        """An epoch begins: what libraries that have the loop themselves call."""
+        """An epoch begins. Called by libraries that have the loop themselves."""
         self.read, self.wrong, self.began = [], 0, time.perf_counter()
 
     def end(self):
@@ -66,7 +67,7 @@ class Job:
             sys.stdin.readline()
 
     def handed(self, names, wrong=0):
-        """What the loop was handed: the samples by their names in an order file, and how many of them are wrong."""
+        """Notes what the loop was handed: the names of the samples in an order file, and how many of them are wrong."""
         self.read.extend(map(str, names))
         self.wrong += int(wrong)
 
@@ -87,7 +88,7 @@ def check_file(data):
 
 
 def read_image(path):
-    """A sample of most jobs: the name of an image by its bytes, and whether it is not what it should be."""
+    """A sample of most jobs: the name of an image by its bytes, and whether these are wrong."""
     with open(path, "rb") as f:
         name, wrong = check_file(f.read())
     return name, wrong or not path.endswith(name)
@@ -99,5 +100,5 @@ def images_below(top):
 
 
 def check_row(row, number):
-    """Whether the row of this number does not begin with it."""
+    """Whether the row of this number does not begin with the number."""
     return bytes(memoryview(row).cast("B")[:8]) != b"%08d" % number

@@ -3,7 +3,7 @@
 
 random   all of its blocks of 16 KiB once an epoch, in an order drawn anew; four threads, each in its part of the file
 
-fio tells nothing of the bytes that it reads: this row shows time and bytes of the source, and no wrong sample.
+fio says nothing about the bytes that it reads: this row shows time and bytes of the source, and no wrong samples.
 """
 
 import os

@@ -2,7 +2,7 @@
 """Lightning's Trainer after seed_everything(42).
 
 fit      a loader to train
-val      one to train and one to validate, which random_split makes
+val      one loader to train and one to validate, made by random_split
 """
 
 import logging
@@ -17,7 +17,7 @@ from job import BATCH, EPOCHS, Job, read_image
 
 
 class Model(lightning.LightningModule):
-    """One weight, and a count of what it was shown."""
+    """One weight, and a count of the samples that it was given."""
 
     def __init__(self, job):
         super().__init__()

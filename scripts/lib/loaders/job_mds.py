@@ -16,7 +16,7 @@ from job import BATCH, Job, check_row
 
 
 class Rows(StreamingDataset):
-    """Samples that know whether they are what they should be."""
+    """Samples that say whether their bytes are right."""
 
     def __getitem__(self, i):
         sample = super().__getitem__(i)

@@ -57,7 +57,7 @@ class Images(keras.utils.PyDataset):
 
 
 def fit(job):
-    """Keras has the loop."""
+    """Runs Keras' own loop."""
     class Borders(keras.callbacks.Callback):
         """Tells the job where epochs begin and end."""
 
@@ -68,7 +68,7 @@ def fit(job):
             job.end()
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    # The dataset shuffles itself. Else fit() shuffles its batches once more, by a generator that nobody seeds.
+    # The dataset shuffles itself. Otherwise fit() would shuffle its batches again, by a generator without a seed.
     model.fit(Images(job), epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[Borders()])
 
 
@@ -78,7 +78,8 @@ def main():
         fit(job)
         return
     dataset = {"files": files, "interleave": interleave}[job.kind](job).batch(BATCH).prefetch(2)
-    # All numbers are set. An iterator that ends waits until its tuner wakes, .14, .31, .63 or 1.27 s after its start.
+    # All numbers are set, so there is nothing to tune. An iterator that ends waits until its tuner wakes, .14, .31,
+    # .63 or 1.27 s after its start.
     options = tf.data.Options()
     options.autotune.enabled = False
     dataset = dataset.with_options(options)

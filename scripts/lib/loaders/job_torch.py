@@ -2,7 +2,7 @@
 """torch's DataLoader over torchvision's ImageFolder, in the ways in which it is asked to shuffle.
 
 shuffled     shuffle=True, no seed
-seeded       torch.manual_seed(42) before it, as most scripts have it
+seeded       torch.manual_seed(42) before it, as in most scripts
 generator    a generator of its own, seed 7
 persistent   torch.manual_seed(42), workers that stay
 distributed  DistributedSampler with set_epoch, one rank
@@ -22,7 +22,7 @@ from job import BATCH, Job, read_image
 
 
 def loaders(kind, dataset, workers):
-    """The loaders that an epoch goes through, one after the other."""
+    """The loaders that an epoch uses, one after the other."""
     more = {"batch_size": BATCH, "num_workers": workers}
     if kind in ("seeded", "persistent", "bursts", "subset"):
         torch.manual_seed(42)

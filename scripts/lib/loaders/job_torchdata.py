@@ -2,7 +2,7 @@
 """torchdata's StatefulDataLoader after torch.manual_seed(42).
 
 stateful   three epochs
-resumed    the first epoch is left after 40 %, and another loader goes on with what it saved
+resumed    the first epoch is left after 40 %, and another loader goes on from the saved state
 """
 
 import torch

@@ -24,7 +24,7 @@ class Images(Dataset):
 
 
 class Model(torch.nn.Module):
-    """One weight, and a count of what it was shown."""
+    """One weight, and a count of the samples that it was given."""
 
     def __init__(self, job, names):
         super().__init__()

@@ -15,7 +15,7 @@ from job import BATCH, Job, check_file
 
 
 def sample(found):
-    """Which shard a sample is of, and whether it is wrong."""
+    """The shard of a sample, and whether the sample is wrong."""
     return os.path.basename(found["__url__"]), check_file(found["jpg"])[1]
 
 

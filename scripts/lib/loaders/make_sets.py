@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Makes the data sets of `scripts/bench loaders` that are no plain files, once, under target/data.
+"""Makes the data sets of `scripts/bench loaders` that are not plain files, once, under target/data.
 
 Each sample begins with its number in eight digits, so that a wrong, torn or stale one is recognised.  A finished set
-carries a marker file beside it.
+has a marker file beside it.
 """
 
 import io
@@ -17,7 +17,7 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import make_data                            # noqa: E402  (beside the directory of the jobs)
 
-ROWS, ROW = 2_000, (96, 96, 3)              # images as STL-10 has them: 27,648 bytes, in no step with pages
+ROWS, ROW = 2_000, (96, 96, 3)              # images as STL-10 has them: 27,648 bytes, which do not fit pages evenly
 WINDOW = 4_096                              # tokens of 16 bits: 8 KiB
 WINDOWS = 5_120
 VOLUMES, VOLUME = 64, 8_000_000
@@ -75,13 +75,13 @@ def make_mds(out):
 
 
 def parts(sequence, count):
-    """A sequence in so many parts of the same length."""
+    """A sequence in `count` parts of the same length."""
     size = len(sequence) // count
     return [sequence[i * size:(i + 1) * size] for i in range(count)]
 
 
 def images():
-    """The images by name, in an order that no name tells."""
+    """The images by name, in an order that the names do not tell."""
     top = make_data.ensure("imagenet-like", IMAGES)
     folders = sorted(os.listdir(top))
     names = [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(f"{top}/{folder}"))]
@@ -145,7 +145,7 @@ def make_litdata(out):
 
 
 def ensure(kind, root):
-    """The directory of a set, made first where its marker is not there."""
+    """The directory of a set. It is made if its marker is not there."""
     out = os.path.join(root, f"loaders-{kind}")
     marker, wanted = out + ".done", f"{VERSION}\n"
     if os.path.isdir(out) and os.path.exists(marker):

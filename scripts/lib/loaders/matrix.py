@@ -1,9 +1,9 @@
-"""The rows of `scripts/bench loaders`: which loader reads what, and what is asked of belady there."""
+"""The rows of `scripts/bench loaders`: which loader reads what, and what is expected of belady."""
 
 from collections import namedtuple
 
-# job: the program beside this file, job_JOB.py; kind: which of its loaders; data: the set; known: what gives the order,
-# "told" (by `order`), "popular" (a seed that belady tries by itself) or "" (neither).
+# job: the program beside this file, job_JOB.py; kind: which of its loaders; data: the set; known: the source of the
+# order, "told" (by `order`), "popular" (a seed that belady tries by itself) or "" (neither).
 Row = namedtuple("Row", "name job kind data known order workers", defaults=("images", "", "", 4))
 
 
@@ -18,11 +18,11 @@ def told(job, kind, order):
 
 
 def unknown(job, kind, data="images"):
-    """A row whose order nobody can know, or belady does not: of a few shards, say."""
+    """A row whose order cannot be known, or not by belady, for example an order of a few shards."""
     return Row(f"{job}.{kind}", job, kind, data)
 
 
-# Random reads in large files: what is compared are bytes and time with the source's.
+# Random reads in large files: their bytes and times are compared with those on the source.
 LARGE = [
     Row("memmap", "large", "memmap", "memmap"),
     Row("mds", "mds", "shuffled", "mds"),

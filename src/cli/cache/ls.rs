@@ -1,4 +1,4 @@
-//! `belady cache ls`: which stores there are.
+//! `belady cache ls`: lists the stores.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

@@ -1,7 +1,7 @@
-//! `belady cache`: what a cache directory holds, without a mount.
+//! `belady cache`: shows, checks and deletes what a cache directory holds, without a mount.
 //!
-//! What is wrong with one store is no other's trouble: each verb goes on with the others, says what it
-//! has done, and fails at the end.
+//! An error of one store does not affect the others: each verb goes on, prints what it has done, and fails at
+//! the end.
 
 mod ls;
 mod verify;
@@ -31,7 +31,7 @@ pub(super) enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Read every sample and compare checksums; what is damaged is dropped
+    /// Read every sample and compare checksums; damaged samples are dropped
     Verify {
         /// The cache directory
         dir: PathBuf,
@@ -45,7 +45,7 @@ pub(super) enum Verb {
     Gc {
         /// The cache directory
         dir: PathBuf,
-        /// Delete stores that were not opened for so long, as 30d
+        /// Delete stores that were not opened for this time, as 30d
         #[arg(long, value_name = "TIME")]
         unused: Option<Period>,
         /// Print JSON
@@ -100,13 +100,13 @@ fn cannot(store: &Listed, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Cache, message).hint(home::advice(error))
 }
 
-/// For how long a store has not been used.
+/// How long a store has not been used.
 fn age(store: &Listed) -> Option<Duration> {
-    // A time to come is one of a clock that was wrong.
+    // A time in the future comes from a clock that was wrong.
     Some(store.used?.elapsed().unwrap_or_default())
 }
 
-/// What a verb is for, and what of it is in use and therefore left alone.
+/// The stores that a verb works on, and those that it skips because they are in use.
 #[derive(Default)]
 struct Selected {
     stores: Vec<Listed>,
@@ -125,8 +125,8 @@ impl Selected {
     }
 }
 
-/// All stores but those in use; of names and sources all that they stand for, as a source that was
-/// formatted anew has another store than before.
+/// Selects the stores by name or source, or else all that are not in use. A source may have several stores:
+/// one that was formatted anew has another store than before.
 fn select(dir: &Path, names: &[String], failed: &mut Vec<Error>) -> Result<Selected> {
     let all = home::stores(dir)?;
     if names.is_empty() {
@@ -154,7 +154,7 @@ fn select(dir: &Path, names: &[String], failed: &mut Vec<Error>) -> Result<Selec
     Ok(selected)
 }
 
-/// One error of all that went wrong, of the kind of the first.
+/// Joins all errors to one, of the kind of the first.
 fn all_of(failed: Vec<Error>) -> Result<()> {
     match <[Error; 1]>::try_from(failed) {
         Ok([only]) => Err(only),
@@ -166,7 +166,7 @@ fn all_of(failed: Vec<Error>) -> Result<()> {
     }
 }
 
-/// Nothing is written beyond what there is.
+/// The verbs write nothing beyond what there is, so nothing limits them.
 fn limits() -> Limits {
     Limits::new(u64::MAX, 0)
 }
@@ -184,7 +184,7 @@ fn gc(dir: &Path, unused: Option<Duration>, json: bool) -> Result<()> {
             Err(error) => failed.push(error),
         }
     }
-    // First: on a full disk the others need this space to become smaller.
+    // First: on a full disk, compacting the other stores needs this space.
     let mut bytes = home::reclaim(dir).unwrap_or_else(|error| {
         failed.push(error);
         0

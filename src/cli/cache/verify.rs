@@ -1,4 +1,4 @@
-//! `belady cache verify`: whether what is stored is what was stored.
+//! `belady cache verify`: checks that stored samples are unchanged.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,16 +13,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::home::{self, Found as Listed};
 use crate::store::{Key, Losses, Store};
 
-/// What came of checking a store.
 #[derive(Default)]
 struct Checked {
-    /// Samples, the lost ones among them.
+    /// All samples, including the lost ones.
     samples: usize,
-    /// Where the damaged and the lost ones were.
+    /// The places of damaged and lost samples.
     places: Vec<String>,
-    /// What else is not what it was.
     losses: Losses,
-    /// Why it was not checked to the end.
+    /// The error that ended the check early.
     failed: Option<std::io::Error>,
 }
 
@@ -59,7 +57,7 @@ pub(super) fn verify(dir: &Path, name: Option<&str>, json: bool) -> Result<()> {
         }
         selected.say_skipped();
     }
-    // What is damaged says how the command ends, whatever else went wrong.
+    // If there is damage, its error decides the exit code, whatever else went wrong.
     failed.sort_by_key(|error| error.kind() != ErrorKind::Cache);
     all_of(failed)
 }
@@ -76,7 +74,7 @@ fn try_check(listed: &Listed) -> std::io::Result<Checked> {
     };
     let places = std::mem::take(&mut losses.samples);
     let mut checked = Checked { samples: places.len(), places, losses, failed: None };
-    // What the opening has found is said in any case: it may be found only once.
+    // Losses that the opening has found are reported in any case: they may be found only once.
     checked.failed = checked.read(&store).err();
     Ok(checked)
 }
@@ -99,7 +97,7 @@ fn row(store: &Listed, checked: &std::result::Result<Checked, String>) -> Value 
 }
 
 impl Checked {
-    /// Reads all that is stored, and drops what is damaged.
+    /// Reads all stored samples and drops the damaged ones.
     fn read(&mut self, store: &Store) -> std::io::Result<()> {
         let keys = store.keys();
         let style = ProgressStyle::with_template("checking {bar} {pos} of {len}");
@@ -112,7 +110,7 @@ impl Checked {
         self.places.extend(places);
         store.remove(&damaged);
         if self.losses.records > 0 {
-            // They would be found again.
+            // Otherwise they would be found again.
             store.compact()?;
         }
         store.sync()
@@ -131,7 +129,7 @@ impl Checked {
         }
     }
 
-    /// An error where not all is as it was.
+    /// Returns an error if anything is damaged or lost.
     fn verdict(&self) -> Result<()> {
         let (damaged, records) = (self.places.len(), self.losses.records);
         let unopened: u64 = self.losses.closed.iter().map(|(_, samples)| samples).sum();

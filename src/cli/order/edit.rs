@@ -1,4 +1,4 @@
-//! `belady order merge` and `belady order cut`: order files out of order files.
+//! `belady order merge` and `belady order cut`: make order files of order files.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -31,11 +31,11 @@ pub(in crate::cli) struct Merge {
     /// What the files are parts of
     #[arg(long)]
     by: By,
-    /// How many samples in a row are a rank's: 1 as torch's DistributedSampler has it, the batch
-    /// size where ranks take whole batches
+    /// Samples in a row that are one rank's: 1 for torch's DistributedSampler, the batch size if ranks take
+    /// whole batches
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
-    /// Leave out what an epoch has already, such as what ranks read twice to have as much each
+    /// Leave out samples that the epoch has already, such as those that pad ranks to the same number
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub(in crate::cli) struct Cut {
     /// Number of ranks
     #[arg(long, requires = "rank")]
     world: Option<u64>,
-    /// How many samples in a row are a rank's
+    /// Samples in a row that are one rank's
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(in crate::cli) struct Cut {
     json: bool,
 }
 
-/// Whole numbers from one on and up to another one.
+/// A half-open range of whole numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Span(Range<u64>);
 
@@ -137,7 +137,7 @@ pub(super) fn cut(args: &Cut) -> Result<()> {
 struct Sink<'o> {
     out: &'o mut dyn Write,
     failed: Option<std::io::Error>,
-    /// By epoch, its number and how many samples it has.
+    /// The number of each epoch, and its number of samples.
     epochs: Vec<(String, u64)>,
 }
 
@@ -155,7 +155,7 @@ impl Sink<'_> {
     }
 }
 
-/// Has an order file written, and says what is in it.
+/// Writes an order file, and says what is in it.
 fn write(
     target: &Target,
     json: bool,

@@ -77,7 +77,7 @@ pub(super) enum Verb {
         #[arg(long, default_value = "default")]
         stream: String,
     },
-    /// Show the orders of running mounts: those given, and what was found out of the others
+    /// Show the orders of running mounts: those told, and those found out
     Status {
         /// Where it is mounted; all mounts if left out
         mountpoint: Option<PathBuf>,
@@ -125,19 +125,16 @@ fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
     control::ask(&absolute(mountpoint), request)
 }
 
-/// Threads that list a dataset.
 const SCAN_THREADS: usize = 16;
 
-/// An order over a dataset.
 pub(super) struct Resolved {
     pub(super) order: Order,
-    /// The path of each file, and of each link that leads out.
+    /// The path of each file, and of each link that leads out of the dataset.
     paths: HashMap<FileId, Vec<u8>>,
     files: HashSet<FileId>,
     pub(super) layout: Arc<Layout>,
 }
 
-/// Resolves an order over a dataset.
 pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
     let root = absolute(dataset);
     let source = Arc::new(PosixSource::open(&root, 1)?);
@@ -155,7 +152,7 @@ pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
         found.map_err(|error| tell_unreadable(&catalog, &root, text, error))?;
     let mut files = HashSet::new();
     catalog.for_each_file(|path, file, _| {
-        // Its own name goes before links to it.
+        // A file's own name replaces those of links to it.
         paths.insert(file, path.as_os_str().to_os_string().into_vec());
         files.insert(file);
     });

@@ -1,4 +1,4 @@
-//! Where order files are written.
+//! Writes order files.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -18,22 +18,21 @@ pub(in crate::cli) struct Target {
 }
 
 impl Target {
-    /// The file, if it is one.
+    /// The file; `None` for stdout.
     pub(super) fn file(&self) -> Option<&Path> {
         self.output.as_deref()
     }
 
-    /// That it cannot be written.
     pub(super) fn cannot_write(&self, error: &io::Error) -> Error {
         let at = self.file().unwrap_or(Path::new("stdout"));
         Error::new(ErrorKind::Order, format!("cannot write {}: {error}", at.display()))
     }
 
-    /// Has `write` write it. A file is there whole or as it was before.
+    /// Calls `write` with the target. A file is replaced only when it is whole.
     pub(super) fn fill<T>(&self, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
         let Some(path) = &self.output else {
             let stdout = Stdout(io::stdout().lock());
-            // A terminal shows it to a person; all else is another program's to read.
+            // A terminal shows it to a person. Anything else is read by another program.
             let out: Box<dyn Write> = match io::stdout().is_terminal() {
                 true => Box::new(Escaping(stdout)),
                 false => Box::new(stdout),
@@ -44,14 +43,14 @@ impl Target {
             return Ok(value);
         };
         let refuse = |error: io::Error| self.cannot_write(&error);
-        // A pipe or a device is not to be replaced.
+        // A pipe or a device must not be replaced.
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             let mut out = BufWriter::new(File::options().write(true).open(path).map_err(refuse)?);
             let value = write(&mut out)?;
             out.flush().map_err(refuse)?;
             return Ok(value);
         }
-        // A link stays, and so does what it leads to be.
+        // A link stays, and the file that it leads to is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let mut named = tempfile::Builder::new();
@@ -65,7 +64,7 @@ impl Target {
     }
 }
 
-/// Standard output. That its reader has gone away is no error.
+/// Standard output. It is no error if its reader has gone away.
 struct Stdout(StdoutLock<'static>);
 
 impl Write for Stdout {

@@ -1,4 +1,4 @@
-//! `belady order record`: what a loader read, as an order file for the next job.
+//! `belady order record`: writes what a loader read as an order file for the next job.
 
 use std::path::PathBuf;
 

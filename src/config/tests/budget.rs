@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A limit without any use of it, at which so many bytes fit.
+/// A limit of which nothing is used, and at which `bytes` fit.
 fn fitting(bytes: u64) -> Vec<Reading> {
     let limit = 64 * GIB;
     let taken = limit - limit / 8 - bytes;
@@ -119,7 +119,7 @@ fn bytes_on_their_way_take_half_of_what_fits_and_no_more_than_they_are_worth() {
     assert_eq!(Budget::new(8 * GIB, 40 * MIB).moving(0), 20 * MIB, "before the first look");
 }
 
-/// A store in memory leaves half of a cgroup to everything else, and its own bytes count as free.
+/// A store in memory leaves half of a cgroup to all else, and its own bytes count as free.
 #[test]
 fn a_store_in_memory_may_take_half_of_what_there_is() {
     let group = Reading::memory("the job", 64 << 20, 30 << 20);

@@ -70,7 +70,7 @@ fn a_buffer_of_codes_alone_needs_no_size() {
     assert_eq!(none.message(), "rehearsal.a has no size");
 }
 
-/// Where a directory is named, what is wrong with it is.
+/// If a directory is named, the error says what is wrong with it.
 #[test]
 fn a_buffer_without_a_disk_says_why() {
     let of = |sets: &[&str], free| {

@@ -56,7 +56,7 @@ fn the_disk_tier_leaves_what_must_stay_free() {
     let config = set(&["cache.dir=/c"]).unwrap();
     let error = config.resolve(&Host { cache_free: None, ..HOST }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cache);
-    // Where others have filled the disk, a store that is there has to give its space back.
+    // If others have filled the disk, an existing store has to give its space back.
     let config = set(&["cache.dir=/c", "cache.disk=8GiB"]).unwrap();
     let tier = |cache_held| {
         let host = Host { cache_free: Some((GIB, 1000 * GIB)), cache_held, ..HOST };

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Text that is nearly a configuration, so that more than the parser is reached.
+/// Text that is nearly a configuration, so that it reaches more than the parser.
 fn nearly() -> impl Strategy<Value = String> {
     let words = [
         "[",

@@ -1,4 +1,4 @@
-//! Which samples people mean.
+//! Finds the samples that a user has chosen.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -19,21 +19,19 @@ use crate::ids::{BlockId, FileId};
 use crate::order::{Entry, Listing};
 use crate::plan::Layout;
 
-/// A choice of samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Chosen {
-    /// All of the dataset.
     All,
-    /// The first epoch of an order, as on the command line.
+    /// The first epoch of an order, as written on the command line.
     Order(String),
-    /// These names, one a line; of a directory, everything below it.
+    /// These names, one a line. A directory stands for everything below it.
     Files(#[serde(with = "as_text")] Vec<u8>),
     /// What a shell pattern matches: `*` and `?` within a name, `**` across directories.
     Glob(String),
 }
 
-/// Bytes as text of which each character is one, so that names of any bytes go through JSON.
+/// Bytes as text in which each byte is one character. So names of any bytes go through JSON.
 mod as_text {
     use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
@@ -48,14 +46,15 @@ mod as_text {
     }
 }
 
-/// A shell's rules: a wildcard is no slash.
+/// A shell's rules: a wildcard does not match a slash.
 const RULES: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: false,
 };
 
-/// Parts of files, in the order in which they are wanted, and how many names there are none of.
+/// Parts of files (file, offset, length), in the order in which they are wanted. `missing` counts the names
+/// that the dataset does not have.
 #[derive(Default)]
 struct Parts {
     parts: Vec<(FileId, u64, u64)>,
@@ -68,7 +67,6 @@ impl Parts {
     }
 }
 
-/// Finds the blocks that people mean.
 pub(in crate::engine) struct Choice {
     pub(in crate::engine) keeper: Arc<Keeper>,
     pub(in crate::engine) serving: Arc<Serving>,
@@ -79,8 +77,7 @@ impl Choice {
         self.keeper.core()
     }
 
-    /// The blocks that are chosen, each once, and what is to be said of them at the start. Waits
-    /// until all files are known.
+    /// The chosen blocks, each once, and the progress at the start. Waits until all files are known.
     pub(super) fn blocks(&self, chosen: &Chosen) -> Result<(Vec<BlockId>, Progress)> {
         self.keeper.await_scan()?;
         let (core, points) = (self.core(), self.serving.points());
@@ -149,7 +146,7 @@ fn named(names: &[u8], listing: &Listing<'_>, prefixes: &[PathBuf]) -> Parts {
         let whole = |entry: &&Entry<'_>| (entry.file, 0, u64::MAX);
         let at = entries.partition_point(|entry| entry.path < name);
         parts.parts.extend(entries[at..].iter().take_while(|e| e.path == name).map(whole));
-        // Names such as `a-b` stand between `a` and what is below it.
+        // Names such as `a-b` sort between `a` and the names below it.
         let below = match name {
             b"" => Vec::new(),
             name => [name, b"/"].concat(),
@@ -162,7 +159,7 @@ fn named(names: &[u8], listing: &Listing<'_>, prefixes: &[PathBuf]) -> Parts {
     parts
 }
 
-/// A name as someone wrote it, relative to the source, without a slash at its end.
+/// A name that a user wrote, relative to the source and without a slash at its end.
 fn relative<'l>(line: &'l [u8], prefixes: &[PathBuf]) -> &'l [u8] {
     let below = |prefix: &PathBuf| {
         let rest = line.strip_prefix(prefix.as_os_str().as_bytes())?;

@@ -1,4 +1,4 @@
-//! The thread of a warm-up.
+//! The thread of a warm-up. It hands blocks to the planner and looks where they are afterwards.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -7,32 +7,33 @@ use super::{Around, Pace, Progress, Tally, Warmup};
 use crate::ids::BlockId;
 use crate::plan::{Event, Standing};
 
-/// Blocks that wait at the planner: enough that it never runs out of them between two looks.
+/// The most blocks that wait at the planner: enough that it never runs out of them between two looks.
 const AHEAD: usize = 256;
 
-/// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A warm-up that nobody has asked about for so many looks, ten seconds of them, is over: its
-/// command has been ended. Where the whole machine stood still, its command could not ask.
+/// If its command has not asked about a warm-up for this many looks, ten seconds of them, the warm-up ends:
+/// the command has ended. Looks are counted and not time, since a command cannot ask while the whole machine
+/// stands still.
 const UNASKED_FOR: u32 = 1000;
 
-/// For how many looks a cache disk that hangs is waited for: a minute.
+/// For how many looks a warm-up waits for a cache disk that hangs: a minute.
 const HANGS_FOR: u32 = 6000;
 
-/// How long what is on its way may take beyond the deadline.
+/// How long fetches under way may take beyond the deadline.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// For how many looks what came and is on its way again is waited for in the end: five seconds.
+/// At the end, for how many looks the warm-up waits for blocks that came and are on their way again: five
+/// seconds.
 const SETTLES_FOR: u32 = 500;
 
-/// A fetch that fails is tried again once. What a disk that hangs does not take is no try.
+/// A fetch that fails is tried again once. If a disk that hangs does not take a block, that is no try.
 const TRIES: u8 = 2;
 
-/// Seconds' worth of the rate that may be fetched at once.
+/// The most bytes that may be fetched at once, as seconds of the rate.
 const BURST_S: f64 = 0.1;
 
-/// What may be fetched now, at a rate.
+/// How many bytes may be fetched at this moment, at a rate.
 struct Allowance {
     rate: Option<u64>,
     left: f64,
@@ -44,7 +45,7 @@ impl Allowance {
         Allowance { rate, left: 0.0, as_of: Instant::now() }
     }
 
-    /// Earns what time has brought.
+    /// Adds the bytes of the time that has passed.
     fn earn(&mut self) {
         let now = Instant::now();
         let rate = self.rate.unwrap_or_default() as f64;
@@ -52,7 +53,7 @@ impl Allowance {
         (self.left, self.as_of) = ((self.left + earned).min(rate * BURST_S), now);
     }
 
-    /// Whether so many bytes may be fetched; they are paid for, on credit for the last of them.
+    /// Whether `bytes` may be fetched. If so, they are subtracted; the last block may overdraw.
     fn pay(&mut self, bytes: u64) -> bool {
         let may = self.rate.is_none() || self.left > 0.0;
         self.left -= if may { bytes as f64 } else { 0.0 };
@@ -60,28 +61,27 @@ impl Allowance {
     }
 }
 
-/// A block at the planner.
+/// A block that waits at the planner.
 struct Waiting {
     block: BlockId,
     tries: u8,
 }
 
-/// A warm-up under way.
 struct Feed<'w> {
     around: &'w Around,
     blocks: &'w [BlockId],
-    /// The first one that was not looked at yet.
+    /// The first block that was not looked at yet.
     next: usize,
     waiting: Vec<Waiting>,
-    /// What was here or has been fetched.
+    /// Blocks that were here or have been fetched.
     came: Vec<BlockId>,
-    /// Looks in a row that have found the cache disk hanging.
+    /// Looks in a row that have found that the cache disk hangs.
     hung: u32,
     allowance: Allowance,
     progress: Progress,
 }
 
-/// Has the planner bring blocks here until all have been seen to, and publishes how far it is.
+/// Has the planner bring blocks here until all are counted, and publishes the progress.
 pub(super) fn run(
     around: &Around,
     warmup: &Warmup,
@@ -92,7 +92,7 @@ pub(super) fn run(
     let _end = End(warmup);
     let progress = warmup.progress.lock().clone();
     let mut feed = Feed::new(around, blocks, Allowance::new(pace.rate), progress);
-    // One that is beyond all time is none.
+    // A deadline beyond what time can express is none.
     let until = |seconds| begun.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
     let deadline = pace.deadline_s.and_then(until);
     let late = || deadline.and_then(|deadline| Instant::now().checked_duration_since(deadline));
@@ -125,7 +125,7 @@ pub(super) fn run(
     *warmup.progress.lock() = feed.progress;
 }
 
-/// Says that a warm-up is over and broke off where its thread panics before it has said how it ended.
+/// Says that a warm-up is over and broke off, if its thread panics before it has said how it ended.
 struct End<'w>(&'w Warmup);
 
 impl Drop for End<'_> {
@@ -151,23 +151,21 @@ impl<'w> Feed<'w> {
         self.next == self.blocks.len() && self.waiting.is_empty()
     }
 
-    /// Counts a block that has been seen to.
     fn count(&mut self, block: BlockId, of: fn(&mut Progress) -> &mut Tally) {
-        // It is counted with the size that it was chosen with, unless its file has changed.
+        // This is the size that it was chosen with, unless its file has changed.
         let bytes = self.around.catalog.layout().range(block).1;
         of(&mut self.progress).add(bytes);
         self.progress.waiting.blocks = self.progress.waiting.blocks.saturating_sub(1);
         self.progress.waiting.bytes = self.progress.waiting.bytes.saturating_sub(bytes);
     }
 
-    /// Counts a block that is here.
     fn count_came(&mut self, block: BlockId, of: fn(&mut Progress) -> &mut Tally) {
         self.count(block, of);
         self.came.push(block);
     }
 
-    /// Counts what is here in the end, and what came and is not: it is looked at again, at most so
-    /// many times, as long as it is on its way, as from RAM to the disk.
+    /// Counts the blocks that are here in the end, and those that came and are gone. Blocks that are on their
+    /// way, for example from RAM to the disk, are looked at again, at most `looks` times.
     fn count_end(&mut self, mut looks: u32, is_over: impl Fn() -> bool) -> Option<()> {
         let mut left = std::mem::take(&mut self.came);
         loop {
@@ -190,11 +188,12 @@ impl<'w> Feed<'w> {
         }
     }
 
-    /// Looks what has become of what waits at the planner; none where that has ended.
+    /// Looks where the blocks are that wait at the planner; `None` if the planner has ended.
     fn look(&mut self) -> Option<()> {
         let blocks: Vec<BlockId> = self.waiting.iter().map(|waiting| waiting.block).collect();
         let standings = self.around.standings(&blocks)?;
-        // Standings come first: what they say of a disk that hangs is not taken for its failure.
+        // The standings are asked for first. A block that is away because the disk hangs is then not counted
+        // as failed.
         self.hung = if (self.around.hangs)() { self.hung.saturating_add(1) } else { 0 };
         let waits = (1..=HANGS_FOR).contains(&self.hung);
         let mut again = Vec::new();
@@ -223,7 +222,7 @@ impl<'w> Feed<'w> {
         }
     }
 
-    /// Hands further blocks to the planner, as many as it can take and the rate allows.
+    /// Hands as many further blocks to the planner as it can take and the rate allows.
     fn feed(&mut self) -> Option<()> {
         self.allowance.earn();
         let layout = self.around.catalog.layout();
@@ -265,7 +264,7 @@ mod tests {
 
     const FILES: u32 = 20;
 
-    /// A planner, and a disk that takes nothing while it hangs, and is slow at will.
+    /// A planner, and a disk that takes nothing while it hangs and answers late while it is slow.
     struct World {
         around: Around,
         hangs: Arc<AtomicBool>,
@@ -321,7 +320,7 @@ mod tests {
         }
     }
 
-    /// Does as the planner's thread, until the inbox is closed.
+    /// Does the work of the planner's thread, until the inbox is closed.
     fn plan(mut planner: Planner, inbox: &Inbox, hangs: &AtomicBool, slow: &AtomicBool) {
         let (mut messages, mut questions) = (Vec::new(), Vec::new());
         let (mut actions, mut late) = (Vec::new(), Vec::new());
@@ -388,7 +387,7 @@ mod tests {
         put(Event::Unwanted { blocks: vec![BlockId(3), BlockId(7)] });
         assert_eq!(world.around.standings(&[BlockId(3)]), Some(vec![Standing::Away]));
         put(Event::Wanted { blocks: vec![BlockId(3)] });
-        // It is not waited for beyond the deadline, nor for ever.
+        // The warm-up waits for it neither beyond the deadline nor for ever.
         for (looks, over) in [(10, true), (2, false)] {
             let mut other =
                 Feed::new(feed.around, feed.blocks, Allowance::new(None), Progress::default());
@@ -410,7 +409,7 @@ mod tests {
     fn a_warmup_whose_thread_panics_is_no_success() {
         let mut world = World::new();
         let asked = AtomicU32::new(0);
-        // Not before something has been published.
+        // The panic comes after something has been published.
         world.around.hangs = Arc::new(move || {
             assert!(asked.fetch_add(1, Ordering::SeqCst) < 3, "injected");
             true
@@ -424,7 +423,7 @@ mod tests {
         assert!(ended.is_err() && progress.done && progress.broken);
     }
 
-    /// What waits is not late where there is no deadline.
+    /// If there is no deadline, a block that waits is not late.
     #[test]
     fn a_warmup_breaks_off_where_the_mount_ends() {
         let world = World::new();
@@ -443,7 +442,7 @@ mod tests {
         let world = World::new();
         let progress = Mutex::default();
         let warmup = Warmup { progress, unasked: AtomicU32::new(UNASKED_FOR - 3) };
-        // It would wait for the disk otherwise.
+        // Without this end it would wait for the disk.
         run(&world.around, &warmup, &world.blocks, Pace::default(), Instant::now());
         let progress = warmup.progress.lock().clone();
         assert!(progress.done && progress.broken && progress.failed.blocks == 0);

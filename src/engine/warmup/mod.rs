@@ -1,10 +1,10 @@
-//! Having samples here before anybody reads them, and having them gone, as people ask for it.
+//! Warm-ups and evictions: users ask for samples to be here before they are read, or to be dropped.
 //!
-//! 1. What is chosen ([`Chosen`]) is looked up in the catalog and becomes a list of blocks.
-//! 2. A *warm-up* is a thread that hands the list to the planner, a little ahead of what arrives
-//!    (`feed.rs`). The planner decides where a block goes, and the cache brings it.
-//! 3. Whoever began it asks now and then how far it is. One that nobody has asked about for many
-//!    looks of its thread has nobody waiting for it any more, and ends.
+//! 1. The choice of samples ([`Chosen`]) is looked up in the catalog and becomes a list of blocks.
+//! 2. A *warm-up* is a thread that hands the list to the planner, a little ahead of what arrives (`feed.rs`).
+//!    The planner decides where a block goes, and the cache brings it.
+//! 3. The command that began the warm-up asks now and then how far it is. If it has not asked for many looks
+//!    of the thread, it has ended, and the warm-up ends as well.
 
 mod choice;
 mod feed;
@@ -25,19 +25,19 @@ use crate::sync::Mutex;
 pub(super) use choice::Choice;
 pub use choice::Chosen;
 
-/// Warm-ups of one engine at once. Those that are over and whose end nobody has asked for make room.
+/// The most warm-ups of one engine at once. If there are more, one that is over is forgotten, even if its
+/// command has not asked for its end.
 const WARMUPS_MAX: usize = 16;
 
-/// What the planner is asked at once: its thread has other things to do.
+/// Blocks in one question to the planner: its thread has other things to do.
 const ASKED_AT_ONCE: usize = 1 << 14;
 
-/// For how long an answer of the planner's is waited for.
+/// How long an answer of the planner is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A number of blocks and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Blocks: whole files up to a block's size, parts of larger ones.
+    /// Blocks: whole files up to a block's size, or parts of larger files.
     pub blocks: u64,
     pub bytes: u64,
 }
@@ -53,38 +53,35 @@ impl Tally {
     }
 }
 
-/// How far a warm-up is. `chosen` is the sum of all others but `gone`, `ram` and `disk`.
+/// How far a warm-up is. `chosen` is the sum of all other tallies but `gone`, `ram` and `disk`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub files: u64,
-    /// Names given that are not in the dataset.
+    /// Given names that are not in the dataset.
     pub missing: u64,
     pub chosen: Tally,
-    /// Of it, what was here already.
+    /// Blocks that were here already.
     pub already: Tally,
-    /// What has been fetched.
     pub fetched: Tally,
-    /// What has no place.
+    /// Blocks that have no place in any tier.
     pub unfit: Tally,
-    /// What could not be fetched or stored.
     pub failed: Tally,
-    /// What has not come before the deadline.
+    /// Blocks that have not come before the deadline.
     pub late: Tally,
-    /// What is still to be looked at or on its way.
+    /// Blocks that are still to be looked at, or on their way.
     pub waiting: Tally,
-    /// What was here or has been fetched, and is not here in the end.
+    /// Blocks that were here or have been fetched, and are not here in the end.
     pub gone: Tally,
-    /// What RAM keeps in the end.
+    /// Blocks that RAM keeps in the end.
     pub ram: Tally,
-    /// What is on the local disk in the end, and not in RAM.
+    /// Blocks that are on the local disk in the end, and not in RAM.
     pub disk: Tally,
-    /// Whether it broke off: the mount ends or does not answer, or nobody has asked for long.
+    /// Whether it broke off: the mount ends or does not answer, or its command has not asked for long.
     pub broken: bool,
-    /// Whether this is the end.
     pub done: bool,
 }
 
-/// How fast and how long.
+/// The limits of a warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
     /// Bytes a second to fetch at most.
@@ -93,29 +90,26 @@ pub struct Pace {
     pub deadline_s: Option<f64>,
 }
 
-/// A warm-up, as its thread and those who ask about it share it.
+/// The state that a warm-up's thread shares with those who ask about it.
 struct Warmup {
     progress: Mutex<Progress>,
-    /// Looks of its thread since somebody asked.
+    /// Looks of the thread since the last question.
     unasked: AtomicU32,
 }
 
-/// The warm-ups of an engine.
 pub struct Warmups {
     around: Around,
     choice: Choice,
     running: Mutex<Running>,
 }
 
-/// Those that run, by number.
 #[derive(Default)]
 struct Running {
     next: u64,
-    /// Those that were asked about last are the last.
+    /// The warm-up that was asked about last is at the end.
     warmups: Vec<(u64, Arc<Warmup>)>,
 }
 
-/// What a warm-up needs of the engine.
 #[derive(Clone)]
 struct Around {
     inbox: Arc<Inbox>,
@@ -125,14 +119,14 @@ struct Around {
 }
 
 impl Around {
-    /// Asks the planner; none where it has ended.
+    /// Asks the planner; `None` if it has ended or does not answer.
     fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Planner) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, answer) = channel();
         self.inbox.ask(Box::new(move |planner| {
-            // Who asked may be gone.
+            // The asker may have stopped waiting.
             let _ = sender.send(question(planner));
         }));
         answer.recv_timeout(PATIENCE).ok()
@@ -150,7 +144,7 @@ impl Around {
         Some(standings)
     }
 
-    /// Counts what is here of these blocks.
+    /// Counts the blocks that are here, in RAM or on the local disk.
     fn count_here(&self, blocks: &[BlockId], progress: &mut Progress) -> Option<()> {
         let standings = self.standings(blocks)?;
         let layout = self.catalog.layout();
@@ -172,7 +166,6 @@ fn ended() -> Error {
 }
 
 impl Warmups {
-    /// None runs yet.
     pub(super) fn new(choice: Choice) -> Self {
         let core = choice.core();
         let store = core.cache.store().map(Arc::clone);
@@ -182,11 +175,10 @@ impl Warmups {
         Warmups { around, choice, running: Mutex::default() }
     }
 
-    /// Begins to bring here what is chosen; returns the number to [ask](Self::progress)
-    /// about it with.
+    /// Begins a warm-up. Returns the number to [ask](Self::progress) about it with.
     ///
     /// # Errors
-    /// Whatever is wrong with the choice, and `Busy` where there are too many warm-ups.
+    /// If the choice is wrong, and `Busy` if there are too many warm-ups.
     pub fn start(&self, chosen: &Chosen, pace: Pace) -> Result<u64> {
         let begun = Instant::now();
         let (blocks, progress) = self.choice.blocks(chosen)?;
@@ -211,10 +203,7 @@ impl Warmups {
         Ok(number)
     }
 
-    /// How far a warm-up is. Its end is told once.
-    ///
-    /// # Errors
-    /// Where there is none of this number.
+    /// How far a warm-up is. One that is over is then forgotten.
     pub fn progress(&self, number: u64) -> Result<Progress> {
         let mut running = self.running.lock();
         let index = running.warmups.iter().position(|(running, _)| *running == number);
@@ -228,10 +217,7 @@ impl Warmups {
         Ok(progress)
     }
 
-    /// Says what is here of what is chosen.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the choice.
+    /// Counts the chosen samples that are here.
     pub fn count_here(&self, chosen: &Chosen) -> Result<Progress> {
         let (blocks, mut progress) = self.choice.blocks(chosen)?;
         self.around.count_here(&blocks, &mut progress).ok_or_else(ended)?;
@@ -239,11 +225,8 @@ impl Warmups {
         Ok(progress)
     }
 
-    /// Has gone what is chosen and nobody reads at this moment; says what is still here. What an
-    /// order reads soon comes back.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the choice.
+    /// Drops the chosen blocks, except those that are read at this moment. Returns what is still here. Blocks
+    /// that an order reads soon come back.
     pub fn evict(&self, chosen: &Chosen) -> Result<Progress> {
         let (blocks, mut progress) = self.choice.blocks(chosen)?;
         let around = &self.around;

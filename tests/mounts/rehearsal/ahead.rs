@@ -1,9 +1,9 @@
-//! What slots and streams show next, read ahead of its open.
+//! Samples that slots and streams show next are read ahead of their open.
 //!
-//! Goal: the bytes of the samples that are shown next are in the page cache before they are asked for,
-//! also if none of them is there when a mount begins. Method: a buffer that an earlier mount filled is
-//! pushed out of the page cache. A slot or a stream is looked at but not read, and then its journal's
-//! pages are counted. New samples of a mix are counted by the planner.
+//! Goal: the bytes of the samples that are shown next are in the page cache before they are asked for, even
+//! if none of them is there when a mount begins. Method: a buffer that an earlier mount filled is pushed out
+//! of the page cache. A slot or a stream is looked at but not read, and then its journal's pages are counted.
+//! New samples of a mix are counted by the planner.
 
 use memmap2::Mmap;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -68,7 +68,7 @@ fn a_stream_is_read_ahead() {
     mounted.umount();
 }
 
-/// What a job reads in a mix whose order was told; all of it must be as it was planted.
+/// Reads a mix whose order was told, as a job does. All files must be as they were planted.
 fn read_mix(mounted: &Mounted, view: &str) {
     let (mix, known) = (mounted.path("rehearsal/old").join(view), planted());
     let sorted = |directory: &Path| {
@@ -113,7 +113,7 @@ fn of_a_mix_are_fetched_ahead(view: &str) {
     wait_until("its reads are seen", || {
         mounted.count("/orders/0/opens_predicted") >= FILES * 9 / 10
     });
-    // The next task has another mix, over which the order is from then on.
+    // The next task has another mix, and the order is then over that one.
     assert_eq!(rehearse(&ground, "task", &["old", "2", "-"], "train/c\n").0, Some(0));
     there(2 * FILES);
     read_mix(&mounted, view);
@@ -121,7 +121,7 @@ fn of_a_mix_are_fetched_ahead(view: &str) {
     let said = ground.ends(3, &["order", "set", point, &order.replace("old", "new")]);
     assert!(said.contains(&format!("rehearsal/new/{view}")), "{said}");
     mounted.umount();
-    // Also where it is told at the mount.
+    // Also if the order is told at the mount.
     let cache = ground.path("cache");
     let options = ["--cache-dir", cache.to_str().unwrap(), "--order", order];
     let sets = ["--set", "rehearsal.old.size=30", "--set", "rehearsal.old.root=train"];

@@ -1,9 +1,9 @@
 //! Slots under readers that open them at the same time, or late.
 //!
-//! Goal: nothing comes twice within the distance, whoever reads at the same time. Method: readers
-//! wait for each other after as many openings as the distance is, so that those follow each other in
-//! whatever order they were served: all of them must find different samples. A late reader holds what
-//! it looked up by a descriptor that is not open (`O_PATH`), until that is dealt to others.
+//! Goal: no sample comes twice within the distance, even if several readers read at the same time. Method:
+//! readers wait for each other after as many openings as the distance. So these openings follow each other,
+//! in whatever order they were served, and all of them must find different samples. A late reader holds the
+//! file that it looked up by a descriptor that is not open (`O_PATH`), until its sample is dealt to others.
 
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use super::*;
 
 const READERS: usize = 8;
 
-/// Openings of each reader that follow each other.
+/// Openings in a row of each reader.
 const EACH: usize = 2;
 
 const ALL: [&str; 3] =
@@ -57,7 +57,7 @@ fn look(slot: &Path) -> fs::File {
     fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(slot).unwrap()
 }
 
-/// Where what was looked up is opened, without the name being looked up again.
+/// The path by which the looked-up file is opened, without another lookup of its name.
 fn behind(looked: &fs::File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", looked.as_raw_fd()))
 }
@@ -74,9 +74,9 @@ fn who_comes_late_has_nothing_that_others_were_dealt() {
     assert!((0..15).all(|turn| open(&slot(1 + turn % 2)) != sample));
     assert_eq!(open(&behind(&prompt)), sample, "who has opened it finds it again");
     let late = look(&slot(0));
-    // So long it waits for whoever has looked.
+    // A sample that was looked up waits this long for its reader.
     std::thread::sleep(std::time::Duration::from_secs(1));
-    // Two rounds: it is among them.
+    // Two rounds: the sample that was looked up is among them.
     let opened: Vec<String> = (0..240).map(|turn| open(&slot(1 + turn % 2))).collect();
     fails(fs::read(behind(&late)), libc::ESTALE);
     let again = open(&slot(0));

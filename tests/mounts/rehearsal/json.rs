@@ -1,8 +1,8 @@
-//! What commands say to scripts.
+//! The JSON of commands, for scripts.
 
 use super::*;
 
-/// The JSON that a command prints, which ends like this.
+/// The JSON that a command prints. The command must end with this exit code.
 #[track_caller]
 fn json(ground: &Ground, verb: &str, rest: &[&str], input: &str, code: i32) -> Value {
     let (found, text) = rehearse(ground, verb, &[rest, &["--json"]].concat(), input);

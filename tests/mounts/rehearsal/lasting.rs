@@ -1,8 +1,8 @@
-//! What is written lasts, or waits for the disk, or is an error.
+//! Written codes and scores last, or wait for the disk, or give an error.
 //!
-//! Goal: what `fsync` says is true: what was written is there after a kill of the daemon, with the file
-//! still open; where the disk does not take it, `fsync` and the close say so, and offers wait. Method:
-//! codes and scores in pieces that end anywhere, daemons that are killed, and a disk that is full.
+//! Goal: `fsync` tells the truth: what was written is there after a kill of the daemon, with the file still
+//! open. If the disk does not take it, `fsync` and the close say so, and offers wait. Method: codes and
+//! scores in pieces that end anywhere, daemons that are killed, and a full disk.
 
 use std::os::fd::IntoRawFd;
 
@@ -60,8 +60,8 @@ fn what_was_synced_is_there_after_a_kill() {
 
 /// Mounts with a buffer of the latest 30 samples on a small disk of its own.
 pub(super) fn on_tiny_disk(ground: &Ground, tiny: &Tmpfs) -> Mounted {
-    // Not all of the source fits, so that none of it lies there until it is read: what would be
-    // given up for others is room for samples of the buffer.
+    // Not all of the source fits, so that none of it is stored before it is read. Stored samples that give
+    // way to others would be room for samples of the buffer.
     ground.plant("val/large", &content(9, 2 << 20));
     let cache = ["--cache-dir", tiny.0.to_str().unwrap(), "--disk", "1MiB"];
     let sets = ["cache.min-free=0", "rehearsal.old.size=30", "rehearsal.old.policy=ring"];
@@ -69,7 +69,7 @@ pub(super) fn on_tiny_disk(ground: &Ground, tiny: &Tmpfs) -> Mounted {
     Mounted::new(ground, &cache.into_iter().chain(sets).collect::<Vec<_>>())
 }
 
-/// Takes all that is left of a disk, for as long as the file is not cut.
+/// Takes all the space that is left on a disk, until the file is cut.
 pub(super) fn fill(tiny: &Tmpfs) -> fs::File {
     let other = fs::File::create(tiny.0.join("other")).unwrap();
     let mut end = 0;
@@ -79,7 +79,7 @@ pub(super) fn fill(tiny: &Tmpfs) -> fs::File {
     other
 }
 
-/// What is decided then is shown when there is room again, and in the next mount.
+/// Samples that are decided on a full disk are shown when there is room again, and in the next mount.
 #[test]
 fn a_full_disk_is_waited_for() {
     let ground = ground();
@@ -116,7 +116,7 @@ fn a_full_disk_is_no_success() {
     let lines: String = (0..100)
         .flat_map(|turn| held.iter().map(move |name| format!("train/a/{name} {turn}\n")))
         .collect();
-    // A few wait for the disk, of which who wrote them hears; when many wait, no more are taken.
+    // A few scores wait for the disk, and their writer is told. If many wait, no more are taken.
     let mut few = append_to(&view.join("scores"));
     few.write_all(lines.as_bytes()).unwrap();
     fails(few.sync_all(), Errno::ENOSPC as i32);

@@ -1,8 +1,8 @@
 //! Codes that a trainer keeps.
 //!
-//! Goal: what was appended is read back by number, by place and mapped, replaced where it was given
-//! again, after kills as well; what is not whole is refused as a whole and named. Method: codes whose
-//! bytes follow from their number and the turn in which they were written.
+//! Goal: appended codes are read back by number, by place and mapped, and are replaced if they are given
+//! again, also after kills. An incomplete code is refused as a whole and named. Method: codes whose bytes
+//! follow from their number and the turn in which they were written.
 
 use std::os::fd::IntoRawFd;
 
@@ -16,7 +16,7 @@ fn code(number: u64, turn: u64) -> Vec<u8> {
     content((turn << 32) + number, BYTES)
 }
 
-/// What is written of numbers in a turn.
+/// The bytes that are written for these numbers in a turn.
 fn written(numbers: impl IntoIterator<Item = u64>, turn: u64) -> Vec<u8> {
     let one = |number: u64| [number.to_le_bytes().to_vec(), code(number, turn)].concat();
     numbers.into_iter().flat_map(one).collect()
@@ -26,7 +26,7 @@ fn mount_latent(ground: &Ground, sets: &[&str]) -> Mounted {
     mount(ground, &[&["rehearsal.old.latent=1568"], sets].concat())
 }
 
-/// Writes in pieces that end anywhere, and says what the close says.
+/// Writes in pieces that end anywhere, and returns the result of the close.
 fn append(latent: &Path, bytes: &[u8]) -> nix::Result<()> {
     let mut file = fs::OpenOptions::new().append(true).open(latent.join("append")).unwrap();
     for piece in bytes.chunks(1_000_003) {
@@ -42,7 +42,7 @@ fn read(latent: &Path) -> (Vec<u64>, Vec<u8>) {
     (ids, fs::read(latent.join("all")).unwrap())
 }
 
-/// The numbers in their order; `all` and each single code must agree with the turn of each.
+/// The numbers in their order. `all` and each single code must agree with the turn of each number.
 #[track_caller]
 fn check(latent: &Path, turn_of: impl Fn(u64) -> u64) -> Vec<u64> {
     let (ids, all) = read(latent);
@@ -92,7 +92,7 @@ fn codes_are_kept_replaced_and_there_again() {
     drop(mounted);
     assert_eq!(check(&again.path("rehearsal/old/latent"), turn_of), ids);
     again.umount();
-    // Another size is no size of these.
+    // Codes of another size do not go together with these.
     let cache = ground.path("cache");
     let other = ["--cache-dir", cache.to_str().unwrap(), "--set", "rehearsal.old.latent=99"];
     mount_refused(&ground, &other, 5, &["codes of 1568 bytes are there, not of 99", "latent"]);
@@ -108,7 +108,7 @@ fn what_is_not_whole_is_refused_and_named() {
     assert_eq!(append(&latent, b"x"), Err(Errno::EINVAL));
     append(&latent, b"").unwrap();
     assert_eq!(check(&latent, |_| 0), [0, 1, 2, 3]);
-    // Of processes that are begun meanwhile each closes a copy of the descriptor.
+    // A process that is started meanwhile closes its copy of the descriptor.
     let mut file = fs::OpenOptions::new().append(true).open(latent.join("append")).unwrap();
     let bytes = written(2..9, 1);
     file.write_all(&bytes[..2000]).unwrap();
@@ -117,7 +117,7 @@ fn what_is_not_whole_is_refused_and_named() {
     file.write_all(&bytes[2000..]).unwrap();
     nix::unistd::close(file.into_raw_fd()).unwrap();
     assert_eq!(check(&latent, |id| u64::from(id >= 2)), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
-    // More at once than is kept in memory.
+    // More bytes at once than are kept in memory.
     let mut file = fs::OpenOptions::new().append(true).open(latent.join("append")).unwrap();
     let error = (0..65).find_map(|_| file.write_all(&vec![0; 1 << 20]).err()).unwrap();
     assert_eq!(error.raw_os_error(), Some(Errno::EFBIG as i32));
@@ -142,7 +142,7 @@ fn stats_of(ground: &Ground, name: &str) -> Value {
     found.unwrap().clone()
 }
 
-/// What is written at the same time is all there, and what is read meanwhile is whole.
+/// Codes that are written at the same time are all there, and a code that is read meanwhile is whole.
 #[test]
 fn eight_trainers_append_and_read() {
     let ground = ground();
@@ -155,7 +155,7 @@ fn eight_trainers_append_and_read() {
                 for turn in 0..10 {
                     let first = 1000 * trainer + 20 * turn;
                     append(latent, &written(first..first + 20, 0)).unwrap();
-                    // Others may have appended since the numbers were read: they are behind these.
+                    // Others may have appended since the numbers were read. Their codes come after these.
                     let (ids, all) = read(latent);
                     assert!(all.len() >= ids.len() * BYTES);
                     let own = ids.iter().filter(|id| *id / 1000 == trainer).count();
@@ -171,7 +171,7 @@ fn eight_trainers_append_and_read() {
     mounted.umount();
 }
 
-/// As a trainer does it: numpy writes, reads and maps.
+/// Numpy writes, reads and maps codes, as a trainer does.
 #[test]
 fn numpy_appends_and_maps_codes() {
     let ground = ground();

@@ -1,8 +1,8 @@
-//! Rehearsal buffers: what was read comes back as files.
+//! Rehearsal buffers: samples that were read come back as files.
 //!
-//! Goal: what a buffer holds is served byte for byte, as it was frozen, whatever becomes of the
-//! source, of the buffer and of the daemon. Method: a dataset of a few classes is read through the
-//! mount; views are listed, read and compared while more is read; daemons are killed.
+//! Goal: the samples of a buffer are served byte for byte as they were frozen, whatever happens to the
+//! source, the buffer and the daemon. Method: a dataset of a few classes is read through the mount. Views are
+//! listed, read and compared while more is read, and daemons are killed.
 
 mod ahead;
 mod distance;
@@ -30,7 +30,6 @@ use crate::ground::{Ground, check_many, content, fails, said, wait_until};
 use crate::mounted::{Mounted, Slow};
 use crate::programs::{Program, signal, wait_for_end};
 
-/// Files of a class.
 const FILES: u64 = 40;
 
 fn plant(ground: &Ground, root: &str, class: &str) {
@@ -65,7 +64,7 @@ fn read_class(mounted: &Mounted, class: &str) {
     }
 }
 
-/// Runs `belady rehearse` on a mount, with this on its standard input.
+/// Runs `belady rehearse` on a mount, with `input` on its standard input.
 fn rehearse(ground: &Ground, verb: &str, rest: &[&str], input: &str) -> (Option<i32>, String) {
     let mut command = ground.belady();
     command.args(["rehearse", verb]).arg(ground.path("mount")).args(rest);
@@ -86,7 +85,7 @@ fn wait_for_offers(ground: &Ground, offered: u64) {
     wait_until("what was read is offered", || stats(ground)["offered"] == offered);
 }
 
-/// The files of an epoch by class and name; all of them must be as they were planted.
+/// The files of an epoch by class and name. All of them must be as they were planted.
 #[track_caller]
 fn epoch(root: &Path, number: u32) -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
@@ -159,7 +158,7 @@ fn samples_outlive_their_source_and_their_daemon() {
     drop(mounted);
     assert_eq!(epoch(&again.path("rehearsal/old"), 0), before);
     assert_eq!(stats(&ground)["offered"], 3 * FILES);
-    // More room does not bring back what was given up; less room takes some of the rest.
+    // More room does not bring given-up samples back. Less room takes some of the rest.
     again.umount();
     let smaller = mount(&ground, &["rehearsal.old.size=12"]);
     let kept = epoch(&smaller.path("rehearsal/old"), 0);
@@ -183,7 +182,7 @@ fn commands_feed_a_buffer_and_ask_it() {
     wait_for_offers(&ground, FILES);
     let view = mounted.path("rehearsal/old");
     let mut number = 0;
-    // The bytes come from the source: it takes a moment until all are there.
+    // The bytes come from the source, so it takes a moment until all are there.
     wait_until("what was offered is shown", || {
         number += 1;
         counts(&epoch(&view, number)) == [("b", 30)]
@@ -205,7 +204,7 @@ fn commands_feed_a_buffer_and_ask_it() {
     once.dedup();
     assert_eq!((drawn.lines().count(), once.len()), (60, 30));
     assert_eq!(rehearse(&ground, "draw", &["old", "--epoch", "3", "--count", "60"], "").1, drawn);
-    // The next class takes half of the room, and the samples of the least loss go.
+    // The next class takes half of the room, and the samples with the least loss go.
     assert_eq!(rehearse(&ground, "task", &["old", "1"], "").0, Some(0));
     let next = list.replace("train/b", "train/c");
     assert_eq!(rehearse(&ground, "offer", &["old"], &next).0, Some(0));
@@ -222,7 +221,7 @@ fn commands_feed_a_buffer_and_ask_it() {
     mounted.umount();
 }
 
-/// Fetching ahead runs into tasks that have not begun: nothing of them may be rehearsed.
+/// Fetching ahead reaches tasks that have not begun. Their samples must not be rehearsed.
 #[test]
 fn what_is_only_fetched_ahead_is_not_offered() {
     let ground = ground();
@@ -245,7 +244,7 @@ fn what_is_only_fetched_ahead_is_not_offered() {
     mounted.umount();
 }
 
-/// Each opening counts as a replay; class and path are extended attributes.
+/// Each opening counts as a replay. Class and path are extended attributes.
 #[test]
 fn a_reader_of_a_view_is_counted_and_finds_the_label() {
     let ground = ground();
@@ -294,7 +293,7 @@ fn large_samples_are_kept_whole() {
     mounted.umount();
 }
 
-/// A dataset's own directory of that name stays, and views are where the settings say.
+/// A dataset's own directory of that name stays. The views are where the settings say.
 #[test]
 fn a_directory_of_the_dataset_goes_before_the_views() {
     let ground = ground();
@@ -314,7 +313,7 @@ fn a_directory_of_the_dataset_goes_before_the_views() {
     assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
 }
 
-/// Where the source fails nothing is given up for what cannot be had, and that can be offered again.
+/// If the source fails, no sample is given up for one that cannot be read. That one can be offered again.
 #[test]
 fn samples_stay_until_others_are_there() {
     let ground = ground();
@@ -335,7 +334,8 @@ fn samples_stay_until_others_are_there() {
     wait_until("none is left to be decided", || stats(&ground)["waiting"] == 0);
     assert_eq!((epoch(&view, 1), &stats(&ground)["offered"]), (before.clone(), &FILES.into()));
     slow.ctl(&["fault", "clear"]);
-    // As long as they do not come, nothing goes, and an end is as if they had not been offered.
+    // As long as the bytes do not come, no sample goes. After an end of the daemon, the samples count as not
+    // offered.
     slow.ctl(&["fault", "hang", "train/b/*"]);
     assert_eq!(rehearse(&ground, "offer", &["old"], &list).0, Some(0));
     wait_until("all wait", || stats(&ground)["waiting"] == FILES);
@@ -353,7 +353,7 @@ fn samples_stay_until_others_are_there() {
     again.umount();
 }
 
-/// A buffer that is added to a mount whose files all lie in the local store.
+/// A buffer is added to a mount whose files are all in the local store.
 #[test]
 fn what_the_local_store_serves_is_offered_and_read_from_there() {
     const COUNT: u64 = 150;
@@ -391,7 +391,7 @@ fn find(directory: &Path, name: &str) -> Vec<PathBuf> {
     fs::read_dir(directory).unwrap().flat_map(|entry| inside(entry.unwrap().path())).collect()
 }
 
-/// Damages a sample of class a where it is kept.
+/// Damages a sample of class a in the journal.
 fn damage(ground: &Ground, name: &str) {
     let number: u64 = name.trim_end_matches(".jpg").parse().unwrap();
     let sample = content((u64::from(b'a') << 16) + number, 500 + 1000 * (number as usize % 7));
@@ -402,7 +402,7 @@ fn damage(ground: &Ground, name: &str) {
     file.write_all_at(&[!sample[7]], at.unwrap() as u64 + 7).unwrap();
 }
 
-/// Its reader gets an error once; later epochs are without it.
+/// Its reader gets an error once. Later epochs do not have the sample.
 #[test]
 fn a_damaged_sample_is_in_no_later_epoch() {
     let ground = ground();
@@ -419,7 +419,7 @@ fn a_damaged_sample_is_in_no_later_epoch() {
     mounted.umount();
 }
 
-/// Whoever cannot reach a sample at the source cannot read it here.
+/// A user who cannot reach a sample at the source cannot read it here.
 #[test]
 fn views_show_to_nobody_what_the_source_hides() {
     let ground = ground();
@@ -440,7 +440,7 @@ fn views_show_to_nobody_what_the_source_hides() {
     mounted.umount();
 }
 
-/// What is refused changes nothing.
+/// An unmount that is refused changes nothing.
 #[test]
 fn a_view_in_use_keeps_the_whole_mount() {
     let ground = ground();
@@ -475,11 +475,11 @@ fn an_epoch_shows_what_was_held_when_it_began() {
             fs::read(mounted.path(format!("train/a/{number}.jpg"))).unwrap();
         });
     };
-    // What arrives is offered when that is heard of, which may be after the last open of the epoch.
+    // A sample is offered when the wing hears of its arrival, which may be after the last open of the epoch.
     read(0, FILES / 2 - 1);
     wait_until("most of it is offered", || stats(&ground)["offered"].as_u64().unwrap() > 10);
     read(FILES / 2 - 1, FILES / 2);
-    // Where the last open slipped by, the next ones show that another epoch has begun.
+    // If the last open was missed, the next ones show that another epoch has begun.
     read(FILES / 2, FILES * 3 / 4);
     let view = mounted.path("rehearsal/old");
     wait_until("the epoch is frozen", || {
@@ -487,7 +487,7 @@ fn an_epoch_shows_what_was_held_when_it_began() {
         names.into_iter().any(|name| name == "epoch-1")
     });
     read(FILES * 3 / 4, FILES - 2);
-    // The first file is looked up at the mount already: its open may slip by.
+    // The kernel already knows the first file's name, so its open may be missed.
     wait_until("what was read is offered", || {
         read(0, 1);
         stats(&ground)["offered"] == FILES - 2

@@ -1,8 +1,8 @@
-//! What trainers know samples by, and what is said of settings and offers that come to nothing.
+//! The paths by which trainers name samples, and warnings about settings and offers without effect.
 
 use super::*;
 
-/// A file of many blocks is offered as soon as something of it is asked for.
+/// A file of many blocks is offered as soon as a part of it is read.
 #[test]
 fn what_could_not_be_read_is_offered_when_it_can_be() {
     let ground = Ground::new();
@@ -28,7 +28,7 @@ fn what_could_not_be_read_is_offered_when_it_can_be() {
     mounted.umount();
 }
 
-/// Trainers print the paths that their loaders have.
+/// Trainers name samples by the paths that their loaders have.
 #[test]
 fn samples_are_known_by_absolute_paths() {
     let ground = ground();
@@ -74,7 +74,7 @@ fn settings_that_do_not_fit_the_dataset_are_named() {
     mounted.umount();
 }
 
-/// What samples come to is known when the dataset is.
+/// The size of all samples is known when the dataset is.
 #[test]
 fn a_buffer_of_more_than_the_disk_is_named() {
     let ground = ground();
@@ -128,7 +128,7 @@ fn views_are_listed_where_that_is_asked_for() {
     mounted.umount();
 }
 
-/// Both show the same files under the same names: a path says of which buffer it is.
+/// Both buffers show the same files under the same names: the path says which buffer it is of.
 #[test]
 fn what_is_said_of_another_buffer_is_refused() {
     let ground = ground();

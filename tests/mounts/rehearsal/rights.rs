@@ -1,6 +1,6 @@
-//! Who may read a sample that is kept: nobody whom the source does not let read it any more.
+//! Who may read a kept sample: no user whom the source does not let read it any more.
 //!
-//! Method: another user reads what a buffer holds, while rights change at the source.
+//! Method: another user reads a buffer's samples, while rights change at the source.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use super::{FILES, ground, mount, read_class, wait_for_offers};
 use crate::ground::wait_until;
 
-/// Whether another user than the one who mounted can read a file.
+/// Whether a user other than the one who mounted can read a file.
 fn others_read(path: &Path) -> bool {
     let mut command = Command::new("cat");
     command.arg(path).uid(65534).gid(65534).stdout(Stdio::null()).stderr(Stdio::null());
@@ -49,12 +49,12 @@ fn a_sample_that_may_not_be_read_any_more_is_closed() {
         } else {
             assert!(others_read(&second));
         }
-        // The owner of both goes on.
+        // The owner of both files goes on.
         fs::read(&first).unwrap();
         set(usual);
         wait_until("the samples are open again", || others_read(&first) && others_read(&second));
     }
-    // What is gone is for whom it was kept.
+    // A sample that is gone from the source stays readable for the users it was kept for.
     fs::remove_file(ground.source(&file)).unwrap();
     assert!(others_read(&first));
     fs::set_permissions(ground.source("train"), fs::Permissions::from_mode(0o700)).unwrap();

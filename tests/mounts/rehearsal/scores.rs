@@ -1,7 +1,7 @@
 //! The file that takes scores.
 //!
-//! Goal: what a trainer says of samples arrives, in whatever pieces it is written, under the path in
-//! the dataset or in a view; what cannot be taken fails the close, is named, and costs nothing else.
+//! Goal: a trainer's scores arrive, in whatever pieces they are written, under paths in the dataset or in a
+//! view. A line that cannot be taken fails the close, is named, and costs nothing else.
 
 use super::*;
 
@@ -25,8 +25,8 @@ fn scores_are_taken_from_a_file() {
     let held = epoch(&view, 0)["a"].clone();
     let file = view.join("scores");
     let append = || fs::OpenOptions::new().append(true).open(&file).unwrap();
-    // Pieces that end anywhere, the last line without an end; other processes are begun between
-    // them, each of which closes a copy of the descriptor.
+    // Pieces that end anywhere, and a last line without an end. Between them other processes are started,
+    // each of which closes its copy of the descriptor.
     let lines: String =
         held.iter().zip(0..).map(|(name, n)| format!("train/a/{name} {n}\n")).collect();
     let mut writer = append();
@@ -40,13 +40,13 @@ fn scores_are_taken_from_a_file() {
     let mut all: BTreeMap<_, _> = held.iter().zip(0..).map(|(name, n)| expected(name, n)).collect();
     all.insert(format!("train/a/{}", held[29]), 29.25);
     assert_eq!(scores(&ground), all);
-    // By the paths of a view, from a shell.
+    // From a shell, by a path of a view.
     let shown = view.join("epoch-0/a").join(&held[0]);
     let script = format!("echo '{} 99.5' > {}", shown.display(), file.display());
     assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
     let first = format!("train/a/{}", held[0]);
     wait_until("it is there", || scores(&ground)[&first] == 99.5);
-    // What cannot be taken, among what can.
+    // Wrong lines among right ones.
     let mut writer = append();
     writeln!(writer, "train/a/{} nan\ntrain/b/x.jpg 1\nx\n{first} 7", held[1]).unwrap();
     let fd = std::os::fd::IntoRawFd::into_raw_fd(writer);
@@ -67,7 +67,7 @@ fn scores_are_taken_from_a_file() {
     assert!(fs::read(&file).is_err(), "there is nothing to read");
     assert!(fs::write(view.join("new"), b"x").is_err());
     assert!(fs::remove_file(&file).is_err());
-    // A line without an end is not waited for for good.
+    // A line that does not end is refused at some length.
     let mut endless = append();
     let piece = vec![b'x'; 1 << 20];
     let refused = (0..100).find_map(|_| endless.write_all(&piece).err());
@@ -79,7 +79,7 @@ fn scores_are_taken_from_a_file() {
     mounted.umount();
 }
 
-/// A trainer cannot know what is held at this moment, nor how a path is written here.
+/// A trainer cannot know which samples are held at this moment, nor how a path is written here.
 #[test]
 fn scores_of_what_is_not_held_are_passed_over() {
     let ground = ground();
@@ -106,7 +106,7 @@ fn scores_of_what_is_not_held_are_passed_over() {
     mounted.umount();
 }
 
-/// However a path is written, it is one sample.
+/// However a path is written, it stands for one sample.
 #[test]
 fn a_sample_is_offered_once_however_its_path_is_written() {
     let ground = ground();
@@ -140,7 +140,7 @@ fn features_are_taken_where_the_policy_goes_by_them() {
     let sleep = ["old", "--budget", "5", "--policy", "herding"];
     let (code, text) = rehearse(&ground, "sleep", &sleep, "");
     assert!(code == Some(2) && text.contains("\"herding\" would be chance"), "{text}");
-    // Under the names that they have in the dataset or in a view.
+    // By the names that the samples have in the dataset or in a view.
     let view = mounted.path("rehearsal/old/epoch-0");
     let shown = epoch_names(&view.join("a"));
     let mut lines: String = (0..FILES).map(|n| format!("train//a/{n}.jpg 1 {n}\n")).collect();
@@ -190,7 +190,7 @@ fn a_buffer_can_be_copied() {
     mounted.umount();
 }
 
-/// One that is damaged is named and given up, and the others are copied.
+/// A damaged sample is named and given up, and the others are copied.
 #[test]
 fn a_damaged_sample_keeps_no_other_from_being_copied() {
     let ground = ground();

@@ -1,8 +1,8 @@
 //! Slots: fixed names, behind which each opening finds a fresh sample.
 //!
-//! Goal: no torn sample, none twice within the distance, each as often as the others, whoever reads
-//! at the same time, lists, stats or never opens what it looked up. Method: eight threads open the
-//! same few names; each reading says by its content which sample it was.
+//! Goal: no torn sample, no sample twice within the distance, and each as often as the others. This holds
+//! while other readers read, list, stat or never open what they looked up. Method: eight threads open the
+//! same few names. The content of each read says which sample it was.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -25,7 +25,7 @@ pub(super) fn planted() -> HashMap<Vec<u8>, String> {
     ["a", "b", "c"].into_iter().flat_map(|c| (0..FILES).map(move |n| file(c, n))).collect()
 }
 
-/// Reads a slot by one descriptor, and says what the kernel takes for its size.
+/// Reads a slot by one descriptor, and checks that the kernel knows its size.
 pub(super) fn read_slot(path: &Path) -> Vec<u8> {
     let mut file = fs::File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
@@ -48,7 +48,7 @@ fn each_opening_finds_a_fresh_sample() {
     let mounted = filled(&ground, &["rehearsal.old.slots=4", "rehearsal.old.distance=20"]);
     let slots = mounted.path("rehearsal/old/slots");
     let known = planted();
-    // Who only looks takes nothing.
+    // Looking at slots takes no sample.
     for _ in 0..50 {
         let mut names: Vec<_> =
             fs::read_dir(&slots).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -66,7 +66,7 @@ fn each_opening_finds_a_fresh_sample() {
         *counts.entry(sample).or_default() += 1;
     }
     assert_eq!(counts.len(), 30);
-    // What is dealt at the border of a round is of the next one.
+    // A sample that is dealt at the border of a round may belong to the next one.
     let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
     assert!(most - least <= 2, "{counts:?}");
     for turn in 0..40 {
@@ -81,7 +81,7 @@ fn each_opening_finds_a_fresh_sample() {
     mounted.umount();
 }
 
-/// A job that is started again goes on to draw.
+/// A job that is started again goes on drawing.
 #[test]
 fn another_mount_draws_other_samples() {
     let ground = ground();
@@ -100,7 +100,7 @@ fn another_mount_draws_other_samples() {
     mounted.umount();
 }
 
-/// There are more names than samples; all are looked at, and few of them are opened from then on.
+/// There are more names than samples. All names are looked at, and few of them are opened afterwards.
 #[test]
 fn what_is_only_looked_at_is_found_by_others() {
     let ground = ground();
@@ -108,7 +108,7 @@ fn what_is_only_looked_at_is_found_by_others() {
     let slot = |n: u64| mounted.path(format!("rehearsal/old/slots/{n:04}.jpg"));
     let known = planted();
     (0..64).for_each(|name| assert!(fs::metadata(slot(name)).unwrap().len() >= 500));
-    // So long it waits for whoever has looked.
+    // A sample that was looked up waits this long for its reader.
     std::thread::sleep(std::time::Duration::from_secs(1));
     let mut counts: HashMap<String, u32> = HashMap::new();
     for turn in 0..150 {
@@ -126,7 +126,7 @@ fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
     let slots = mounted.path("rehearsal/old/slots");
     let known = planted();
     let counts: Mutex<HashMap<String, u32>> = Mutex::default();
-    // Of all readers; and the rounds that were dealt while some reader had a sample in its hands.
+    // Openings by all readers, and the rounds that were dealt while a reader held a sample.
     let (opened, missed) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for reader in 0..8 {
@@ -150,12 +150,12 @@ fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
     let counts = counts.into_inner().unwrap();
     assert_eq!((counts.len(), counts.values().sum::<u32>()), (30, 2400));
     let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
-    // Eighty rounds; a sample in the hands of a reader at the border of one may miss it.
+    // Eighty rounds. A sample that a reader holds at the border of a round may miss it.
     assert!(*most <= least + 24 + missed.into_inner(), "{counts:?}");
     mounted.umount();
 }
 
-/// The buffer goes on while its slots are read; what it gave up is not dealt for long.
+/// The buffer goes on while its slots are read. Samples that it gave up are soon dealt no more.
 #[test]
 fn slots_follow_the_buffer() {
     let ground = ground();
@@ -197,7 +197,7 @@ right = of('source').split('/')[:2] == ['train', of('label')]\n\
     mounted.umount();
 }
 
-/// The samples of a sleep set are where the command says, in its order, also where they repeat.
+/// The samples of a sleep set are where the command says, in its order, even if they repeat.
 #[test]
 fn a_sleep_set_is_a_directory() {
     let ground = ground();
@@ -223,7 +223,8 @@ fn a_sleep_set_is_a_directory() {
     mounted.umount();
 }
 
-/// What a loader that follows links finds in a mix: the names of its files by class.
+/// The files of a mix, as a loader that follows links finds them: the number of new ones, and the old ones by
+/// class and name.
 fn mix(view: &Path) -> (usize, Vec<String>) {
     let (mut new, mut old) = (0, Vec::new());
     for class in fs::read_dir(view).unwrap().map(|entry| entry.unwrap()) {
@@ -264,7 +265,7 @@ fn a_mix_has_the_task_and_draws_of_others() {
     assert_ne!(mix(&root.join("mix-4")).1, first);
     let of_task = mix(&root.join("mix"));
     assert_eq!((of_task.0, of_task.1.len()), (40, 10));
-    // The next task, of a directory and a file.
+    // The next task has a directory and a file.
     let (code, text) = rehearse(&ground, "task", &["old", "2", "-"], "train/a/\ntrain/b/7.jpg\n");
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(mix(&root.join("mix")).0, 41);
@@ -274,7 +275,7 @@ fn a_mix_has_the_task_and_draws_of_others() {
     let (code, text) = rehearse(&ground, "task", &["old", "3", "-"], "train/x\n");
     assert!(code == Some(2) && text.contains("train/x is not in the dataset"), "{text}");
     assert_eq!(stats(&ground)["task"], 2);
-    // The task is known after a crash, and what is drawn for it.
+    // After a crash, the task and the samples drawn for it are known.
     let (_, drawn) = mix(&root.join("mix-9"));
     signal(mounted.pid, Signal::SIGKILL);
     wait_for_end(mounted.pid);
@@ -284,7 +285,7 @@ fn a_mix_has_the_task_and_draws_of_others() {
     again.umount();
 }
 
-/// Nobody has said which files are of the task: what the buffer holds is old, all else is new.
+/// No files of the task were told: samples in the buffer are old, and all others are new.
 #[test]
 fn a_mix_without_a_task_has_what_is_held_and_what_is_not() {
     let ground = ground();
@@ -292,7 +293,7 @@ fn a_mix_without_a_task_has_what_is_held_and_what_is_not() {
     let root = mounted.path("rehearsal/old");
     assert_eq!(mix(&root.join("mix-0")), (120, vec![]), "nothing is held");
     wait_until("that is said", || mounted.log().contains("a mix is without old samples"));
-    // Its links lead to files that were read by that.
+    // Reading the mix has read the files that its links lead to.
     wait_for_offers(&ground, 3 * FILES);
     let held = epoch(&root, 1);
     let holds = |sample: &String| {

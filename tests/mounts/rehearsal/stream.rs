@@ -1,9 +1,8 @@
-//! Streams: the samples of an epoch under ordinals that they get as they are asked for.
+//! Streams: the samples of an epoch under ordinals that they get when they are asked for.
 //!
-//! Goal: each sample under exactly one ordinal, with its own bytes, whoever asks for which ordinal at
-//! the same time, whatever is on the disk yet, and whatever becomes of the daemon. Method: eight
-//! threads read streams of a buffer of 30 samples; each reading says by its content which sample it
-//! was.
+//! Goal: each sample has exactly one ordinal and its own bytes. This holds whichever ordinals are asked for
+//! at the same time, whatever the disk has taken yet, and if the daemon is killed. Method: eight threads read
+//! streams of a buffer of 30 samples. The content of each read says which sample it was.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -21,7 +20,7 @@ fn ordinal(stream: &Path, ordinal: usize) -> PathBuf {
     stream.join(format!("{ordinal:06}"))
 }
 
-/// The samples of a stream whose ordinals are asked for from the first to the last.
+/// The samples of a stream, asked for by ordinals from the first to the last.
 fn in_order(stream: &Path, known: &HashMap<Vec<u8>, String>) -> Vec<String> {
     (0..HELD).map(|at| which(known, &read_slot(&ordinal(stream, at)))).collect()
 }
@@ -46,7 +45,7 @@ fn eight_readers_find_each_sample_under_one_ordinal() {
     let ground = ground();
     let mounted = filled(&ground, &[]);
     let (known, root) = (planted(), mounted.path("rehearsal/old/stream"));
-    // Each ordinal is read once, by whoever comes to it.
+    // Each ordinal is read once, by the thread that takes it.
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -63,7 +62,7 @@ fn eight_readers_find_each_sample_under_one_ordinal() {
         }
     });
     all_once(found.into_inner().unwrap());
-    // All readers read all of them, each in another order.
+    // Each reader reads all ordinals, each in another order.
     let found: Mutex<HashMap<usize, HashSet<String>>> = Mutex::default();
     std::thread::scope(|scope| {
         for reader in 0..8 {
@@ -107,14 +106,14 @@ fn a_listing_binds_nothing_and_a_lookup_what_is_due() {
     assert_ne!(begun, order[..half], "another epoch has another order");
     assert_eq!(names(&root), ["5", "6"]);
     mounted.umount();
-    // The next mount goes on with the epoch that was not over. Of the same buffer another one has the
-    // same samples in the same order, whichever ordinals are asked for.
+    // The next mount goes on with the epoch that was not over. Another stream of the same buffer has the same
+    // samples in the same order, whichever ordinals are asked for.
     let mounted = mount(&ground, &[]);
     assert_eq!((0..half).map(|at| ask(&other, at)).collect::<Vec<_>>(), begun);
     let ordinals: Vec<usize> = (0..HELD).map(|at| (at * 7 + 3) % HELD).collect();
     let asked = |stream: &Path| ordinals.iter().map(|at| ask(stream, *at)).collect::<Vec<_>>();
     assert_eq!(asked(&stream), order);
-    // Another task has streams of its own, and it is no other one when it is said again.
+    // Another task has streams of its own. A task that is told again is the same task.
     let whole = asked(&other);
     for _ in 0..2 {
         let done = rehearse(&ground, "task", &["old", "1", "-"], "train/b\n");
@@ -166,7 +165,7 @@ fn a_stream_is_what_was_held_when_it_was_first_looked_at() {
     mounted.umount();
 }
 
-/// Where a file came from is in its attributes, and what a trainer says of it finds it.
+/// A file's attributes say where it came from, and a trainer's score under its path finds the sample.
 #[test]
 fn a_sample_of_a_stream_is_known_by_its_ordinal() {
     let ground = ground();
@@ -211,7 +210,7 @@ fn samples_of_a_stream_outlive_their_daemon() {
     fs::remove_dir_all(ground.source("train")).unwrap();
     let again = mount(&ground, &[]);
     drop(mounted);
-    // The job goes on with what it had not asked for.
+    // The job goes on with the samples that it had not asked for.
     let stream = again.path("rehearsal/old/stream/0");
     let rest = (0..HELD / 2).map(|at| which(&known, &read_slot(&ordinal(&stream, at))));
     all_once(before.iter().cloned().chain(rest));
@@ -220,8 +219,8 @@ fn samples_of_a_stream_outlive_their_daemon() {
     again.umount();
 }
 
-/// Eight readers whose daemon is killed while they read: who asks again for what had been read finds the
-/// same, and all samples are found once.
+/// Eight readers whose daemon is killed while they read. Each ordinal that was read gives the same sample
+/// again, and all samples are found once.
 #[test]
 fn what_eight_readers_have_found_is_the_same_after_a_kill() {
     let ground = ground();
@@ -239,7 +238,7 @@ fn what_eight_readers_have_found_is_the_same_after_a_kill() {
                     if at == HELD / 2 {
                         signal(mounted.pid, Signal::SIGKILL);
                     }
-                    // From the kill on nothing can be read.
+                    // After the kill nothing can be read.
                     if let Ok(bytes) = fs::read(ordinal(&stream, at * 7 % HELD)) {
                         found.lock().unwrap().insert(at * 7 % HELD, which(&known, &bytes));
                     }
@@ -256,7 +255,7 @@ fn what_eight_readers_have_found_is_the_same_after_a_kill() {
     again.umount();
 }
 
-/// What has left the buffer since has no ordinal in the next mount, and nobody is given a name for it.
+/// A sample that has left the buffer has no ordinal in the next mount, and no name is given for it.
 #[test]
 fn a_stream_goes_on_with_what_is_still_held() {
     let ground = ground();
@@ -289,7 +288,7 @@ fn a_stream_goes_on_with_what_is_still_held() {
     mounted.umount();
 }
 
-/// What the disk does not take yet has its ordinal later; nobody reads it before.
+/// A sample that the disk has not taken yet gets its ordinal later, and cannot be read before.
 #[test]
 fn what_is_not_on_the_disk_is_skipped() {
     let ground = ground();
