@@ -4,9 +4,13 @@
 //! bind mount: the same pages, the same ledger, no second copy of anything. So it does with what is
 //! mounted inside the first one: control files and views.
 //!
-//! A bind mount needs the right to mount. For users without it a further mount point has a connection of its own, which shows the
-//! same tree and keeps no pages: what the first connection has is read there, and what that has not either
-//! is fetched and kept there. Its opens are requests, and tell where its readers are.
+//! A bind mount needs the right to mount. For users without it a further mount point has a connection of
+//! its own, which shows the same tree and keeps no pages. It reads the pages of the first connection. If
+//! those lack a block, the block is fetched and kept there. Its opens are requests, and tell where its
+//! readers are.
+//!
+//! Anybody may unmount a mount point of ours, or mount something else over it. So a path is unmounted or
+//! bound only if our mount is the last one there.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset, Rights, VIEWS_NAME};
 use crate::fuse::{
     Connection, ControlFile, MountSettings, Mounted, Notifier, OwnThreads, Place, Pusher, Room,
-    is_mounted, source_name, unmount,
+    device_of, is_mounted, source_name, unmount,
 };
 use crate::rehearsal::Rehearsal;
 use crate::source::{KeyedPool, Urgency};
@@ -44,8 +48,7 @@ pub struct Serving {
     connections: Mutex<Vec<Arc<Connection>>>,
     /// The control files and the views.
     beside: Mutex<Vec<Arc<Mounted>>>,
-    /// Further mount points that show the first connection.
-    bound: Mutex<Vec<PathBuf>>,
+    bound: Mutex<Vec<Bound>>,
     /// The control files, once they are served.
     files: Mutex<Arc<Vec<ControlFile>>>,
     /// What is written to control files and views and not taken yet.
@@ -54,7 +57,29 @@ pub struct Serving {
     notifier: KeyedPool<NodeId>,
 }
 
-/// What there is of something now. It is used while the lock is free.
+/// A further mount point that shows the first connection by a bind mount.
+#[derive(Clone, PartialEq, Eq)]
+struct Bound {
+    at: PathBuf,
+    /// The device of the first connection.
+    device: String,
+}
+
+impl Bound {
+    /// Unmounts it, and what is bound `inside` it. Another mount over it stays.
+    fn unmount(&self, inside: Vec<PathBuf>, force: bool) -> Result<()> {
+        if device_of(&self.at).as_ref() != Some(&self.device) {
+            return Ok(());
+        }
+        // By force it goes with all that is mounted inside, to which no path may lead.
+        for inside in inside.into_iter().filter(|_| !force) {
+            unmount(&self.at.join(inside), false)?;
+        }
+        unmount(&self.at, force)
+    }
+}
+
+/// The present content of a list. It is used while the lock is free.
 fn all<T: Clone>(mutex: &Mutex<Vec<T>>) -> Vec<T> {
     mutex.lock().clone()
 }
@@ -201,8 +226,7 @@ impl Serving {
 
     /// The dataset as links in views at this place lead to it.
     fn dataset_seen_from(&self, place: &Path) -> String {
-        let mountpoint = self.connections.lock().first().map(|c| c.mountpoint().to_path_buf());
-        match mountpoint {
+        match self.first_point() {
             Some(path) if place.starts_with(&path) => LINK_TO_DATASET.to_owned(),
             Some(path) => format!("{}/", path.display()),
             None => String::new(),
@@ -212,10 +236,11 @@ impl Serving {
     /// Where something is mounted beside the dataset, and whether the settings name the place; none
     /// where it is not.
     fn place(&self, wish: &Control, name: &str) -> Option<(PathBuf, bool)> {
-        let inside = self.connections.lock().first().map(|c| c.mountpoint().join(name));
-        match (wish, inside) {
+        match (wish, self.first_point()) {
             (Control::Dir(path), _) => Some((path.clone(), true)),
-            (Control::Auto, Some(path)) if nix::unistd::geteuid().is_root() => Some((path, false)),
+            (Control::Auto, Some(first)) if nix::unistd::geteuid().is_root() => {
+                Some((first.join(name), false))
+            }
             _ => None,
         }
     }
@@ -234,8 +259,8 @@ impl Serving {
         self.unmount_beside()?;
         while let Some(connection) = all(&self.connections).pop() {
             if let Err(error) = connection.unmount(false) {
-                self.mount_control()?;
-                self.serve_views()?;
+                warn_of(self.mount_control());
+                warn_of(self.serve_views());
                 return Err(error);
             }
             remove(&self.connections, &connection);
@@ -253,9 +278,9 @@ impl Serving {
                 Err(error) => all_gone = all_gone.and(Err(error)),
             }
         }
-        for at in all(&self.bound) {
-            match unmount(&at, true) {
-                Ok(()) => self.bound.lock().retain(|other| *other != at),
+        for bound in all(&self.bound) {
+            match bound.unmount(Vec::new(), true) {
+                Ok(()) => self.bound.lock().retain(|other| *other != bound),
                 Err(error) => all_gone = all_gone.and(Err(error)),
             }
         }
@@ -274,7 +299,10 @@ impl Serving {
         let mut without_views = false;
         while let Some(mounted) = all(&self.beside).pop() {
             if let Err(error) = mounted.unmount(false) {
-                return if without_views { self.serve_views().and(Err(error)) } else { Err(error) };
+                if without_views {
+                    warn_of(self.serve_views());
+                }
+                return Err(error);
             }
             remove(&self.beside, &mounted);
             without_views = true;
@@ -296,49 +324,51 @@ impl Serving {
     /// Shows the dataset at another mount point too.
     ///
     /// # Errors
-    /// Where nothing is mounted yet, or mounting is not permitted.
+    /// If our mount is not at the first mount point, or mounting is not permitted.
     pub fn attach(&self, mountpoint: &Path) -> Result<()> {
-        let first = self.connections.lock().first().map(|c| c.mountpoint().to_path_buf());
+        let first = self.connections.lock().first().map(Arc::clone);
         let first = first.ok_or_else(|| Error::new(ErrorKind::Mount, "nothing is mounted yet"))?;
-        match bind(&first, mountpoint) {
+        let Some(place) = first.place() else { return Err(no_longer_at(first.mountpoint())) };
+        match bind(&place.path, mountpoint) {
             Err(Errno::EPERM) => return self.serve_further(mountpoint),
-            bound => bound.map_err(|errno| cannot_bind(&first, mountpoint, errno))?,
+            bound => bound.map_err(|errno| cannot_bind(&place.path, mountpoint, errno))?,
         }
-        self.bind_inside(&first, mountpoint)?;
-        self.bound.lock().push(mountpoint.to_path_buf());
+        // It may have been unmounted in between. Then the directory below it is bound, which may be the
+        // source itself.
+        if device_of(mountpoint).as_ref() != Some(&place.device) {
+            return unmount(mountpoint, true).and(Err(no_longer_at(&place.path)));
+        }
+        let bound = Bound { at: mountpoint.to_path_buf(), device: place.device };
+        self.bind_inside(&place.path, &bound)?;
+        self.bound.lock().push(bound);
         self.tell_points();
         Ok(())
     }
 
-    /// Binds what is mounted inside the first mount point at another one, which goes where that fails.
-    fn bind_inside(&self, first: &Path, at: &Path) -> Result<()> {
+    /// Binds what is mounted inside the first mount point at another one. If that fails, the other one is
+    /// unmounted.
+    fn bind_inside(&self, first: &Path, bound: &Bound) -> Result<()> {
         for inside in self.inside() {
-            let (from, to) = (first.join(&inside), at.join(&inside));
+            let (from, to) = (first.join(&inside), bound.at.join(&inside));
             if let Err(errno) = bind(&from, &to) {
-                return self.unbind(at, true).and(Err(cannot_bind(&from, &to, errno)));
+                let error = cannot_bind(&from, &to, errno);
+                return bound.unmount(Vec::new(), true).and(Err(error));
             }
         }
         Ok(())
     }
 
-    /// Takes away what was bound.
-    fn unbind(&self, at: &Path, force: bool) -> Result<()> {
-        // By force it goes with all that is mounted inside, to which no path may lead.
-        for inside in self.inside().into_iter().filter(|_| !force) {
-            unmount(&at.join(inside), false)?;
-        }
-        unmount(at, force)
+    /// Where the first connection is mounted.
+    fn first_point(&self) -> Option<PathBuf> {
+        self.connections.lock().first().map(|first| first.mountpoint().to_path_buf())
     }
 
     /// What is mounted inside the first mount point, as paths below it.
     fn inside(&self) -> Vec<PathBuf> {
-        let connections = self.connections.lock();
-        let Some(first) = connections.first().map(|first| first.mountpoint()) else {
-            return Vec::new();
-        };
+        let Some(first) = self.first_point() else { return Vec::new() };
         let beside = self.beside.lock();
         let below =
-            |mounted: &Arc<Mounted>| mounted.mountpoint().strip_prefix(first).ok().map(Into::into);
+            |mounted: &Arc<Mounted>| mounted.mountpoint().strip_prefix(&first).ok().map(Into::into);
         beside.iter().filter_map(below).collect()
     }
 
@@ -351,16 +381,20 @@ impl Serving {
 
     /// The further mount points.
     pub fn attached(&self) -> Vec<PathBuf> {
-        let mut points = self.points();
-        points.drain(..points.len().min(1));
-        points
+        self.points_after(1)
     }
 
     /// Everywhere that the dataset is seen at, the first mount point first.
     pub(super) fn points(&self) -> Vec<PathBuf> {
+        self.points_after(0)
+    }
+
+    /// The points, without those of the first `skipped` connections.
+    fn points_after(&self, skipped: usize) -> Vec<PathBuf> {
         let connections = self.connections.lock();
-        let own = connections.iter().map(|connection| connection.mountpoint().to_path_buf());
-        own.chain(self.bound.lock().iter().cloned()).collect()
+        let own = connections.iter().skip(skipped);
+        let own = own.map(|connection| connection.mountpoint().to_path_buf());
+        own.chain(self.bound.lock().iter().map(|bound| bound.at.clone())).collect()
     }
 
     /// Tells rehearsal at which paths the dataset is seen, the source included: users name samples by them.
@@ -376,14 +410,13 @@ impl Serving {
     /// # Errors
     /// `Busy` where files are in use by way of it and `force` is not given.
     pub fn detach(&self, mountpoint: &Path, force: bool) -> Result<bool> {
-        if !self.bound.lock().iter().any(|bound| bound == mountpoint) {
-            return self.disconnect(mountpoint, force);
-        }
-        if let Err(error) = self.unbind(mountpoint, force) {
+        let bound = self.bound.lock().iter().find(|bound| bound.at == mountpoint).cloned();
+        let Some(bound) = bound else { return self.disconnect(mountpoint, force) };
+        if let Err(error) = bound.unmount(self.inside(), force) {
             self.complete(mountpoint);
             return Err(error);
         }
-        self.bound.lock().retain(|bound| bound != mountpoint);
+        self.bound.lock().retain(|other| *other != bound);
         self.tell_points();
         Ok(true)
     }
@@ -415,8 +448,7 @@ impl Serving {
 
     /// Shows again what was taken away from inside a mount point that stays.
     fn complete(&self, at: &Path) {
-        let first = self.connections.lock().first().map(|c| c.mountpoint().to_path_buf());
-        let Some(first) = first else { return };
+        let Some(first) = self.first_point() else { return };
         for inside in self.inside().into_iter().filter(|inside| !is_mounted(&at.join(inside))) {
             if let Err(errno) = bind(&first.join(&inside), &at.join(&inside)) {
                 tracing::warn!(%errno, "a mount point that is in use lacks its control files");
@@ -483,6 +515,19 @@ fn bind(from: &Path, at: &Path) -> std::result::Result<(), Errno> {
     let none: Option<&str> = None;
     mount(Some(from), at, none, MsFlags::MS_BIND, none)?;
     mount(none, at, none, MsFlags::MS_PRIVATE, none)
+}
+
+/// A mount that others need less than the error that is being returned.
+fn warn_of(mounted: Result<()>) {
+    if let Err(error) = mounted {
+        tracing::warn!(%error, "a mount point that is in use lacks its control files or views");
+    }
+}
+
+fn no_longer_at(first: &Path) -> Error {
+    let first = first.display();
+    Error::new(ErrorKind::Mount, format!("the dataset is not mounted at {first} any more"))
+        .hint("end the mount with `belady umount` of its source, and mount it again")
 }
 
 fn cannot_bind(from: &Path, at: &Path, errno: Errno) -> Error {

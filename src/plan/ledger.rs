@@ -278,20 +278,30 @@ impl Ledger {
     ) -> Option<usize> {
         let bytes = self.layout.stored_bytes(block);
         for tier in self.tiers_below() {
-            let capacity = self.capacity(tier);
-            if bytes > capacity || !self.is_worth_it(tier) {
-                continue;
-            }
-            while self.residency.kept[tier] + bytes > capacity
-                && let Some(victim) = self.policies[tier].victim(next)
-            {
-                self.displace(victim, tier, actions);
-            }
-            if self.residency.kept[tier] + bytes <= capacity {
+            if self.is_worth_it(tier) && self.make_room_in(tier, bytes, next, actions) {
                 return Some(tier);
             }
         }
         None
+    }
+
+    /// Makes room in a tier for a block that is read next then, in place of others as the policy says. Says
+    /// whether there is room.
+    fn make_room_in(
+        &mut self,
+        tier: usize,
+        bytes: u64,
+        next: NextUse,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let capacity = self.capacity(tier);
+        while bytes <= capacity
+            && self.residency.kept[tier] + bytes > capacity
+            && let Some(victim) = self.policies[tier].victim(next)
+        {
+            self.displace(victim, tier, actions);
+        }
+        self.residency.kept[tier] + bytes <= capacity
     }
 
     /// Whether a tier below has room for a block beside all that it keeps.
@@ -343,13 +353,14 @@ impl Ledger {
                 continue;
             }
             let bytes = self.layout.stored_bytes(block);
-            if self.residency.kept[tier] + bytes > self.capacity(tier) {
+            let next = forecast.next_use(block, false);
+            if !self.make_room_in(tier, bytes, next, actions) {
                 actions.push(Action::Displace { block, tier });
                 continue;
             }
             self.residency.start_place(block, tier, bytes);
             self.residency.finish_place(block, bytes, true);
-            self.policies[tier].touch(block, forecast.next_use(block, false));
+            self.policies[tier].touch(block, next);
         }
     }
 

@@ -192,7 +192,7 @@ impl Stager {
                 self.arrivals.push_front(block);
                 self.fit_kept(RAM, actions);
             } else {
-                self.ledger.drop_pages(block, actions);
+                self.drop_unread(block, actions);
             }
         }
     }
@@ -224,7 +224,7 @@ impl Stager {
             ledger.keep(block);
             ledger.touch(block, forecast);
         } else {
-            ledger.drop_pages(block, actions);
+            self.drop_unread(block, actions);
         }
     }
 
@@ -479,7 +479,7 @@ impl Stager {
         }
     }
 
-    /// Drops a block that is still to be read: it is staged again when its turn comes.
+    /// Drops a block. If a stream waits for it, it is staged again when its turn comes.
     fn drop_unread(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         self.ledger.drop_pages(block, actions);
         self.forecast.streams_mut().for_each(|stream| stream.unstage(block));

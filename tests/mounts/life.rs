@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -251,6 +252,47 @@ fn a_source_mounted_twice_has_one_daemon() {
     first.is_gone();
     assert_eq!((mounts_at(&second), mounts_at(&first.point)), (0, 0));
     assert_eq!(ground.daemons(), Vec::<i32>::new());
+}
+
+/// If the first mount point is unmounted while a file is open, the daemon lives on. A further mount point must
+/// not show the directory that lies below the first one.
+#[test]
+fn a_mount_point_that_is_no_longer_ours_is_not_shown_at_another() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let (source, second) = (ground.path("source"), ground.path("second"));
+    fs::create_dir(&second).unwrap();
+    let first = Mounted::new(&ground, &[]);
+    let held = fs::File::open(first.path("d/0003")).unwrap();
+    umount2(&first.point, MntFlags::MNT_DETACH).unwrap();
+    fs::write(first.point.join("below"), "").unwrap();
+    let words = ["mount", source.to_str().unwrap(), second.to_str().unwrap()];
+    assert!(ground.ends(6, &words).contains("any more"));
+    assert_eq!((mounts_at(&second), entries(&second)), (0, 0));
+    drop(held);
+    first.is_gone();
+    fs::remove_file(first.point.join("below")).unwrap();
+}
+
+/// A filesystem that a user has mounted over a further mount point is theirs.
+#[test]
+fn another_mount_over_a_further_mount_point_stays() {
+    let ground = Ground::new();
+    ground.plant_many("d", 20, 10_000);
+    let (source, second) = (ground.path("source"), ground.path("second"));
+    fs::create_dir(&second).unwrap();
+    let first = Mounted::new(&ground, &[]);
+    let words = ["mount", source.to_str().unwrap(), second.to_str().unwrap()];
+    assert!(ground.ends(0, &words).contains("shares the daemon"));
+    let none: Option<&str> = None;
+    mount(Some("tmpfs"), &second, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+    fs::write(second.join("theirs"), "kept").unwrap();
+    signal(first.pid, Signal::SIGTERM);
+    first.is_gone();
+    assert_eq!(fs::read_to_string(second.join("theirs")).unwrap(), "kept");
+    while mounts_at(&second) > 0 {
+        umount2(&second, MntFlags::MNT_DETACH).unwrap();
+    }
 }
 
 #[test]

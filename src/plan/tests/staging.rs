@@ -204,3 +204,59 @@ fn what_a_tier_holds_at_the_start_is_known_and_within_its_capacity() {
     let from = |block| Action::Fetch { block: BlockId(block), from: Place::Tier(1) };
     assert!(actions.contains(&from(0)), "{actions:?}");
 }
+
+/// A smaller cache disk keeps the blocks that a known order reads first, and not those that are found first.
+#[test]
+fn a_smaller_tier_keeps_what_is_read_soonest_of_what_it_holds() {
+    let layout = Arc::new(Layout::new((0..100).map(|_| 4096)));
+    let stored = layout.stored_bytes(BlockId(0));
+    let mut planner =
+        Planner::new(settings(0, Some(10 * stored), PolicyKind::Belady), layout.clone());
+    let mut actions = Vec::new();
+    let order = Order::listed("test", vec![(0..100).collect()], SampleTable::Files).unwrap();
+    planner.apply(Event::Ordered { stream: StreamId(0), order: Arc::new(order) }, &mut actions);
+    actions.clear();
+    let blocks = (0..100).rev().map(BlockId).collect();
+    planner.apply(Event::Found { tier: 1, blocks }, &mut actions);
+    let kept = (0..100).filter(|file| planner.standing(BlockId(*file)) == Standing::Tier(1));
+    assert_eq!(kept.collect::<Vec<u32>>(), (0..10).collect::<Vec<u32>>());
+    assert_eq!(planner.accounts().kept[1], 10 * stored);
+    let displaced = actions.iter().filter(|action| matches!(action, Action::Displace { .. }));
+    assert_eq!(displaced.count(), 90);
+}
+
+/// Readers may have more fetched than the window has room for. A block that is dropped for that is staged again
+/// before its read.
+#[test]
+fn a_block_that_is_dropped_over_the_budget_is_staged_again() {
+    let layout = Arc::new(Layout::new((0..100).map(|_| 4096)));
+    let mut plan = settings(10 * 4096, None, PolicyKind::Belady);
+    plan.window_bytes = Some(10 * 4096);
+    let mut world = World::new(plan.clone());
+    world.planner = Planner::new(plan, layout.clone());
+    world.layout = layout;
+    let order = Order::listed("test", vec![(0..100).collect()], SampleTable::Files).unwrap();
+    world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
+    while !world.fetching.is_empty() {
+        world.arrive(0, false);
+    }
+    let staged = world.pages.len();
+    assert!(staged >= 8, "{staged}");
+    // Somebody opens files that lie far ahead, twice: all of them are in RAM beside the window.
+    for file in 50..60 {
+        world.open(7, FileId(file));
+    }
+    // The first of the window is opened by a task that reads nothing of the order, and closed.
+    world.open(8, FileId(3));
+    world.close(FileId(3));
+    for file in 50..60 {
+        world.close(FileId(file));
+    }
+    world.settle();
+    let cold = world.planner.counters().cold;
+    for file in 0..40 {
+        world.settle();
+        read_all(&mut world, 1, std::iter::once(file));
+    }
+    assert_eq!(world.planner.counters().cold, cold, "each was staged before its read");
+}
