@@ -29,3 +29,4 @@ pub mod sim;
 pub mod source;
 pub mod store;
 pub mod sync;
+pub mod track;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// each other.
 const LAYERS: [&[&str]; 16] = [
     &["ids", "error", "paths", "process", "sync"],
-    &["order", "buffer", "disk", "input"],
+    &["order", "buffer", "disk", "input", "track"],
     &["config"],
     &["learn"],
     &["plan"],
@@ -29,8 +29,8 @@ const LAYERS: [&[&str]; 16] = [
 ];
 
 /// Rooms of values and decisions only.
-const PURE: [&str; 9] =
-    ["ids", "error", "order", "buffer", "config", "learn", "plan", "sim", "doctor"];
+const PURE: [&str; 10] =
+    ["ids", "error", "order", "buffer", "config", "track", "learn", "plan", "sim", "doctor"];
 
 /// What a pure room never names.
 const IMPURE: [&str; 15] = [

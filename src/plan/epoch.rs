@@ -2,8 +2,7 @@
 //! this block read next, and what is the lowest position not yet reached?
 
 use crate::ids::BlockId;
-
-const NONE: u32 = u32::MAX;
+use crate::track::{Bits, Sequence};
 
 /// About how many open positions are looked at to tell whether an epoch is nearly over.
 const LOOKED_AT_MAX: u32 = 4096;
@@ -33,81 +32,32 @@ impl Head {
 /// The blocks of one epoch in the order of their reads, with the positions already *staged* (looked
 /// at by the planner, and fetched if need be), *checked* (shortly before their read), and *reached*
 /// by the reader.
-///
-/// A good 8 bytes an entry where no block repeats: 4 for the order, 4 for the way back.
 #[derive(Debug, Default)]
 pub(super) struct Epoch {
-    blocks: Vec<u32>,
+    blocks: Sequence,
     head: Head,
-    /// By block: its first position that may still be open.
-    first: Vec<u32>,
-    /// By position: the next one of the same block. Empty where no block repeats.
-    again: Vec<u32>,
-    reached: Vec<u64>,
+    reached: Bits,
     /// Of these, the positions whose reads were not seen.
-    assumed: Vec<u64>,
-    /// What is reached is staged too.
-    staged: Vec<u64>,
-    checked: Vec<u64>,
+    assumed: Bits,
+    /// A position that is reached is staged too.
+    staged: Bits,
+    checked: Bits,
     low: u32,
     left: u32,
     /// Positions staged and not reached.
     ahead: u32,
 }
 
-fn has(bits: &[u64], position: u32) -> bool {
-    bits[position as usize / 64] >> (position % 64) & 1 == 1
-}
-
-fn set(bits: &mut [u64], position: u32) {
-    bits[position as usize / 64] |= 1 << (position % 64);
-}
-
-/// The first bit from `from` on that is not set, if there is one.
-fn first_free(bits: &[u64], from: u32) -> Option<u32> {
-    let mut word = from as usize / 64;
-    let mut free = !bits.get(word)? & (u64::MAX << (from % 64));
-    while free == 0 {
-        word += 1;
-        free = !*bits.get(word)?;
-    }
-    Some(word as u32 * 64 + free.trailing_zeros())
-}
-
 impl Epoch {
-    /// Indexes `blocks`, numbers below `count`.
-    pub(super) fn new(blocks: Vec<u32>, count: usize) -> Self {
-        let mut first = vec![NONE; count];
-        let mut again = Vec::new();
-        for (position, &block) in blocks.iter().enumerate().rev() {
-            let slot = &mut first[block as usize];
-            if *slot != NONE {
-                if again.is_empty() {
-                    again = vec![NONE; blocks.len()];
-                }
-                again[position] = *slot;
-            }
-            *slot = position as u32;
-        }
-        let length = blocks.len();
-        Epoch {
-            head: Head::of(&blocks),
-            blocks,
-            first,
-            again,
-            reached: vec![0; length.div_ceil(64)],
-            assumed: vec![0; length.div_ceil(64)],
-            staged: vec![0; length.div_ceil(64)],
-            checked: vec![0; length.div_ceil(64)],
-            low: 0,
-            left: length as u32,
-            ahead: 0,
-        }
+    pub(super) fn new(blocks: Vec<u32>) -> Self {
+        let left = blocks.len() as u32;
+        let head = Head::of(&blocks);
+        Epoch { blocks: Sequence::new(blocks), head, left, ..Epoch::default() }
     }
 
     /// Number of positions.
     pub(super) fn len(&self) -> u32 {
-        self.blocks.len() as u32
+        self.blocks.len()
     }
 
     /// Positions not yet reached.
@@ -122,12 +72,12 @@ impl Epoch {
 
     /// Whether the block occurs in the epoch at all, reached or not.
     pub(super) fn contains(&self, block: BlockId) -> bool {
-        self.first.get(block.index()).is_some_and(|&position| position != NONE)
+        self.blocks.place(block.0).is_some()
     }
 
     /// The block read at a position.
     pub(super) fn block_at(&self, position: u32) -> Option<BlockId> {
-        self.blocks.get(position as usize).copied().map(BlockId)
+        self.blocks.at(position).map(BlockId)
     }
 
     /// Positions staged and not reached.
@@ -137,21 +87,17 @@ impl Epoch {
 
     /// Whether a position has been reached.
     pub(super) fn is_reached(&self, position: u32) -> bool {
-        has(&self.reached, position)
+        self.reached.has(position)
     }
 
     /// Whether a position has been reached by a read that was seen.
     pub(super) fn has_seen(&self, position: u32) -> bool {
-        position < self.len() && self.is_reached(position) && !has(&self.assumed, position)
+        position < self.len() && self.is_reached(position) && !self.assumed.has(position)
     }
 
     /// The first position of a block that is wanted.
     fn find(&self, block: BlockId, wanted: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut position = *self.first.get(block.index())?;
-        while position != NONE && !wanted(position) {
-            position = self.again.get(position as usize).copied().unwrap_or(NONE);
-        }
-        (position != NONE).then_some(position)
+        self.blocks.places(block.0).find(|position| wanted(*position))
     }
 
     /// The first position where the block is still to be read.
@@ -162,31 +108,28 @@ impl Epoch {
     /// The first position from `from` on where a block that repeats is still to be read.
     pub(super) fn again_from(&self, block: BlockId, from: u32) -> Option<u32> {
         let open = |position: u32| position >= from && !self.is_reached(position);
-        self.find(block, open).filter(|_| !self.again.is_empty())
+        self.find(block, open).filter(|_| self.blocks.repeats())
     }
 
     /// The first position where the block is still to be staged.
     pub(super) fn next_unstaged(&self, block: BlockId) -> Option<u32> {
-        self.find(block, |position| !has(&self.staged, position))
+        self.find(block, |position| !self.staged.has(position))
     }
 
     /// Whether the block has been staged for a read that is still to come.
     pub(super) fn is_pending(&self, block: BlockId) -> bool {
-        let pending = |position| has(&self.staged, position) && !self.is_reached(position);
+        let pending = |position| self.staged.has(position) && !self.is_reached(position);
         self.find(block, pending).is_some()
     }
 
     /// The first position at or after `from` that is still to be staged.
     pub(super) fn unstaged_from(&self, from: u32) -> Option<u32> {
-        first_free(&self.staged, from).filter(|&position| position < self.len())
+        Some(self.staged.first_free(from)).filter(|&position| position < self.len())
     }
 
     /// Marks a position as staged.
     pub(super) fn stage(&mut self, position: u32) {
-        if !has(&self.staged, position) {
-            set(&mut self.staged, position);
-            self.ahead += 1;
-        }
+        self.ahead += u32::from(self.staged.insert(position));
     }
 
     /// Whether hardly any position is still to be reached, as far as can be told where most reads
@@ -264,31 +207,29 @@ impl Epoch {
 
     /// Reaches a position whose read was not seen.
     fn assume(&mut self, position: u32) {
-        set(&mut self.assumed, position);
+        self.assumed.insert(position);
         self.reach(position);
     }
 
     /// The position of a block that counts as reached, though its read has not been seen.
     pub(super) fn assumed(&self, block: BlockId) -> Option<u32> {
-        self.find(block, |position| has(&self.assumed, position))
+        self.find(block, |position| self.assumed.has(position))
     }
 
     /// The read of a position is seen. Says whether it counts as reached already.
     pub(super) fn confirm(&mut self, position: u32) -> bool {
-        let assumed = has(&self.assumed, position);
-        self.assumed[position as usize / 64] &= !(1 << (position % 64));
-        assumed
+        self.assumed.remove(position)
     }
 
     /// Whether the block is among the first `count` of the epoch.
     pub(super) fn starts_with(&self, block: BlockId, count: u32) -> bool {
-        self.first.get(block.index()).is_some_and(|&position| position < count)
+        self.blocks.place(block.0).is_some_and(|position| position < count)
     }
 
     /// Marks the next read of a block as not staged. Gives its position, if it was.
     pub(super) fn unstage(&mut self, block: BlockId) -> Option<u32> {
-        let position = self.next(block).filter(|position| has(&self.staged, *position))?;
-        self.staged[position as usize / 64] &= !(1 << (position % 64));
+        let position = self.next(block).filter(|position| self.staged.has(*position))?;
+        self.staged.remove(position);
         self.ahead -= 1;
         Some(position)
     }
@@ -299,20 +240,15 @@ impl Epoch {
             return;
         }
         self.stage(position);
-        set(&mut self.reached, position);
+        self.reached.insert(position);
         self.ahead -= 1;
         self.left -= 1;
         while self.low < self.len() && self.is_reached(self.low) {
             self.low += 1;
         }
-        // Keeps the chain of a block that repeats short: what is seen to be reached is not walked again.
-        if let Some(&next) = self.again.get(position as usize)
-            && !has(&self.assumed, position)
-        {
-            let first = &mut self.first[self.blocks[position as usize] as usize];
-            if *first == position && next != NONE {
-                *first = next;
-            }
+        // A read that was assumed may still be seen there.
+        if !self.assumed.has(position) {
+            self.blocks.leave_out(position);
         }
     }
 
@@ -320,10 +256,13 @@ impl Epoch {
     pub(super) fn check(&mut self, positions: std::ops::Range<u32>, due: &mut Vec<BlockId>) {
         let end = positions.end.min(self.len());
         let mut from = positions.start;
-        while let Some(position) = first_free(&self.checked, from).filter(|&first| first < end) {
-            set(&mut self.checked, position);
-            due.extend(self.block_at(position).filter(|_| !self.is_reached(position)));
-            from = position + 1;
+        loop {
+            from = self.checked.first_free(from);
+            if from >= end {
+                return;
+            }
+            self.checked.insert(from);
+            due.extend(self.block_at(from).filter(|_| !self.is_reached(from)));
         }
     }
 
@@ -351,7 +290,7 @@ impl Epoch {
 
     /// The first `count` blocks of the epoch.
     pub(super) fn start(&self, count: usize) -> &[u32] {
-        &self.blocks[..count.min(self.blocks.len())]
+        &self.blocks.items()[..count.min(self.blocks.len() as usize)]
     }
 }
 
@@ -361,7 +300,7 @@ mod tests {
 
     #[test]
     fn positions_of_a_permutation() {
-        let mut epoch = Epoch::new(vec![3, 1, 0], 5);
+        let mut epoch = Epoch::new(vec![3, 1, 0]);
         assert_eq!(epoch.next(BlockId(1)), Some(1));
         assert_eq!(epoch.next(BlockId(2)), None);
         assert_eq!(epoch.next(BlockId(99)), None);
@@ -375,7 +314,7 @@ mod tests {
 
     #[test]
     fn each_position_is_checked_once() {
-        let mut epoch = Epoch::new(vec![3, 1, 0, 4], 5);
+        let mut epoch = Epoch::new(vec![3, 1, 0, 4]);
         let mut due = Vec::new();
         epoch.reach(1);
         epoch.check(0..2, &mut due);
@@ -385,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_is_checked_is_found_across_words() {
-        let mut epoch = Epoch::new((0..200).collect(), 200);
+        let mut epoch = Epoch::new((0..200).collect());
         let mut due = Vec::new();
         epoch.check(60..70, &mut due);
         epoch.check(0..130, &mut due);
@@ -396,18 +335,18 @@ mod tests {
 
     #[test]
     fn a_head_has_the_first_position_of_a_block_whatever_has_been_read() {
-        let mut epoch = Epoch::new(vec![5, 3, 5, 1], 6);
+        let mut epoch = Epoch::new(vec![5, 3, 5, 1]);
         epoch.reach(0);
         let found = [5, 3, 1, 0, 9].map(|block| epoch.head().position(BlockId(block)));
         assert_eq!(found, [Some(0), Some(1), Some(3), None, None]);
-        let long = Epoch::new((0..5000).collect(), 5000);
+        let long = Epoch::new((0..5000).collect());
         let found = [4095, 4096].map(|block| long.head().position(BlockId(block)));
         assert_eq!(found, [Some(4095), None]);
     }
 
     #[test]
     fn repeats_are_found_in_turn() {
-        let mut epoch = Epoch::new(vec![2, 0, 2, 2, 1], 3);
+        let mut epoch = Epoch::new(vec![2, 0, 2, 2, 1]);
         assert_eq!(epoch.next(BlockId(2)), Some(0));
         assert_eq!(epoch.again_from(BlockId(2), 1), Some(2));
         epoch.reach(0);
@@ -421,7 +360,7 @@ mod tests {
 
     #[test]
     fn staged_is_between_unknown_and_reached() {
-        let mut epoch = Epoch::new((0..200).collect(), 200);
+        let mut epoch = Epoch::new((0..200).collect());
         assert_eq!(epoch.unstaged_from(0), Some(0));
         (0..130).for_each(|position| epoch.stage(position));
         assert_eq!((epoch.unstaged_from(3), epoch.ahead()), (Some(130), 130));

@@ -109,5 +109,5 @@ fn expand(order: &Order, later: &mut EpochIter, layout: &Layout) -> Epoch {
         let length = sample.length.unwrap_or(u64::MAX);
         blocks.extend(layout.blocks_in(sample.file, sample.offset, length).map(|block| block.0));
     }
-    Epoch::new(blocks, layout.blocks())
+    Epoch::new(blocks)
 }

@@ -206,7 +206,7 @@ impl Stream {
 
     /// Whether a task reads the current epoch.
     pub(in crate::plan) fn is_read(&self) -> bool {
-        !self.runners.all.is_empty()
+        !self.runners.readers.all().is_empty()
     }
 
     /// Whether so little of the current epoch has been read that its readers may still ask for all that they
@@ -462,7 +462,7 @@ impl Stream {
 
     /// A task has ended.
     pub(in crate::plan) fn leave(&mut self, task: u32) {
-        self.runners.leave(task);
+        self.runners.readers.leave(task);
     }
 
     /// The block is in the order, but its open is no read of a position that is due. Says whether the job
@@ -500,7 +500,7 @@ impl Stream {
     /// A stray was a read. Says whether the order is given up. `walking`: its task goes through directories.
     pub(in crate::plan) fn mistrust(&mut self, task: u32, walking: bool) -> bool {
         // A task that reads other samples says little about those that read for the stream.
-        let own = !self.is_read() || self.runners.has(task);
+        let own = !self.is_read() || self.runners.readers.get(task).is_some();
         self.strays.weigh(own && !walking, self.runners.workers)
     }
 
@@ -521,8 +521,8 @@ impl Stream {
             }
         };
         offer(&mut self.staged_to.0, current.low());
-        for runner in &mut self.runners.all {
-            offer(&mut runner.staged_to, runner.last);
+        for runner in self.runners.readers.all_mut() {
+            offer(&mut runner.note.staged_to, runner.last);
         }
         if let Some((soon, position)) = best {
             self.chosen = Position::Current(position);

@@ -1,5 +1,7 @@
 //! The tasks that read a stream's current epoch: where each stands, and how far they are apart.
 
+use crate::track::{Reader, Readers};
+
 /// How many runners are told apart. A runner beyond them takes the place of the hindmost: its blocks are
 /// staged in plain order.
 const RUNNERS_MAX: usize = 64;
@@ -19,20 +21,19 @@ const SPREAD_MIN: u32 = 16;
 /// The widest spread that is believed.
 const SPREAD_MAX: u32 = 1 << 14;
 
-/// A task that reads the epoch.
+/// What is known of a task that reads the epoch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Runner {
-    pub(super) task: u32,
-    /// The position that it was seen at last.
-    pub(super) last: u32,
     /// Up to where blocks have been staged ahead of it.
     pub(super) staged_to: u32,
+    /// How many of its reads were seen.
     seen: u32,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Runners {
-    pub(super) all: Vec<Runner>,
+    /// By task.
+    pub(super) readers: Readers<Runner>,
     /// The most runners that one epoch had.
     pub(super) workers: u32,
     /// How far apart they have been at most, in positions.
@@ -44,45 +45,31 @@ pub(super) struct Runners {
 impl Runners {
     /// A task is seen at a position. Gives the position where it was seen before.
     pub(super) fn step(&mut self, task: u32, position: u32) -> Option<u32> {
-        if let Some(runner) = self.all.iter_mut().find(|runner| runner.task == task) {
+        if let Some(Reader { last, note, .. }) = self.readers.get_mut(task) {
             // Within a batch the runner goes on; at the next one it starts again behind it.
-            runner.staged_to = runner.staged_to.max(position + 1);
-            let before = std::mem::replace(&mut runner.last, position);
-            runner.seen += 1;
+            note.staged_to = note.staged_to.max(position + 1);
+            note.seen += 1;
+            let before = std::mem::replace(last, position);
             self.note_spread(position);
             return Some(before);
         }
-        if self.all.len() == RUNNERS_MAX {
-            let runners = self.all.iter().enumerate();
-            if let Some((index, _)) = runners.min_by_key(|(_, runner)| runner.last) {
-                self.all.swap_remove(index);
-            }
-        }
-        self.workers = self.workers.max(self.all.len() as u32 + 1);
-        self.all.push(Runner { task, last: position, staged_to: position + 1, seen: 1 });
+        let note = Runner { staged_to: position + 1, seen: 1 };
+        self.readers.add(Reader { number: task, last: position, note }, RUNNERS_MAX);
+        self.workers = self.workers.max(self.readers.all().len() as u32);
         None
     }
 
     /// A runner is at a position: how far it is from the hindmost.
     fn note_spread(&mut self, position: u32) {
-        let known = self.all.iter().filter(|runner| runner.seen >= SPREAD_MIN);
-        let hindmost = known.map(|runner| runner.last).min().unwrap_or(position);
-        self.spread = self.spread.max(position.saturating_sub(hindmost).min(SPREAD_MAX));
+        let hindmost = self.readers.hindmost(|runner| runner.seen >= SPREAD_MIN);
+        let spread = position.saturating_sub(hindmost.unwrap_or(position)).min(SPREAD_MAX);
+        self.spread = self.spread.max(spread);
     }
 
     /// Another epoch begins: none of its runners is known.
     pub(super) fn restart(&mut self) {
-        self.all.clear();
+        self.readers.clear();
         self.foremost = 0;
-    }
-
-    /// The task has ended.
-    pub(super) fn leave(&mut self, task: u32) {
-        self.all.retain(|runner| runner.task != task);
-    }
-
-    pub(super) fn has(&self, task: u32) -> bool {
-        self.all.iter().any(|runner| runner.task == task)
     }
 
     /// How far past the lowest open position a read is still believed. A position that lies open half as
@@ -102,8 +89,8 @@ impl Runners {
     /// The position of the hindmost runner, if all workers are known. `seen`: the stream's reads that
     /// were seen.
     pub(super) fn hindmost(&self, seen: u64) -> Option<u32> {
-        let all = self.all.len() as u32 >= self.workers
+        let all = self.readers.all().len() as u32 >= self.workers
             && seen >= SEEN_MIN * (u64::from(self.workers) + 1);
-        self.all.iter().map(|runner| runner.last).min().filter(|_| all)
+        self.readers.hindmost(|_| all)
     }
 }

@@ -1,0 +1,66 @@
+//! Where each reader of an order stands.
+
+/// A reader, with what its owner notes of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<T> {
+    pub(crate) number: u32,
+    /// The place where it was seen last.
+    pub(crate) last: u32,
+    pub(crate) note: T,
+}
+
+/// The readers of one epoch. They are few: a loader's workers.
+#[derive(Clone, Debug)]
+pub(crate) struct Readers<T> {
+    all: Vec<Reader<T>>,
+}
+
+impl<T> Default for Readers<T> {
+    fn default() -> Self {
+        Readers { all: Vec::new() }
+    }
+}
+
+impl<T> Readers<T> {
+    pub(crate) fn all(&self) -> &[Reader<T>] {
+        &self.all
+    }
+
+    pub(crate) fn all_mut(&mut self) -> &mut [Reader<T>] {
+        &mut self.all
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Reader<T>> {
+        self.all.iter().find(|reader| reader.number == number)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Reader<T>> {
+        self.all.iter_mut().find(|reader| reader.number == number)
+    }
+
+    /// Adds a reader that is not there yet. Beyond `most` it takes the place of the hindmost.
+    pub(crate) fn add(&mut self, reader: Reader<T>, most: usize) {
+        if self.all.len() >= most {
+            let last = self.all.iter().enumerate().min_by_key(|(_, reader)| reader.last);
+            if let Some((index, _)) = last {
+                self.all.swap_remove(index);
+            }
+        }
+        self.all.push(reader);
+    }
+
+    /// A reader has ended.
+    pub(crate) fn leave(&mut self, number: u32) {
+        self.all.retain(|reader| reader.number != number);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.all.clear();
+    }
+
+    /// Where the hindmost stands, of the readers that a note speaks for.
+    pub(crate) fn hindmost(&self, counts: impl Fn(&T) -> bool) -> Option<u32> {
+        let counted = self.all.iter().filter(|reader| counts(&reader.note));
+        counted.map(|reader| reader.last).min()
+    }
+}
