@@ -1,45 +1,44 @@
-//! Tasks that read too little to be trusted each by itself, as threads that are made for each batch.
+//! Trusts new tasks together, if each reads too little to be trusted by itself: threads that are made for
+//! each batch, say.
 //!
-//! They are taken together: where several tasks that are new read close to each other in an order, they
-//! read for it. Processes that are started for one file each, by `find -exec` say, do not.
+//! If several new tasks read close to each other in an order, they read for it. Processes that are started
+//! for one file each, by `find -exec` say, do not.
 
 use std::collections::VecDeque;
 
 use crate::ids::StreamId;
 
-/// Places where new tasks may go on.
 const PLACES_MAX: usize = 16;
 
-/// Reads of one place that show that they are of the order.
+/// Reads of one place that show that they belong to the order.
 const READS_MIN: usize = 4;
 
-/// How far a read may be from the last one of its place, in positions: less in a small dataset, where
-/// whoever jumps about comes as close now and then.
+/// How far a read may be from the last one of its place, in positions: `1 / NEAR_PART` of the order, within
+/// `NEAR`. In a small dataset a task that jumps about comes close by chance.
 const NEAR: (u64, u64) = (4, 16);
 const NEAR_PART: u64 = 256;
 
-/// How far it may be if most of what lies between is not seen: in positions, and in those that are seen.
+/// The same if most positions between are unseen: in positions, and in seen positions.
 const UNSEEN_NEAR: u64 = 64;
 const UNSEEN_STEP_MAX: u64 = 2;
 
-/// A place in an order where new tasks read.
 #[derive(Debug)]
 struct Place {
     stream: StreamId,
-    /// The farthest position that was read there, and how many were.
+    /// The farthest position that was read there.
     last: u64,
     reads: usize,
-    /// Those that are not counted yet.
+    /// Positions that are not counted yet.
     pending: Vec<u64>,
 }
 
-/// Tasks that are new.
+/// The places where new tasks read, latest last.
 #[derive(Debug, Default)]
 pub(super) struct Crowd(VecDeque<Place>);
 
 impl Crowd {
-    /// A new task opened what a stream of `length` positions has at `position`. Gives the positions that
-    /// now count as read. `distance` is the length of a step in positions whose opens are seen.
+    /// A new task opened the file that a stream of `length` positions has at `position`. Returns the positions
+    /// that now count as read. `distance` is the length of a step in positions whose opens are seen.
     pub(super) fn sees(
         &mut self,
         stream: StreamId,
@@ -93,7 +92,7 @@ mod tests {
         assert_eq!(crowd.sees(STREAM, 15, 2_000, STEP), [15]);
     }
 
-    /// Of sixteen positions one is seen.
+    /// One of sixteen positions is seen.
     #[test]
     fn those_who_are_hardly_seen_are_trusted_as_well() {
         let mut crowd = Crowd::default();

@@ -1,17 +1,15 @@
-//! Large files that are read at random: what is asked for is fetched, and no more.
+//! Fetches only the requested pages of large files that are read at random.
 //!
-//! 1. A file of several blocks is fetched by whole blocks until a read jumps: it is of a block of which
-//!    RAM does not have the one before. From then on the file is read *in parts*
-//!    ([`Action::InParts`]): the source is asked for the pages that the kernel asks for. That is not so
-//!    if RAM or a tier below has room for all the data, or if an order that is followed has the block.
-//!    A read of the last block is no jump: archives and tables have their directory there, and are read
-//!    from their start to their end after it.
-//! 2. If half of a block has come in parts, here and there, and a tier below RAM has room to keep all of
-//!    it, it is fetched whole. RAM gets no more than the parts: where samples are read once an epoch in
-//!    a random order, what came lately has more left to read than what stays for good.
-//! 3. Reads that follow each other for the length of a block are sequential. The next block is fetched
-//!    ahead, and from there on the file is read by whole blocks again. So it is if there comes to be
-//!    room for all the data.
+//! 1. A file of several blocks is fetched by whole blocks until a read jumps: RAM does not have the block
+//!    before the one that is read. From then on the file is read *in parts* ([`Action::InParts`]): only the
+//!    pages that the kernel asks for are fetched. A file stays whole if RAM or a tier below has room for all
+//!    the data, or if an order that is followed has the block. A read of the last block is no jump: archives
+//!    and tables have their directory there, and are read from their start to their end after it.
+//! 2. If half of a block has come in scattered parts, and a tier below RAM has room for it, the tier loads
+//!    the whole block. RAM keeps only the parts: if samples are read once an epoch in a random order, blocks
+//!    that came lately have more unread samples than blocks that stay for good.
+//! 3. Reads that follow each other for the length of a block are sequential. Then the next block is fetched
+//!    ahead, and the file is read by whole blocks again, as it is once there is room for all the data.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -22,20 +20,19 @@ use super::staging::Stager;
 use super::warm::Warming;
 use crate::ids::{BlockId, FileId, PageRange};
 
-/// Places in a file where reads may go on at the same time.
+/// Most places in a file where reads go on at the same time.
 const PLACES_MAX: usize = 16;
 
-/// Files read in parts of which the places are known.
+/// Most files that are read in parts.
 const FILES_MAX: usize = 4096;
 
-/// Pages of a file that were read one after the other, in the latest places where reads go on, the
-/// latest last.
+/// Runs of pages of a file that were read one after the other, the latest run last.
 #[derive(Debug, Default)]
 struct Runs(VecDeque<Range<u64>>);
 
 impl Runs {
-    /// Pages are read. Says how many have followed each other there. What the kernel reads ahead may
-    /// be asked for out of its order.
+    /// Adds read pages. Returns the length of their run. The kernel's read-ahead may ask for the pages of a run
+    /// in any order.
     fn read(&mut self, first: u64, count: u64) -> u64 {
         let mut run = first..first + count;
         self.0.retain(|other| {
@@ -53,7 +50,7 @@ impl Runs {
         length
     }
 
-    /// The most pages of these that have followed each other.
+    /// The most of these pages that are in one run.
     fn longest_in(&self, pages: Range<u64>) -> u64 {
         let within =
             |run: &Range<u64>| run.end.min(pages.end).saturating_sub(run.start.max(pages.start));
@@ -61,18 +58,16 @@ impl Runs {
     }
 }
 
-/// The files that are read in parts.
 #[derive(Debug, Default)]
 pub(super) struct Divided(BTreeMap<FileId, Runs>);
 
 impl Divided {
-    /// Whether a file is read in parts.
     pub(super) fn has(&self, file: FileId) -> bool {
         self.0.contains_key(&file)
     }
 
-    /// A read has found nothing of a block, which is fetched whole: the next ones of its file are read in
-    /// parts if it has jumped there.
+    /// A read found no pages of a block, which is fetched whole. If the read has jumped there, the next reads of
+    /// the file are in parts.
     pub(super) fn divide_if_jumped(
         &mut self,
         block: BlockId,
@@ -99,7 +94,7 @@ impl Divided {
         }
     }
 
-    /// A part of a block has been asked for.
+    /// Pages of a block have been asked for.
     pub(super) fn read(
         &mut self,
         block: BlockId,
@@ -124,20 +119,19 @@ impl Divided {
         if is_sequential {
             stager.stage_following(block, actions);
         }
-        // Else the pages of the block that were read would be fetched again with the rest of it.
+        // Before the block's end, its pages would be fetched again with the rest of it.
         let at_end = pages.offset() + pages.bytes() >= block_bytes;
         let is_foreseen = stager.forecast.is_foreseen(block);
         if is_sequential && at_end || is_foreseen || stager.ledger.has_room_for_all() {
             self.join(file, actions);
         } else if 2 * bytes >= block_bytes && 2 * longest < BLOCK_PAGES {
-            // The rest is brought if a tier below RAM has room to keep the block.
             if stager.may_complete(block) {
                 warming.wanted(&[block], &stager.ledger);
             }
         }
     }
 
-    /// A file is read by whole blocks again.
+    /// Has a file read by whole blocks again.
     pub(super) fn join(&mut self, file: FileId, actions: &mut Vec<Action>) {
         if self.0.remove(&file).is_some() {
             actions.push(Action::InParts { file, on: false });

@@ -1,16 +1,16 @@
-//! One epoch's order, indexed for the two questions that the planner asks: at which position is
-//! this block read next, and what is the lowest position not yet reached?
+//! Indexes one epoch of an order: at which position is a block read next, and what is the lowest position not
+//! yet reached?
 
 use crate::ids::BlockId;
 use crate::track::{Bits, Sequence};
 
-/// About how many open positions are looked at to tell whether an epoch is nearly over.
+/// Open positions that are examined, about, to see whether an epoch is nearly over.
 const LOOKED_AT_MAX: u32 = 4096;
 
-/// How many blocks of an epoch's start are compared with opens that an order does not explain.
+/// Blocks at an epoch's start that are compared with opens that an order does not explain.
 pub(super) const HEAD: usize = 4096;
 
-/// The first blocks of an epoch, each with the position where it comes first.
+/// The first blocks of an epoch, sorted, each with its first position.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Head(Vec<(u32, u32)>);
 
@@ -22,24 +22,22 @@ impl Head {
         Head(head)
     }
 
-    /// The first position of a block, if it is one of them.
     pub(super) fn position(&self, block: BlockId) -> Option<u32> {
         let found = self.0.binary_search_by_key(&block.0, |(block, _)| *block).ok()?;
         Some(self.0[found].1)
     }
 }
 
-/// The blocks of one epoch in the order of their reads, with the positions already *staged* (looked
-/// at by the planner, and fetched if need be), *checked* (shortly before their read), and *reached*
-/// by the reader.
+/// The blocks of one epoch in the order of their reads. A position becomes *staged* (the planner has looked
+/// at it, and fetched its block if RAM lacked it), *checked* (shortly before its read) and *reached* (read).
 #[derive(Debug, Default)]
 pub(super) struct Epoch {
     blocks: Sequence,
     head: Head,
     reached: Bits,
-    /// Of these, the positions whose reads were not seen.
+    /// Reached positions whose reads were not seen.
     assumed: Bits,
-    /// A position that is reached is staged too.
+    /// Includes all reached positions.
     staged: Bits,
     checked: Bits,
     low: u32,
@@ -55,7 +53,6 @@ impl Epoch {
         Epoch { blocks: Sequence::new(blocks), head, left, ..Epoch::default() }
     }
 
-    /// Number of positions.
     pub(super) fn len(&self) -> u32 {
         self.blocks.len()
     }
@@ -70,32 +67,27 @@ impl Epoch {
         self.low
     }
 
-    /// Whether the block occurs in the epoch at all, reached or not.
+    /// Whether the epoch has the block, reached or not.
     pub(super) fn contains(&self, block: BlockId) -> bool {
         self.blocks.place(block.0).is_some()
     }
 
-    /// The block read at a position.
     pub(super) fn block_at(&self, position: u32) -> Option<BlockId> {
         self.blocks.at(position).map(BlockId)
     }
 
-    /// Positions staged and not reached.
     pub(super) fn ahead(&self) -> u32 {
         self.ahead
     }
 
-    /// Whether a position has been reached.
     pub(super) fn is_reached(&self, position: u32) -> bool {
         self.reached.has(position)
     }
 
-    /// Whether a position has been reached by a read that was seen.
     pub(super) fn has_seen(&self, position: u32) -> bool {
         position < self.len() && self.is_reached(position) && !self.assumed.has(position)
     }
 
-    /// The first position of a block that is wanted.
     fn find(&self, block: BlockId, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         self.blocks.places(block.0).find(|position| wanted(*position))
     }
@@ -105,7 +97,7 @@ impl Epoch {
         self.find(block, |position| !self.is_reached(position))
     }
 
-    /// The first position from `from` on where a block that repeats is still to be read.
+    /// The first position from `from` on where the block is still to be read; `None` if no block repeats.
     pub(super) fn again_from(&self, block: BlockId, from: u32) -> Option<u32> {
         let open = |position: u32| position >= from && !self.is_reached(position);
         self.find(block, open).filter(|_| self.blocks.repeats())
@@ -122,24 +114,22 @@ impl Epoch {
         self.find(block, pending).is_some()
     }
 
-    /// The first position at or after `from` that is still to be staged.
     pub(super) fn unstaged_from(&self, from: u32) -> Option<u32> {
         Some(self.staged.first_free(from)).filter(|&position| position < self.len())
     }
 
-    /// Marks a position as staged.
     pub(super) fn stage(&mut self, position: u32) {
         self.ahead += u32::from(self.staged.insert(position));
     }
 
-    /// Whether hardly any position is still to be reached, as far as can be told where most reads
-    /// are `unseen`: what a loader leaves out of an epoch may be a batch.
+    /// Whether few positions are left, as far as can be seen if most reads are `unseen`. A loader may leave out
+    /// a batch.
     pub(super) fn is_nearly_over(&self, unseen: impl Fn(BlockId) -> bool) -> bool {
         let most = 8 + self.len() / 50;
         if self.left <= most {
             return true;
         }
-        // Probes are one of sixteen: of many that are open some can be seen.
+        // One of sixteen files is a probe, so some of many open positions can be seen.
         let most_seen = 8 + most.min(LOOKED_AT_MAX) / 16;
         if self.left > 64 + 32 * most_seen {
             return false;
@@ -150,7 +140,7 @@ impl Epoch {
         left.nth(most_seen as usize).is_none()
     }
 
-    /// Reaches what lies open just before a position and is `unseen`, and adds it to `passed`.
+    /// Reaches the `unseen` open positions just before a position, and adds their blocks to `passed`.
     pub(super) fn pass(
         &mut self,
         position: u32,
@@ -168,9 +158,8 @@ impl Epoch {
         }
     }
 
-    /// A reader has gone on from a position: where the order has the sample there several times in a
-    /// row, it has been read as often, though perhaps only the first read was seen. Adds those to
-    /// `passed`.
+    /// A reader has gone on from a position. If the order has the sample several times in a row there, all these
+    /// reads are over, though perhaps only the first was seen. Adds the others to `passed`.
     pub(super) fn pass_repeats(&mut self, position: u32, passed: &mut Vec<BlockId>) {
         let Some(block) = self.block_at(position) else { return };
         let mut next = position + 1;
@@ -183,8 +172,8 @@ impl Epoch {
         }
     }
 
-    /// Reaches the lowest open positions below a position as long as they are `unseen`, and adds
-    /// them to `passed`.
+    /// Reaches the lowest open positions below `position` while they are `unseen`, and adds their blocks to
+    /// `passed`.
     pub(super) fn pass_lowest(
         &mut self,
         position: u32,
@@ -199,7 +188,7 @@ impl Epoch {
         }
     }
 
-    /// Up to which position reads may have come: from one on as far as they are `unseen`.
+    /// The position up to which reads may have come: the first one from `from` on that is not `unseen`.
     pub(super) fn end_of_reads(&self, from: u32, unseen: impl Fn(BlockId) -> bool) -> u32 {
         let is_seen = |position: &u32| !self.block_at(*position).is_some_and(&unseen);
         (from..self.len()).find(is_seen).unwrap_or(self.len())
@@ -211,12 +200,12 @@ impl Epoch {
         self.reach(position);
     }
 
-    /// The position of a block that counts as reached, though its read has not been seen.
+    /// A position of the block that counts as reached though its read was not seen.
     pub(super) fn assumed(&self, block: BlockId) -> Option<u32> {
         self.find(block, |position| self.assumed.has(position))
     }
 
-    /// The read of a position is seen. Says whether it counts as reached already.
+    /// The read of a position is seen. Returns whether it was assumed before.
     pub(super) fn confirm(&mut self, position: u32) -> bool {
         self.assumed.remove(position)
     }
@@ -226,7 +215,7 @@ impl Epoch {
         self.blocks.place(block.0).is_some_and(|position| position < count)
     }
 
-    /// Marks the next read of a block as not staged. Gives its position, if it was.
+    /// Makes the next read of a block unstaged. Returns its position if it was staged.
     pub(super) fn unstage(&mut self, block: BlockId) -> Option<u32> {
         let position = self.next(block).filter(|position| self.staged.has(*position))?;
         self.staged.remove(position);
@@ -234,7 +223,6 @@ impl Epoch {
         Some(position)
     }
 
-    /// Marks a position as reached.
     pub(super) fn reach(&mut self, position: u32) {
         if self.is_reached(position) {
             return;
@@ -246,13 +234,13 @@ impl Epoch {
         while self.low < self.len() && self.is_reached(self.low) {
             self.low += 1;
         }
-        // A read that was assumed may still be seen there.
+        // Assumed positions stay among those of their block: `assumed` looks for them.
         if !self.assumed.has(position) {
             self.blocks.leave_out(position);
         }
     }
 
-    /// Marks positions as checked and adds the blocks of those that had not been, nor reached.
+    /// Marks positions as checked. Adds the blocks that were neither checked nor reached to `due`.
     pub(super) fn check(&mut self, positions: std::ops::Range<u32>, due: &mut Vec<BlockId>) {
         let end = positions.end.min(self.len());
         let mut from = positions.start;
@@ -266,8 +254,8 @@ impl Epoch {
         }
     }
 
-    /// Gives up the lowest open positions while more than `most` past them are reached, and adds
-    /// their blocks to `over`: what a loader skipped must not hold the rest up.
+    /// Gives up the lowest open positions while more than `most` past them are reached, since a loader may have
+    /// skipped them. Adds their blocks to `over`.
     pub(super) fn give_up_stragglers(&mut self, most: u32, over: &mut Vec<BlockId>) {
         let past = |epoch: &Self| epoch.len() - epoch.left - epoch.low;
         while past(self) > most {
@@ -275,7 +263,7 @@ impl Epoch {
         }
     }
 
-    /// Reaches the lowest open position, if there is one, and adds its block to `over`.
+    /// Reaches the lowest open position and adds its block to `over`.
     pub(super) fn give_up_lowest(&mut self, over: &mut Vec<BlockId>) {
         if let Some(block) = self.block_at(self.low) {
             over.push(block);
@@ -283,12 +271,10 @@ impl Epoch {
         }
     }
 
-    /// Its first blocks, to be found by block.
     pub(super) fn head(&self) -> &Head {
         &self.head
     }
 
-    /// The first `count` blocks of the epoch.
     pub(super) fn start(&self, count: usize) -> &[u32] {
         &self.blocks.items()[..count.min(self.blocks.len() as usize)]
     }

@@ -1,4 +1,4 @@
-//! The planner's language: what it is told, what it says, what it counts.
+//! The planner's events, actions, settings and counters.
 
 use std::sync::Arc;
 
@@ -9,42 +9,38 @@ use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, PageRange, StreamId};
 use crate::order::Order;
 
-/// One tier of the cache, from the fastest to the slowest; the first is RAM.
+/// One tier of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tier {
     /// Bytes it may hold.
     pub capacity: u64,
-    /// Microseconds that a block takes from it; 0 for RAM, and where nobody knows.
+    /// Microseconds to fetch a block from it; 0 for RAM, and if unknown.
     pub block_us: u64,
 }
 
-/// What the planner is told once.
+/// What the planner is told once, at the start.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The tiers, RAM first. A tier below may fail, vanish or not have what it should: the shell
-    /// then reads the source and says so with an event.
+    /// The tiers, RAM first, then from fast to slow. A tier below RAM may fail, vanish or lack a block that
+    /// it should have: the shell then reads the source and sends an event.
     pub tiers: Vec<Tier>,
-    /// Microseconds that a block takes from the source; none where nobody knows. A tier from which it
-    /// takes no less is of no use: nothing is put there or fetched from there.
+    /// The same for the source; `None` if unknown. A tier below RAM that is no faster is not used.
     pub source_us: Option<u64>,
     pub policy: PolicyKind,
-    /// Whether anything is fetched before it is asked for.
+    /// Whether blocks are fetched before a read asks for them.
     pub prefetch: bool,
-    /// Fetches under way at once.
+    /// Most fetches under way at once.
     pub inflight_max: u32,
-    /// Bytes staged ahead and not kept; none: as many as it takes.
+    /// Bytes of the window; `None`: the planner chooses.
     pub window_bytes: Option<u64>,
     /// Whether prefetching waits for the first open.
     pub start_at_open: bool,
-    /// Whether files are opened without a request, so that the planner chooses which of these
-    /// opens it sees, by [`Action::Untrack`] and [`Action::Track`].
+    /// Whether the planner chooses which opens it sees ([`Action::Untrack`], [`Action::Track`]).
     pub may_untrack: bool,
-    /// Whether each file is withheld from the start: its opens are to be seen until it is
-    /// [released](Event::Released).
+    /// Whether each file is [withheld](Event::Withheld) from the start.
     pub withheld: bool,
 }
 
-/// Where a block is fetched from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Source,
@@ -57,14 +53,14 @@ pub enum Place {
 pub enum Event {
     /// A stream's order is known.
     Ordered { stream: StreamId, order: Arc<Order> },
-    /// More is known of the order that a stream reads: it goes on in this one, which begins where
-    /// the reader is. What was counted of it stays.
+    /// More is known of a stream's order. The stream keeps its counts and goes on in this order, which begins
+    /// where its reader is.
     Continued {
         stream: StreamId,
-        /// What is to come of its order.
+        /// The part that is still to be read.
         order: Arc<Order>,
     },
-    /// A stream's order is withdrawn.
+    /// A stream has no order any more.
     Withdrawn { stream: StreamId },
     /// A task opened a file to read it.
     Opened {
@@ -72,14 +68,14 @@ pub enum Event {
         task: u32,
         file: FileId,
     },
-    /// A task was seen at a file: it looks it up, or asks something of it. It opens it, as far as
-    /// can be seen, and is done with the file where it was seen before.
+    /// A task looked a file up, or sent another request for it. It seems to open the file, and to be done with
+    /// the file where it was seen before.
     Seen {
         /// Thread id of the reader.
         task: u32,
         file: FileId,
     },
-    /// A task reads pages of a file that the kernel does not have. Who maps files opens them long before.
+    /// A task reads pages of a file that the kernel lacks. If it maps files, it opened the file long before.
     Touched {
         /// Thread id of the reader.
         task: u32,
@@ -93,14 +89,14 @@ pub enum Event {
         /// Thread id of the reader.
         task: u32,
     },
-    /// A read joined a fetch that was under way. Of a small file the planner knows it by the open.
+    /// A read joined a fetch that was under way. For a small file the open tells the planner the same.
     Joined {
         block: BlockId,
         /// Thread id of the reader.
         task: u32,
     },
-    /// A read found that pages are not in RAM, of a block that is read in parts. They are being brought
-    /// to the reader, and the kernel keeps them.
+    /// A read of a block that is read in parts found pages missing. The shell fetches these pages, and the
+    /// kernel keeps them.
     Part {
         block: BlockId,
         /// Thread id of the reader.
@@ -109,7 +105,7 @@ pub enum Event {
     },
     /// A handle of a file was closed.
     Closed { file: FileId },
-    /// A fetch has ended and the block's pages are in RAM.
+    /// A fetch has ended, and the block's pages are in RAM.
     Arrived {
         block: BlockId,
         /// Where its bytes came from.
@@ -121,44 +117,43 @@ pub enum Event {
     Lost { block: BlockId },
     /// The pages of a block have been dropped.
     Dropped { block: BlockId },
-    /// A copy has been written to a tier below RAM, or could not be.
+    /// The write of a copy to a tier below RAM has ended.
     Placed {
         block: BlockId,
         tier: usize,
         /// Whether the copy is there.
         done: bool,
     },
-    /// A tier has held blocks since before the start.
+    /// A tier held these blocks before the start.
     Found {
         tier: usize,
         /// The blocks, each once.
         blocks: Vec<BlockId>,
     },
-    /// A tier does not have what it should.
+    /// A tier lacks a block that it should have.
     NotHere { block: BlockId, tier: usize },
-    /// The kernel reads a file from a tier below RAM by itself, as long as all of it is there, and
-    /// has forgotten the pages that RAM had of it.
+    /// The kernel reads a file from a tier below RAM by itself, as long as all of it is there. Its pages in RAM
+    /// are gone.
     Lent { file: FileId },
-    /// People want blocks here before anybody reads them.
+    /// A warm-up asks for blocks before they are read.
     Wanted {
         /// The blocks, soonest use first.
         blocks: Vec<BlockId>,
     },
-    /// People want blocks gone that nobody reads at this moment.
+    /// Blocks are to be given up. RAM keeps a block that is being read.
     Unwanted { blocks: Vec<BlockId> },
-    /// A file's opens are to be seen, whatever its orders say, until it is released.
+    /// All opens of a file have to be seen, whatever orders say, until it is released.
     Withheld { file: FileId },
-    /// Nobody has to see a file's opens any more but the planner itself.
+    /// The file is no longer withheld.
     Released { file: FileId },
-    /// A tier may hold more or less from now on.
+    /// A tier's capacity has changed.
     Resized {
         tier: usize,
         /// Bytes it may hold.
         capacity: u64,
     },
-    /// Files were added or changed. What is cached of the changed ones is void.
+    /// Files were added or changed. The cached blocks of changed files are void.
     Changed {
-        /// The layout with the new files and sizes.
         layout: Arc<Layout>,
         /// The files that changed.
         files: Vec<FileId>,
@@ -166,7 +161,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The block that it is about, if it is about one.
+    /// The block of the event, if it names one.
     pub(super) fn block(&self) -> Option<BlockId> {
         match *self {
             Event::Missed { block, .. }
@@ -183,26 +178,24 @@ impl Event {
     }
 }
 
-/// What the shell is to do.
+/// What the shell has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Bring a block into RAM.
     Fetch { block: BlockId, from: Place },
-    /// Look whether a block that is read soon is still as it should be: its pages there
-    /// ([`Event::Lost`] if not), its file the version that it was at the source.
+    /// Check a block that is read soon: whether its pages are still in RAM ([`Event::Lost`] if not), and its
+    /// file has the same version at the source.
     Check { block: BlockId },
-    /// The readers of an order that was told have begun this epoch of it: of the longest such order,
-    /// where there are several.
+    /// The readers of the longest order that was told have begun this epoch.
     Began {
         /// The epoch, from 1.
         epoch: u32,
     },
-    /// Let a file be opened without asking, until [`Action::Track`].
+    /// Let the kernel open a file without a request.
     Untrack { file: FileId },
     /// See each open of a file.
     Track { file: FileId },
-    /// Bring readers of a large file the pages that they ask for, and no whole blocks; or whole blocks
-    /// again.
+    /// Bring readers of a large file only the pages that they ask for, or whole blocks again.
     InParts {
         file: FileId,
         /// Whether it is read in parts.
@@ -214,47 +207,44 @@ pub enum Action {
     DropParts { block: BlockId, pages: PageRange },
     /// Write a copy of a block that has just arrived to a tier below RAM.
     Place { block: BlockId, tier: usize },
-    /// Bring a copy of a block from the source to a tier below RAM, and leave RAM alone. Ends with
-    /// [`Event::Placed`].
+    /// Copy a block from the source to a tier below RAM, and not to RAM. Ends with [`Event::Placed`].
     Load { block: BlockId, tier: usize },
     /// Give up a block's copy in a tier below RAM.
     Displace { block: BlockId, tier: usize },
 }
 
-/// What has been decided and seen so far; all are totals since the start.
+/// Totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Opens of files that have content.
     pub opens: u64,
     /// Opens whose first block was in RAM.
     pub hits: u64,
-    /// Opens whose first block was on its way.
+    /// Opens whose first block was being fetched.
     pub late: u64,
-    /// Opens whose first block nobody had asked for.
+    /// Opens whose first block was neither in RAM nor being fetched.
     pub cold: u64,
     /// Blocks fetched ahead of their read.
     pub prefetched: u64,
     /// Blocks fetched because a read waited.
     pub demanded: u64,
-    /// Reads of parts of large files that found nothing.
+    /// Reads of parts of large files that found no pages.
     pub parts: u64,
-    /// Blocks whose pages the kernel had taken back before they were read.
+    /// Blocks whose pages the kernel took back before they were read.
     pub lost: u64,
-    /// Blocks whose loss a check found in time to fetch them again before they were read.
+    /// Blocks that a check found lost, in time to fetch them again before their read.
     pub restored: u64,
     pub failed: u64,
     /// Blocks dropped or evicted from RAM.
     pub dropped: u64,
     /// Blocks written to tiers below RAM.
     pub placed: u64,
-    /// Bytes that came from the source.
     pub source_bytes: u64,
-    /// Bytes of the blocks that the kernel took back and that were fetched again.
+    /// Bytes fetched again because the kernel had taken the pages back.
     pub refetched_bytes: u64,
-    /// Bytes that came from tiers below RAM.
     pub tier_bytes: u64,
-    /// Bytes that came from the source ahead of a read that did not come while they were there:
-    /// what wrong guesses and orders that were left have cost.
+    /// Bytes fetched from the source ahead and dropped unread: the cost of wrong guesses and of orders that
+    /// were left.
     pub wasted_bytes: u64,
 }
 
@@ -263,12 +253,11 @@ pub struct Counters {
 pub struct Accounts {
     /// Kept bytes by tier, RAM first.
     pub kept: Vec<u64>,
-    /// Bytes staged in RAM for the coming reads.
+    /// Bytes in RAM that are staged for one read.
     pub staged: u64,
-    /// Bytes of parts of blocks.
+    /// Bytes of blocks that are read in parts.
     pub parts: u64,
     pub dropping: u64,
-    /// Bytes of the window.
     pub window: u64,
     pub fetching: u32,
 }

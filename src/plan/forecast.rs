@@ -1,8 +1,9 @@
-//! When each block is read next, as far as is known.
+//! Predicts when each block is read next, and chooses the policy.
 //!
-//! 1. The orders that are followed say it. If they say too little of what is read, what this epoch has
-//!    not read is expected in it, and the rest in the next one (`unread`).
-//! 2. From that follows the policy ([`PolicyKind::Auto`]).
+//! 1. The orders that are followed give the next read. If they cover too few of the reads, the planner is
+//!    *blind*: blocks that this epoch has not read are expected in it, all others in the next one
+//!    (`unread`).
+//! 2. With [`PolicyKind::Auto`] the policy follows from this.
 
 use std::sync::Arc;
 
@@ -13,22 +14,21 @@ use super::unread::Unread;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, StreamId};
 
-/// The orders, how far their readers are, and what this epoch has read.
+/// The streams, and the reads of this epoch.
 pub(super) struct Forecast {
     layout: Arc<Layout>,
     slots: Vec<Option<Stream>>,
     pub(super) unread: Unread,
-    /// The policy that was asked for, and the one in force.
+    /// The configured policy.
     asked: PolicyKind,
     policy: PolicyKind,
-    /// Whether `unread` says what is read next, and not the orders.
+    /// Whether `unread` predicts the next reads in place of the orders.
     blind: bool,
-    /// Opens that were counted: the clock of the planner.
+    /// The planner's clock: number of counted opens.
     pub(super) ticks: u64,
 }
 
 impl Forecast {
-    /// Nothing is known of files that lie so.
     pub(super) fn new(asked: PolicyKind, layout: &Arc<Layout>) -> Self {
         Forecast {
             layout: Arc::clone(layout),
@@ -41,23 +41,19 @@ impl Forecast {
         }
     }
 
-    /// Files lie otherwise from now on.
     pub(super) fn lay_out(&mut self, layout: &Arc<Layout>) {
         self.layout = Arc::clone(layout);
         self.unread.grow(layout.blocks());
     }
 
-    /// The stream of a number, if it has an order.
     pub(super) fn stream(&self, id: StreamId) -> Option<&Stream> {
         self.slots.get(id.index())?.as_ref()
     }
 
-    /// The same, to be changed.
     pub(super) fn stream_mut(&mut self, id: StreamId) -> Option<&mut Stream> {
         self.slots.get_mut(id.index())?.as_mut()
     }
 
-    /// Gives a stream an order, or takes it away.
     pub(super) fn set(&mut self, id: StreamId, stream: Option<Stream>) {
         if self.slots.len() <= id.index() {
             self.slots.resize_with(id.index() + 1, || None);
@@ -65,23 +61,19 @@ impl Forecast {
         self.slots[id.index()] = stream;
     }
 
-    /// The streams that have an order.
     pub(super) fn streams(&self) -> impl Iterator<Item = &Stream> + Clone {
         self.slots.iter().flatten()
     }
 
-    /// The same, to be changed.
     pub(super) fn streams_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
         self.slots.iter_mut().flatten()
     }
 
-    /// The streams that have an order, with their numbers.
     pub(super) fn numbered(&self) -> impl Iterator<Item = (StreamId, &Stream)> + Clone {
         let numbered = self.slots.iter().zip(0..);
         numbered.filter_map(|(stream, id)| Some((StreamId(id), stream.as_ref()?)))
     }
 
-    /// The same, to be changed.
     pub(super) fn numbered_mut(&mut self) -> impl Iterator<Item = (StreamId, &mut Stream)> {
         let numbered = self.slots.iter_mut().zip(0..);
         numbered.filter_map(|(stream, id)| Some((StreamId(id), stream.as_mut()?)))
@@ -96,8 +88,8 @@ impl Forecast {
         self.following().any(|stream| stream.contains(block))
     }
 
-    /// How many reads it takes until the streams that are read are at the end of their epochs: others,
-    /// a validation loader's say, begin then, as far as can be told.
+    /// The reads until all streams that are being read have ended their epochs. Idle streams, such as a
+    /// validation loader's, are expected to begin then.
     pub(super) fn left_to_readers(&self) -> u64 {
         let read = self.streams().filter(|stream| stream.is_read());
         read.map(|stream| u64::from(stream.left())).max().unwrap_or_default()
@@ -108,12 +100,11 @@ impl Forecast {
         self.policy
     }
 
-    /// Whether what this epoch has not read is fetched in place of what it has, in no order.
+    /// Whether blocks that this epoch has not read are fetched in place of blocks that it has read.
     pub(super) fn is_unread_first(&self) -> bool {
         self.blind && self.policy == PolicyKind::UnreadFirst
     }
 
-    /// Whether the orders that are followed say too little of what is read.
     pub(super) fn is_blind(&self) -> bool {
         self.blind
     }
@@ -126,7 +117,6 @@ impl Forecast {
             || 2 * lengths.sum::<u64>() < u64::from(self.unread.size())
     }
 
-    /// Settles on a policy for what is known.
     pub(super) fn choose_policy(&mut self) {
         self.blind = self.says_little();
         let is_once = self.following().count() == 1 && self.following().all(Stream::is_permutation);
@@ -137,13 +127,13 @@ impl Forecast {
         };
     }
 
-    /// Counts a read for the epoch. Says whether that changes when other blocks are expected.
+    /// Counts a read for the epoch. Returns whether other blocks are expected at other times than before.
     pub(super) fn count(&mut self, block: BlockId) -> bool {
         let changed = self.unread.read(block);
         changed && (self.blind || self.says_little()) && self.policy == PolicyKind::UnreadFirst
     }
 
-    /// When a block is read next. `unstaged`: what is staged for it already does not count.
+    /// When a block is read next. `unstaged`: reads for which it is staged already do not count.
     pub(super) fn next_use(&self, block: BlockId, unstaged: bool) -> NextUse {
         if self.blind {
             // A large file is read as a whole.
@@ -159,7 +149,7 @@ impl Forecast {
         uses.min().map_or(NextUse::Never, NextUse::At)
     }
 
-    /// In how many reads a block is read next, if an order says so.
+    /// Ticks until an order reads the block next.
     pub(super) fn soonest(&self, block: BlockId) -> Option<u64> {
         let uses = self.streams().filter_map(|stream| stream.next_use(block, false));
         uses.map(|(ticks, _)| ticks).min()

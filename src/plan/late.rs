@@ -1,24 +1,22 @@
-//! Blocks that one epoch after the other reads at its end: a validation's, that is, where the same
-//! files are trained on in an order that nobody knows.
+//! Finds the blocks that each epoch reads at its end: a validation's, if the training's order is unknown.
 
 use crate::ids::BlockId;
 
-/// Into how many parts an epoch is divided, and how many of them its end has at most and at least.
+/// Parts of an epoch, and the most and fewest parts that its end has.
 const PARTS: usize = 256;
 const END_MAX: usize = PARTS / 2;
 const END_MIN: usize = PARTS / 32;
 
-/// The share, in quarters, of the reads at an epoch's end that were at the end of the one before, too.
-/// Where each epoch is shuffled as a whole, it is only as large as the end is.
+/// The least share, in quarters, of an end's reads that were at the end of the previous epoch, too. If each
+/// epoch is shuffled as a whole, the share is only as large as the end.
 const SAME: u64 = 3;
 
-/// Where in its epoch each block is read.
 #[derive(Debug, Default)]
 pub(super) struct Late {
-    /// By block, the number of its read in this epoch, from 1; 0 where there was none.
+    /// By block, the number of its read in this epoch, from 1; 0 if there was none.
     reads: Vec<u32>,
     count: u32,
-    /// By block, the part of the epoch before in which it was read.
+    /// By block, the part of the previous epoch in which it was read.
     parts: Vec<u8>,
     late: Vec<bool>,
     any: bool,
@@ -31,24 +29,21 @@ impl Late {
         self.late.resize(blocks, false);
     }
 
-    /// The block was read for the first time in this epoch.
+    /// A block was read for the first time in this epoch.
     pub(super) fn read(&mut self, block: BlockId) {
         self.count += 1;
         self.reads[block.index()] = self.count;
     }
 
-    /// Whether the block is read at the end of an epoch.
     pub(super) fn has(&self, block: BlockId) -> bool {
         self.late.get(block.index()) == Some(&true)
     }
 
-    /// Whether any is.
     pub(super) fn any(&self) -> bool {
         self.any
     }
 
-    /// Another epoch has begun, with the reads of these blocks. What has been read of the one before
-    /// may not be all of it, and then says nothing.
+    /// Another epoch has begun, with reads of `begun`. The ended epoch tells nothing unless it was `whole`.
     pub(super) fn begin(&mut self, begun: &[BlockId], whole: bool) {
         let total = u64::from(self.count).max(1);
         let mut ends = [0u64; PARTS];
@@ -56,7 +51,7 @@ impl Late {
             let now = u64::from(read.saturating_sub(1)) * PARTS as u64 / total;
             let both = u64::from(*part).min(now);
             ends[both as usize] += 1;
-            // From here on, in which part it was read in both.
+            // From here on, `reads` holds the earlier of the two parts in which the block was read.
             *read = both as u32;
             *part = if whole { now as u8 } else { 0 };
         }
@@ -75,8 +70,8 @@ impl Late {
     }
 }
 
-/// Where the end of an epoch of so many reads begins that reads what the one before has read at its
-/// own end: `ends` says how many were read in each part, or after it, in both.
+/// The part where the end of an epoch of `total` reads begins, if the previous epoch had the same blocks at
+/// its end. `ends` counts the blocks by the earlier of the two parts in which they were read.
 fn end(ends: &[u64; PARTS], total: u64) -> Option<usize> {
     let same = |from: &usize| {
         let both: u64 = ends[*from..].iter().sum();
@@ -90,8 +85,8 @@ mod tests {
     use super::*;
     use crate::order::samplers::torch::{generator, randperm};
 
-    /// How many of 1,000 blocks are late after epochs that read some of them in the same order at the
-    /// end.
+    /// How many of the other blocks and of the `fixed` ones are late, after epochs that read the last `fixed` of
+    /// 1,000 blocks in the same order at the end.
     fn late(fixed: u32) -> (usize, usize) {
         let mut late = Late::default();
         late.grow(1_000);

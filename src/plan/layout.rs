@@ -1,15 +1,14 @@
-//! How files are cut into blocks.
+//! Cuts files into blocks.
 //!
-//! Files and blocks are dense numbers. A file owns the consecutive blocks `first .. first + count`
-//! and an empty file owns none. A file that grew past its blocks is given new ones at the end, so
-//! that the numbers of all others stay.
+//! Files and blocks are dense numbers. A file owns the consecutive blocks `first .. first + count`; an
+//! empty file owns none. A file that outgrows its blocks gets new ones at the end and leaves its old ones
+//! behind, so that the numbers of all other blocks stay.
 
 use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES};
 
-/// Bytes that a tier below RAM needs to know of a block, dead records of its index included.
+/// Bytes of a block's record in a tier below RAM, with its share of the dead records of the index.
 const RECORD_BYTES: u64 = 128;
 
-/// The blocks of one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extent {
     first: u32,
@@ -17,20 +16,20 @@ struct Extent {
     size: u64,
 }
 
-/// Which blocks a file has, which file a block belongs to, and how long each is.
+/// The blocks of each file, and their lengths.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     files: Vec<Extent>,
     file_of: Vec<FileId>,
-    /// What all files together have: bytes of page cache, and blocks.
+    /// Bytes of page cache and blocks of all files together.
     pages_bytes: u64,
     counted: u64,
-    /// Counts the changes: of two layouts the one with more is the later.
+    /// Number of changes: of two layouts, the one with more is the later one.
     changes: u64,
 }
 
 impl Layout {
-    /// The layout of files of these sizes in bytes, numbered in this order.
+    /// Lays out files of these sizes in bytes, numbered in this order.
     pub fn new(sizes: impl IntoIterator<Item = u64>) -> Self {
         let mut layout = Layout::default();
         for size in sizes {
@@ -47,7 +46,7 @@ impl Layout {
         file
     }
 
-    /// Gives a file another size. Its blocks keep their numbers if they suffice.
+    /// Changes the size of a file. Its blocks keep their numbers if they suffice.
     pub fn resize(&mut self, file: FileId, size: u64) {
         self.changes += 1;
         let count = u32::try_from(size.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
@@ -63,12 +62,11 @@ impl Layout {
         extent.size = size;
     }
 
-    /// Whether this layout is later than another one of the same dataset.
     pub fn is_later(&self, than: &Layout) -> bool {
         self.changes > than.changes
     }
 
-    /// The files that lie differently in a later layout.
+    /// The files whose blocks or sizes differ in a later layout.
     pub fn moved(&self, later: &Layout) -> Vec<FileId> {
         let differs = |(index, pair): (usize, (&Extent, &Extent))| {
             (pair.0 != pair.1).then_some(FileId(index as u32))
@@ -76,12 +74,11 @@ impl Layout {
         self.files.iter().zip(&later.files).enumerate().filter_map(differs).collect()
     }
 
-    /// Number of files.
     pub fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Number of blocks, those that shrunk or moved files left behind included.
+    /// Number of blocks, with those that shrunk or moved files have left behind.
     pub fn blocks(&self) -> usize {
         self.file_of.len()
     }
@@ -109,18 +106,16 @@ impl Layout {
         (extent.first + from as u32..extent.first + to as u32).map(BlockId)
     }
 
-    /// Whether this is a block of a file, and none that its file has left behind.
+    /// Whether the block exists and its file has not left it behind.
     pub fn has(&self, block: BlockId) -> bool {
         block.index() < self.blocks() && self.range(block).1 > 0
     }
 
-    /// The file that a block belongs to.
     pub fn file_of(&self, block: BlockId) -> FileId {
         self.file_of[block.index()]
     }
 
-    /// Offset in its file and length of a block in bytes; the length is 0 for a block that its
-    /// file has left behind.
+    /// Offset in its file and length of a block, in bytes. Both are 0 if its file has left it behind.
     pub fn range(&self, block: BlockId) -> (u64, u64) {
         let extent = self.files[self.file_of(block).index()];
         let Some(nth) = block.0.checked_sub(extent.first).filter(|nth| *nth < extent.count) else {
@@ -130,7 +125,7 @@ impl Layout {
         (offset, (extent.size - offset).min(BLOCK_BYTES))
     }
 
-    /// Bytes of page cache that a block takes: its length in whole pages.
+    /// Bytes of page cache that a block takes: whole pages.
     pub fn pages_bytes(&self, block: BlockId) -> u64 {
         self.range(block).1.next_multiple_of(PAGE_BYTES)
     }
@@ -140,12 +135,11 @@ impl Layout {
         self.pages_bytes(block) + RECORD_BYTES
     }
 
-    /// Bytes of page cache that all files take.
     pub fn pages_bytes_of_all(&self) -> u64 {
         self.pages_bytes
     }
 
-    /// Bytes that all blocks would take in a tier below RAM.
+    /// Most bytes that all blocks would take in a tier below RAM.
     pub fn stored_bytes_of_all(&self) -> u64 {
         let stored = |extent: &Extent| {
             let headers = u64::from(extent.count) * (RECORD_BYTES + PAGE_BYTES);
@@ -154,12 +148,12 @@ impl Layout {
         self.files.iter().map(stored).sum()
     }
 
-    /// Mean bytes of page cache that a file takes; one page where there are none.
+    /// Mean bytes of page cache that a file takes, at least one page.
     pub fn mean_file_bytes(&self) -> u64 {
         self.pages_bytes.checked_div(self.files.len() as u64).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)
     }
 
-    /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks; one page where there are none.
+    /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks, at least one page.
     pub fn mean_pages_bytes(&self) -> u64 {
         self.pages_bytes.checked_div(self.counted).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)
     }

@@ -1,14 +1,14 @@
-//! What RAM and the tiers below hold, what that costs, and which block is evicted.
+//! Accounts for the blocks that RAM and the tiers below hold, and evicts blocks.
 //!
-//! 1. Each block is charged where it is ([`Residency`]), and pages of blocks that are read in parts are
-//!    charged beside them ([`Parts`]). A file that is open is pinned: its blocks are no victims.
-//! 2. A policy for each tier weighs what is kept there by its next read, as it is told.
-//! 3. RAM keeps a block if it has room beside the window, or makes some by dropping what is read later.
-//!    What a tier below keeps alone stays there.
-//! 4. What arrives from the source and will not stay in RAM is written to the first tier below that has
-//!    room, or makes some.
+//! 1. Blocks are charged to their tiers ([`Residency`]), and pages of blocks that are read in parts beside
+//!    them ([`Parts`]). The blocks of an open file are not evicted from RAM.
+//! 2. Each tier's policy weighs the kept blocks by their next reads.
+//! 3. RAM keeps a block if it has room beside the window, or makes room by dropping blocks that are read
+//!    later. It keeps no block that a tier below keeps, unless that tier has room for all the data.
+//! 4. A block that arrives from the source and will not stay in RAM is written to the first tier below that
+//!    has room or makes room.
 //!
-//! Each change of a file's blocks in RAM is noted: by it its opens need to be seen or not (`visibility`).
+//! A change of a file's blocks in RAM is noted: it may change whether the file is tracked (`visibility`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,15 +23,14 @@ use super::window::Window;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, PageRange};
 
-/// The most bytes that may wait to be written to tiers below RAM. A disk that is slower than the source
-/// must not fill memory.
+/// Most bytes that wait to be written to tiers below RAM: a disk that is slower than the source must not
+/// fill memory.
 const PLACING_MAX: u64 = 96 << 20;
 
-/// If everything is to be stored, nothing is fetched ahead while more bytes than this wait to be written or
-/// are being fetched. It is well below [`PLACING_MAX`], because what readers fetch meanwhile is stored too.
+/// If all data is stored, nothing is fetched ahead while more bytes than this wait to be written or are
+/// being fetched. It is well below [`PLACING_MAX`], because blocks that readers fetch are stored too.
 const HOLD_AT: u64 = 64 << 20;
 
-/// Where all blocks are, and what is charged for them.
 pub(super) struct Ledger {
     pub(super) layout: Arc<Layout>,
     pub(super) residency: Residency,
@@ -40,23 +39,21 @@ pub(super) struct Ledger {
     pub(super) counters: Counters,
     tiers: Vec<Tier>,
     source_us: Option<u64>,
-    /// Fetches under way at most.
     inflight_max: u32,
-    /// What is kept, by tier, as the policy in force sees it.
+    /// By tier.
     policies: Vec<Box<dyn Policy>>,
     policy: PolicyKind,
     /// Whether a tier below RAM has room for all the data.
     mirrored: bool,
-    /// Open handles of each open file.
+    /// Handles by open file.
     open: BTreeMap<FileId, u32>,
-    /// Files that were lent. Some may not be all there any more.
+    /// Files that were lent. A tier may have lost blocks of some.
     lent: BTreeSet<FileId>,
-    /// Files of which blocks have come or gone.
+    /// Files to be [looked at again](Self::note_moved).
     moved: Vec<FileId>,
 }
 
 impl Ledger {
-    /// Nothing is held of files that lie so.
     pub(super) fn new(settings: &Settings, layout: &Arc<Layout>) -> Self {
         let mut ledger = Ledger {
             layout: Arc::clone(layout),
@@ -78,14 +75,13 @@ impl Ledger {
         ledger
     }
 
-    /// Files lie otherwise from now on.
     pub(super) fn lay_out(&mut self, layout: &Arc<Layout>) {
         self.layout = Arc::clone(layout);
         self.residency.grow(layout.blocks());
         self.size_tiers();
     }
 
-    /// A tier has another capacity. Says whether there is such a tier.
+    /// Returns whether the tier exists.
     pub(super) fn resize(&mut self, tier: usize, capacity: u64) -> bool {
         let Some(resized) = self.tiers.get_mut(tier) else { return false };
         resized.capacity = capacity;
@@ -100,7 +96,6 @@ impl Ledger {
         self.window.fit(self.layout.mean_pages_bytes(), self.capacity(RAM));
     }
 
-    /// What is charged at this moment.
     pub(super) fn accounts(&self) -> Accounts {
         Accounts {
             kept: self.residency.kept.clone(),
@@ -112,12 +107,10 @@ impl Ledger {
         }
     }
 
-    /// Bytes that a tier may hold.
     pub(super) fn capacity(&self, tier: usize) -> u64 {
         self.tiers[tier].capacity
     }
 
-    /// The tiers below RAM.
     pub(super) fn tiers_below(&self) -> std::ops::Range<usize> {
         RAM + 1..self.tiers.len()
     }
@@ -126,12 +119,11 @@ impl Ledger {
         (0..self.layout.blocks() as u32).map(BlockId)
     }
 
-    /// The files of which blocks have come or gone since the last call.
     pub(super) fn take_moved(&mut self) -> Vec<FileId> {
         std::mem::take(&mut self.moved)
     }
 
-    /// Whether a file's opens need to be seen is to be asked again.
+    /// Whether the file is tracked is to be decided again.
     pub(super) fn note_moved(&mut self, file: FileId) {
         if self.moved.last() != Some(&file) {
             self.moved.push(file);
@@ -142,13 +134,12 @@ impl Ledger {
         self.note_moved(self.layout.file_of(block));
     }
 
-    /// Whether a file is open.
     pub(super) fn has_open(&self, file: FileId) -> bool {
         self.open.contains_key(&file)
     }
 
-    /// A file is opened once more. What is being read is no victim, though its next use may well be the
-    /// farthest.
+    /// Opens a handle of a file. A block that is being read must not be evicted, though its next use may well be
+    /// the farthest.
     pub(super) fn open(&mut self, file: FileId) {
         *self.open.entry(file).or_default() += 1;
         for block in self.layout.blocks_of(file) {
@@ -157,7 +148,7 @@ impl Ledger {
         }
     }
 
-    /// One handle of a file is closed. Says whether it was the last one.
+    /// Closes a handle of a file. Returns whether it was the last one.
     pub(super) fn close(&mut self, file: FileId) -> bool {
         let is_last = self.open.get(&file).is_none_or(|handles| *handles == 1);
         if is_last {
@@ -168,13 +159,11 @@ impl Ledger {
         is_last
     }
 
-    /// How many files are open.
     #[cfg(test)]
     pub(super) fn open_files(&self) -> usize {
         self.open.len()
     }
 
-    /// Shows everything that is kept to the policy in force.
     pub(super) fn weigh_anew(&mut self, forecast: &Forecast) {
         let policy = forecast.policy();
         // These policies ignore orders, and a new instance would lose what LRU has recorded.
@@ -198,8 +187,7 @@ impl Ledger {
         }
     }
 
-    /// Tells the policies of the tiers that keep the block when it is read next; in RAM only once
-    /// nobody has it open.
+    /// Tells the policies of the tiers that keep the block when it is read next. Its file must be closed.
     pub(super) fn touch(&mut self, block: BlockId, forecast: &Forecast) {
         let next = forecast.next_use(block, false);
         for tier in 0..self.tiers.len() {
@@ -210,37 +198,33 @@ impl Ledger {
         }
     }
 
-    /// The same, if nobody has it open.
     pub(super) fn touch_closed(&mut self, block: BlockId, forecast: &Forecast) {
         if !self.has_open(self.layout.file_of(block)) {
             self.touch(block, forecast);
         }
     }
 
-    /// Whether a block takes less time from a tier below RAM than from the source.
+    /// Whether a tier below RAM is faster than the source.
     fn is_worth_it(&self, tier: usize) -> bool {
         let block_us = self.tiers[tier].block_us;
         self.source_us.is_none_or(|source_us| block_us < source_us)
     }
 
-    /// Where a block is fetched from.
     pub(super) fn nearest(&self, block: BlockId) -> Place {
         let tier = self.residency.place(block).filter(|tier| self.is_worth_it(*tier));
         tier.map_or(Place::Source, Place::Tier)
     }
 
-    /// Whether a tier below has a block, or is about to.
+    /// Whether a tier below RAM has a block, or is being given it.
     fn is_below(&self, block: BlockId) -> bool {
         self.residency.place(block).is_some() || self.residency.is_placing(block)
     }
 
-    /// Whether what arrives from the source is offered to the tiers below: it will not stay in RAM, or
-    /// there is room for all the data.
+    /// Whether a block that arrives from the source is offered to the tiers below.
     pub(super) fn is_to_be_placed(&self, block: BlockId) -> bool {
         self.mirrored || self.residency.is_staged(block)
     }
 
-    /// Offers a block to the tiers below.
     pub(super) fn place(&mut self, block: BlockId, forecast: &Forecast, actions: &mut Vec<Action>) {
         let bytes = self.layout.stored_bytes(block);
         if self.residency.placing_bytes + bytes > PLACING_MAX || self.is_below(block) {
@@ -253,7 +237,7 @@ impl Ledger {
         }
     }
 
-    /// Has a tier below bring a block, if one has room for it or makes some. Says whether one does.
+    /// Loads a block into a tier below RAM. Returns whether a tier has room or makes room.
     pub(super) fn load(
         &mut self,
         block: BlockId,
@@ -269,7 +253,7 @@ impl Ledger {
         room.is_some()
     }
 
-    /// The first tier below RAM that has room for a block which is read next then, or makes some.
+    /// The first tier below RAM that has room or makes room.
     fn room_below(
         &mut self,
         block: BlockId,
@@ -285,8 +269,7 @@ impl Ledger {
         None
     }
 
-    /// Makes room in a tier for a block that is read next then, in place of others as the policy says. Says
-    /// whether there is room.
+    /// Evicts blocks by the tier's policy until there is room. Returns whether there is.
     fn make_room_in(
         &mut self,
         tier: usize,
@@ -304,7 +287,7 @@ impl Ledger {
         self.residency.kept[tier] + bytes <= capacity
     }
 
-    /// Whether a tier below has room for a block beside all that it keeps.
+    /// Whether a tier below RAM has room for a block without an eviction.
     pub(super) fn has_room_below(&self, block: BlockId) -> bool {
         let bytes = self.layout.stored_bytes(block);
         self.tiers_below().any(|tier| {
@@ -312,19 +295,19 @@ impl Ledger {
         })
     }
 
-    /// A copy in a tier below is given up.
+    /// Gives up a copy in a tier below RAM.
     pub(super) fn displace(&mut self, block: BlockId, tier: usize, actions: &mut Vec<Action>) {
         self.not_here(block, tier);
         actions.push(Action::Displace { block, tier });
     }
 
-    /// A tier below does not have a block after all.
+    /// A tier below RAM does not have a block.
     pub(super) fn not_here(&mut self, block: BlockId, tier: usize) {
         self.policies[tier].remove(block);
         self.residency.displace(block, tier, self.layout.stored_bytes(block));
     }
 
-    /// A copy has been written to a tier below, or could not be.
+    /// See [`Event::Placed`](super::Event::Placed).
     pub(super) fn placed(&mut self, block: BlockId, tier: usize, done: bool, forecast: &Forecast) {
         if !self.residency.is_placing(block) {
             return;
@@ -336,7 +319,7 @@ impl Ledger {
         }
     }
 
-    /// What a tier has held since before the start counts like what was placed there.
+    /// A tier held these blocks before the start. They count as placed there.
     pub(super) fn found(
         &mut self,
         tier: usize,
@@ -370,34 +353,32 @@ impl Ledger {
         self.mirrored || all + self.window.bytes() <= self.capacity(RAM)
     }
 
-    /// Whether RAM can keep the block beside so much that it keeps already.
+    /// Whether RAM can keep the block beside `kept` bytes.
     fn has_room(&self, block: BlockId, kept: u64, forecast: &Forecast) -> bool {
         let bytes = self.layout.pages_bytes(block);
         let own = if self.residency.is_staged(block) { bytes } else { 0 };
-        // Readers may have had more staged than the window has room for.
+        // Readers may have caused more staged bytes than the window has.
         let beside = self.window.bytes().max(self.residency.staged - own);
         let parts = self.parts_used(forecast);
         forecast.policy() != PolicyKind::None && kept + bytes + beside + parts <= self.capacity(RAM)
     }
 
-    /// Bytes of parts for which kept blocks must leave room.
     fn parts_used(&self, forecast: &Forecast) -> u64 {
         if forecast.is_blind() { self.parts.used(self.capacity(RAM)) } else { 0 }
     }
 
-    /// Whether RAM may keep a block: what a tier below keeps alone stays there.
+    /// Whether RAM may keep a block, as far as the tiers below are concerned.
     pub(super) fn may_stay(&self, block: BlockId) -> bool {
         let below = self.nearest(block) != Place::Source || self.residency.is_placing(block);
         self.mirrored || !below
     }
 
-    /// Whether RAM would keep a block that is fetched now.
+    /// Whether RAM would keep a block if it were fetched.
     pub(super) fn can_be_kept(&self, block: BlockId, forecast: &Forecast) -> bool {
         self.may_stay(block) && self.has_room(block, self.residency.kept[RAM], forecast)
     }
 
-    /// Makes room in RAM for a block that is expected at `next`, in place of others as the policy says.
-    /// Says whether there is room.
+    /// Drops kept blocks by the policy until RAM has room for `block`. Returns whether it has.
     pub(super) fn make_way(
         &mut self,
         block: BlockId,
@@ -419,25 +400,22 @@ impl Ledger {
         self.drop_pages(victim, actions);
     }
 
-    /// The block that a tier would give up first, for one that is read at this moment.
+    /// The block that a tier evicts first for one that is read at this moment.
     pub(super) fn victim(&mut self, tier: usize) -> Option<BlockId> {
         self.policies[tier].victim(NextUse::At(0))
     }
 
-    /// A staged block is kept from now on.
     pub(super) fn keep(&mut self, block: BlockId) {
         self.residency.keep(block, self.layout.pages_bytes(block));
         self.moves(block);
     }
 
-    /// A kept block is only staged from now on.
     pub(super) fn unkeep(&mut self, block: BlockId) {
         self.policies[RAM].remove(block);
         self.residency.unkeep(block, self.layout.pages_bytes(block));
         self.moves(block);
     }
 
-    /// A block of RAM is given up, which the policy may have kept.
     pub(super) fn drop_pages(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         self.counters.dropped += 1;
         if self.residency.is_unread(block) {
@@ -451,55 +429,51 @@ impl Ledger {
         actions.push(Action::Drop { block });
     }
 
-    /// Pages that were to be dropped are gone.
     pub(super) fn dropped(&mut self, block: BlockId) {
         self.residency.finish_drop(block, self.layout.pages_bytes(block));
     }
 
-    /// Whether a block is in RAM, or on its way there.
+    /// Whether a block is in RAM or being fetched.
     pub(super) fn is_here(&self, block: BlockId) -> bool {
         self.residency.is_in(block, RAM) || self.residency.is_fetching(block)
     }
 
-    /// Whether a block is in RAM and nobody is reading it at this moment; of a large file that is
-    /// open, another block may be read.
+    /// Whether a block can be dropped from RAM. Readers of an open large file may be at another block.
     pub(super) fn can_go(&self, block: BlockId) -> bool {
         let file = self.layout.file_of(block);
         let read = self.has_open(file) && self.layout.blocks_of(file).len() < 2;
         self.residency.is_in(block, RAM) && !self.residency.is_fetching(block) && !read
     }
 
-    /// Whether another fetch may begin. If a tier below stores everything, no fetch begins that the tier
-    /// could not store in time: the block would be fetched from the source again.
+    /// Whether another fetch may begin. A block that a mirroring tier could not store in time would be fetched
+    /// from the source again.
     pub(super) fn may_fetch_more(&self) -> bool {
         let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
         self.residency.fetching < self.inflight_max
             && !(self.mirrored && self.residency.placing_bytes + coming > HOLD_AT)
     }
 
-    /// Fetches that may begin.
     pub(super) fn fetches_left(&self) -> u32 {
         self.inflight_max.saturating_sub(self.residency.fetching)
     }
 
-    /// Whether most of what is staged has arrived and is not read yet, so that the source could do more.
+    /// Whether most of the window has arrived and is unread, so that the source could do more.
     pub(super) fn waits_for_readers(&self) -> bool {
         let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
         2 * coming < self.window.bytes()
     }
 
-    /// A fetch begins that a reader waits for. It is charged as kept if RAM has room for it.
+    /// Charges a fetch that a reader waits for.
     pub(super) fn start_fetch(&mut self, block: BlockId, forecast: &Forecast) {
         let keep = self.can_be_kept(block, forecast);
         self.charge(block, keep);
     }
 
-    /// Begins to fetch a block ahead, which is kept or staged.
     pub(super) fn fetch_ahead(&mut self, block: BlockId, keep: bool, actions: &mut Vec<Action>) {
         self.charge(block, keep);
         self.counters.prefetched += 1;
         let from = self.nearest(block);
-        // If a file is open, it is not seen which of its blocks are read.
+        // It is not seen which blocks of an open file are read.
         let seen = !self.has_open(self.layout.file_of(block));
         self.residency.mark_unread(block, seen && from == Place::Source);
         actions.push(Action::Fetch { block, from });
@@ -511,21 +485,20 @@ impl Ledger {
         self.moves(block);
     }
 
-    /// What is charged is fetched again. Until it is there it is no victim.
+    /// A charged block is fetched again, and not evicted until it has arrived.
     pub(super) fn refetch(&mut self, block: BlockId) {
         self.counters.refetched_bytes += self.layout.range(block).1;
         self.policies[RAM].remove(block);
         self.residency.restart_fetch(block);
     }
 
-    /// A fetch has failed.
     pub(super) fn failed(&mut self, block: BlockId) {
         self.counters.failed += 1;
         self.residency.forget(block, self.layout.pages_bytes(block));
         self.moves(block);
     }
 
-    /// Pages of a block in RAM are gone, and nobody has missed them yet.
+    /// A check found pages of a block gone before a read missed them.
     pub(super) fn lost(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         if !self.residency.is_in(block, RAM) || self.residency.is_fetching(block) {
             return;
@@ -535,11 +508,11 @@ impl Ledger {
         actions.push(Action::Fetch { block, from: self.nearest(block) });
     }
 
-    /// Has parts go as long as they take more than is left of RAM.
+    /// Drops parts until they fit beside kept and staged blocks.
     pub(super) fn fit_parts(&mut self, forecast: &Forecast, actions: &mut Vec<Action>) {
         let others = |ledger: &Self| ledger.residency.kept[RAM] + ledger.residency.staged;
         while self.parts.bytes > 0 && others(self) + self.parts.bytes > self.capacity(RAM) {
-            // Blocks that this epoch has read go first, the one that is read last of all.
+            // Blocks that this epoch has read go first, the one with the latest next read before all.
             let now = NextUse::At(forecast.unread.now());
             if self.parts.bytes <= self.parts_used(forecast)
                 && let Some(victim) = self.policies[RAM].victim(now)
@@ -558,18 +531,17 @@ impl Ledger {
         actions.push(Action::DropParts { block, pages });
     }
 
-    /// The kernel reads a file by itself.
     pub(super) fn lend(&mut self, file: FileId) {
         self.lent.insert(file);
     }
 
-    /// Whether the kernel reads a file by itself: it was lent, and a tier below has all of it still.
+    /// Whether a file was lent and a tier below still has all of it.
     pub(super) fn is_lent(&self, file: FileId) -> bool {
         let below = |block| self.residency.place(block).is_some();
         self.lent.contains(&file) && self.layout.blocks_of(file).all(below)
     }
 
-    /// Nothing that is known of a block is true any more.
+    /// Forgets a block whose file has changed.
     pub(super) fn void(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let (pages, stored) = (self.layout.pages_bytes(block), self.layout.stored_bytes(block));
         self.parts.forget(block);

@@ -1,64 +1,59 @@
-//! Loaders that open files long before they read them, as those do that map them.
+//! Handles loaders that open files long before they read them, as loaders do that map files.
 //!
-//! 1. Where an open is no request, a task is done with a file, as far as can be seen, when it is seen at
-//!    another one. Who maps files looks a thousand of them up before he touches a page of the first.
-//! 2. That shows in reads of files that had been there, of which each open would have been seen, and
-//!    that were left before: [`Event::Touched`](super::Event::Touched). How many opens later they come
-//!    is the *lag* of the loader. Files of several blocks show none: one that is kept open may be read
-//!    all over.
-//! 3. From then on a file counts as open, and as not read, until it is touched or so many opens have
-//!    followed. What is staged for it stays as long as the window has room.
-//! 4. A window that is narrower than the lag would drop what is staged before it is read. Then nothing
-//!    is staged for orders.
-//! 5. What a task's files have shown is forgotten when it ends, and all if no task is left: others may
-//!    come.
+//! 1. If opens cause no requests, a task counts as done with a file when it is seen at another one. A loader
+//!    that maps files looks up a thousand of them before it touches a page of the first.
+//! 2. [`Event::Touched`](super::Event::Touched) shows this, if the file was left before, was in RAM then, and
+//!    a new open would have been seen. The *lag* is the number of opens between leaving and touching. Files
+//!    of several blocks show none: one that is kept open may be read at any place.
+//! 3. Once a lag is known, a file counts as open and unread until it is touched or that many opens have
+//!    followed. Its staged blocks stay as long as the window has room.
+//! 4. If the window is narrower than the lag, it would drop blocks before they are read. Then nothing is
+//!    staged for orders.
+//! 5. The touches of a task are forgotten when it ends, and all touches when no task is left, since other
+//!    loaders may come.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::ids::FileId;
 
-/// So many touches show a lag: a few pages get lost, or are read ahead by the kernel, when their reader
-/// has gone on.
+/// Touches that show a lag. A few others come from lost pages, or from the kernel's read-ahead after the
+/// reader has gone on.
 const TOUCHES_MIN: u32 = 16;
 
-/// Lags are told apart by powers of two up to this one, which is the longest.
+/// Lags are counted by powers of two. A lag of `1 << LAGS` opens or more is not counted.
 const LAGS: usize = 13;
 
-/// By the power of two, touches that came so many opens after the file was left.
+/// Touches by the power of two of their lag.
 type Touches = [u32; LAGS];
 
-/// A file that was left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left {
     pub(super) task: u32,
-    /// The planner's tick then.
+    /// In ticks of the planner.
     pub(super) at: u64,
-    /// Whether RAM had it, so that nothing was to be read of it but by touching it.
+    /// Whether RAM had it, so that only a touch shows a later read.
     pub(super) there: bool,
 }
 
-/// What was opened and may not have been read.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    /// Files that were left and not opened again. Each open looks here: a tree would be slower.
+    /// Files that were left and not opened again. Each open looks here; a tree would be slower.
     left: HashMap<FileId, Left>,
     touches: Touches,
     lag: u64,
-    /// The same for each task that runs and had left the files, or touched them if that one has ended.
+    /// Touches by running task: the one that had left the file or, if it has ended, the one that touched it.
     shown_by: BTreeMap<u32, Touches>,
-    /// Files that are held open though they were left, the first first, and at which tick.
+    /// Files that are held open, oldest first, and the ticks at which they were left.
     held: VecDeque<(FileId, u64)>,
-    /// Files that are being touched.
     touching: BTreeSet<FileId>,
 }
 
 impl Mapped {
-    /// How many opens later a file is read at most; 0 as long as nothing is known of that.
+    /// The most opens between leaving a file and reading it; 0 if no lag is known.
     pub(super) fn lag(&self) -> u64 {
         self.lag
     }
 
-    /// Touches have come or gone.
     fn find_lag(&mut self) {
         let mut touches = 0;
         let enough = |power: &usize| {
@@ -79,18 +74,16 @@ impl Mapped {
         }
     }
 
-    /// The tick at which a file was left, if it was.
     pub(super) fn left_at(&self, file: FileId) -> Option<u64> {
         self.left.get(&file).map(|left| left.at)
     }
 
-    /// A file is touched. Says how it was left, if it was opened before.
     pub(super) fn touched(&mut self, file: FileId) -> Option<Left> {
         let known = self.lag() > 0;
         self.left.remove(&file).filter(|left| left.there || known)
     }
 
-    /// A file that a task had opened is read so many opens after it was left.
+    /// Counts a touch `lag` opens after a task left the file.
     pub(super) fn shows(&mut self, task: u32, lag: u64) {
         if lag < 1 << LAGS {
             let power = lag.max(1).next_power_of_two().trailing_zeros() as usize;
@@ -101,24 +94,23 @@ impl Mapped {
         }
     }
 
-    /// A file is being touched: it is open as long as its task is at it. Says whether it was held.
+    /// The file counts as open until its task leaves it. Returns whether it was held.
     pub(super) fn begin_touch(&mut self, file: FileId) -> bool {
         self.touching.insert(file);
         let held = self.held.iter().position(|(held, _)| *held == file);
         held.is_some_and(|at| self.held.remove(at).is_some())
     }
 
-    /// A task is done with touching a file, if it did. Says whether it did.
+    /// A task leaves a file. Returns whether the file was being touched.
     pub(super) fn end_touch(&mut self, file: FileId) -> bool {
         self.touching.remove(&file)
     }
 
-    /// Holds a file open that was left at this tick.
     pub(super) fn hold(&mut self, file: FileId, at: u64) {
         self.held.push_back((file, at));
     }
 
-    /// Lets go of the file that has been held longest, if that is too long at this tick.
+    /// Lets go of the file held longest, if that is longer than the lag.
     pub(super) fn let_oldest_go(&mut self, now: u64) -> Option<FileId> {
         let &(file, at) = self.held.front()?;
         if self.lag > 0 && at + self.lag >= now {
@@ -128,13 +120,13 @@ impl Mapped {
         Some(file)
     }
 
-    /// Lets go of the file that has been held longest of those that are so.
+    /// Lets go of the file held longest of those that match.
     pub(super) fn let_go(&mut self, is_so: impl Fn(FileId) -> bool) -> Option<FileId> {
         let at = self.held.iter().position(|(file, _)| is_so(*file))?;
         self.held.remove(at).map(|(file, _)| file)
     }
 
-    /// No task is left: others may come. Gives the files that were held.
+    /// Forgets everything. Returns the files that were held.
     pub(super) fn forget(&mut self) -> impl Iterator<Item = FileId> + use<> {
         std::mem::take(self).held.into_iter().map(|(file, _)| file)
     }
@@ -152,14 +144,14 @@ impl Mapped {
 mod tests {
     use super::*;
 
-    /// A file that the task with this number left is touched now.
+    /// Touches a file at the tick `now`. Returns whether it had been left.
     fn touch(mapped: &mut Mapped, file: u32, now: u64) -> bool {
         let left = mapped.touched(FileId(file));
         left.iter().for_each(|left| mapped.shows(left.task, now - left.at));
         left.is_some()
     }
 
-    /// Two tasks left a thousand files.
+    /// Two tasks have left a thousand files.
     fn mapped() -> Mapped {
         let mut mapped = Mapped::default();
         for file in 0..1_000 {

@@ -1,34 +1,33 @@
-//! What RAM has of blocks that are read in parts (`divided`).
+//! Accounts for the pages in RAM of blocks that are read in parts (`divided`).
 //!
-//! A part is charged to RAM by its pages, beside what is kept and staged, and gives way to both. If RAM is
-//! full, those go that came first, a section of a block at a time. How often pages are used is not known:
-//! reads that find them are not seen. If hardly an order is followed, a little of RAM is theirs: what this
-//! epoch has read gives way to them there. A map whose pages are dropped before they are used asks for
-//! them again and again.
+//! A part is charged to RAM by its pages, beside kept and staged blocks, and gives way to both. If RAM is
+//! full, the parts that came first go, one section of a block at a time. The planner does not know how
+//! often a page is used, since reads that find it are not seen. If orders cover few of the reads, parts
+//! have a small share of RAM, and blocks that this epoch has read give way to them there: otherwise a
+//! mapping's pages would be dropped before they are used, and fetched again and again.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{BlockId, PAGE_BYTES, PageRange};
 
-/// Pages of a whole block.
 pub(super) const BLOCK_PAGES: u64 = crate::ids::BLOCK_BYTES / PAGE_BYTES;
 
-/// Pages of a section of a block, which are dropped together: what the kernel reads ahead by default.
+/// Pages of a section, which are dropped together: as many as the kernel reads ahead by default.
 const SECTION_PAGES: u16 = 32;
 
 const SECTIONS: usize = (BLOCK_PAGES as usize).div_ceil(SECTION_PAGES as usize);
 
-/// Bytes that parts have in place of what this epoch has read, a section for each of some readers; and no
-/// more than one in so many of RAM.
+/// Most bytes of parts for which blocks that this epoch has read give way: a section for each of 32 readers,
+/// and at most one in `USED_PART` bytes of RAM.
 const USED_MAX: u64 = 32 * SECTION_PAGES as u64 * PAGE_BYTES;
 const USED_PART: u64 = 8;
 
 /// The pages of a section of a block that were read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Section {
-    /// A bit for each page.
+    /// One bit a page.
     pages: u32,
-    /// Its place in the queue of all sections, if it has any page.
+    /// Its place in the queue, if it has any page.
     place: u64,
 }
 
@@ -38,21 +37,17 @@ impl Section {
     }
 }
 
-/// What RAM has in parts.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    /// The sections of each block that has any part.
     blocks: BTreeMap<BlockId, [Section; SECTIONS]>,
-    /// The sections that have pages, by block and number, in the order of the first ones.
+    /// The sections that have pages, by block and section number, in the order of their first pages.
     queue: BTreeMap<u64, (BlockId, usize)>,
-    /// The place of the next section in the queue.
     next_place: u64,
-    /// Bytes of all parts.
     pub(super) bytes: u64,
 }
 
 impl Parts {
-    /// Notes pages of a block. Says how many bytes of it there are.
+    /// Adds pages of a block. Returns the bytes of this block's parts.
     pub(super) fn add(&mut self, block: BlockId, pages: PageRange) -> u64 {
         let sections = self.blocks.entry(block).or_default();
         for page in pages.iter().filter(|page| u64::from(*page) < BLOCK_PAGES) {
@@ -70,7 +65,7 @@ impl Parts {
         sections.iter().map(|section| section.bytes()).sum()
     }
 
-    /// A block has no parts any more.
+    /// Removes all parts of a block.
     pub(super) fn forget(&mut self, block: BlockId) {
         for section in self.blocks.remove(&block).into_iter().flatten() {
             if section.pages != 0 {
@@ -80,7 +75,7 @@ impl Parts {
         }
     }
 
-    /// Takes the section that came first: its block, and where it lies.
+    /// Removes the section that came first.
     pub(super) fn pop(&mut self) -> Option<(BlockId, PageRange)> {
         let (_, (block, number)) = self.queue.pop_first()?;
         let sections = self.blocks.get_mut(&block)?;
@@ -91,7 +86,7 @@ impl Parts {
         Some((block, PageRange { first: number as u16 * SECTION_PAGES, count: SECTION_PAGES }))
     }
 
-    /// The bytes that nothing else is kept in place of, in RAM of this capacity.
+    /// The bytes of parts for which kept blocks leave room, in RAM of this capacity.
     pub(super) fn used(&self, capacity: u64) -> u64 {
         self.bytes.min(USED_MAX).min(capacity / USED_PART)
     }

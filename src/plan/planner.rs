@@ -1,4 +1,4 @@
-//! The planner: it takes events, has its parts hear of them, and gives actions.
+//! [`Planner`] passes each event to its parts and collects their actions.
 
 use std::sync::Arc;
 
@@ -19,12 +19,11 @@ pub struct Planner {
     pub(super) readers: Readers,
     pub(super) visibility: Visibility,
     warming: Warming,
-    /// Whether a stream is at the end of what is known of its order.
+    /// Whether the known part of a stream's order is about to end.
     ending: bool,
 }
 
 impl Planner {
-    /// A planner for files of this layout.
     pub fn new(settings: Settings, layout: Arc<Layout>) -> Self {
         Planner {
             stager: Stager::new(&settings, &layout),
@@ -37,8 +36,8 @@ impl Planner {
 
     /// Takes one event and appends what is to be done to `actions`.
     pub fn apply(&mut self, event: Event, actions: &mut Vec<Action>) {
-        // A file may have grown before the planner hears of it. Its new blocks are not known yet, and its
-        // old ones may still be named afterwards. Both are ignored.
+        // If a file has grown, events may name its new blocks before the planner knows them, and its old
+        // blocks afterwards. Both are ignored.
         if event.block().is_some_and(|block| !self.stager.ledger.layout.has(block)) {
             return;
         }
@@ -123,7 +122,7 @@ impl Planner {
         }
     }
 
-    /// What has come of the streams' progress.
+    /// Acts on the news that the streams' progress has left.
     fn follow_up(&mut self, actions: &mut Vec<Action>) {
         let Stager { ledger, forecast, .. } = &mut self.stager;
         let (mut passed, mut near) = (Vec::new(), Vec::new());
@@ -149,9 +148,8 @@ impl Planner {
         self.ending = ending;
     }
 
-    /// Decides again whether the opens of files whose blocks have changed are seen. These actions go
-    /// before the others: a file is tracked before its pages are dropped, and its state is set before a
-    /// fetch makes the kernel look its name up.
+    /// Decides again whether files whose blocks have changed are tracked. These actions go before the others:
+    /// before a file's pages are dropped, and before a fetch makes the kernel look its name up.
     fn update_tracking(&mut self, from: usize, actions: &mut Vec<Action>) {
         let Stager { ledger, forecast, all_moved, .. } = &mut self.stager;
         let mut files = ledger.take_moved();
@@ -167,7 +165,7 @@ impl Planner {
     fn changed(&mut self, layout: &Arc<Layout>, files: &[FileId], actions: &mut Vec<Action>) {
         let known = Arc::clone(&self.stager.ledger.layout);
         let later = layout.is_later(&known);
-        // Another change may be in this layout already, and its own event on the way.
+        // This layout may contain another change whose event is still on its way.
         let moved = if later { known.moved(layout) } else { Vec::new() };
         for &file in files.iter().chain(&moved) {
             self.visibility.renew(file);
@@ -187,12 +185,10 @@ impl Planner {
         self.warming.standing(block, &self.stager.ledger)
     }
 
-    /// Totals since the start.
     pub fn counters(&self) -> Counters {
         self.stager.ledger.counters
     }
 
-    /// What is charged at this moment.
     pub fn accounts(&self) -> Accounts {
         self.stager.ledger.accounts()
     }
@@ -202,17 +198,15 @@ impl Planner {
         self.stager.forecast.policy()
     }
 
-    /// The tasks that hold a file open as far as can be told.
+    /// The tasks that hold a file open, as far as the planner can see.
     pub fn tasks(&self) -> impl Iterator<Item = u32> + '_ {
         self.readers.tasks.at_files()
     }
 
-    /// Number of files that are opened without a request.
     pub fn untracked_files(&self) -> u64 {
         self.visibility.untracked()
     }
 
-    /// Where each stream stands.
     pub fn streams(&self) -> impl Iterator<Item = (StreamId, StreamStatus)> + '_ {
         self.stager.forecast.numbered().map(|(id, stream)| (id, stream.status()))
     }

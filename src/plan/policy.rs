@@ -1,8 +1,7 @@
-//! Who must go when a tier is full.
+//! Policies, which choose the block that a full tier evicts.
 //!
-//! A tier asks its policy only about blocks that it keeps; blocks that are staged for one coming
-//! read never reach a policy. A newcomer is weighed too: a policy that answers `None` says that
-//! the newcomer is worth less than everything kept.
+//! A policy knows only kept blocks; blocks that are staged for one read never reach it. Its answer `None`
+//! means that the incoming block is worth less than all kept ones.
 
 use std::collections::BTreeSet;
 
@@ -10,32 +9,30 @@ use lru::LruCache;
 
 use crate::ids::BlockId;
 
-/// When a block is expected to be read next, on the planner's clock; later sorts higher.
+/// When a block is read next; later sorts higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NextUse {
-    /// At this tick, or in this epoch where only the epoch is known.
+    /// A tick of the planner, or an epoch if no more is known.
     At(u64),
     /// No known order reads it again.
     Never,
 }
 
-/// Picks the block to evict from one tier.
 pub(super) trait Policy: Send {
-    /// The block is kept, or was read again, and is expected next at `next`.
+    /// The block is kept, or was read again.
     fn touch(&mut self, block: BlockId, next: NextUse);
-    /// The block to evict in favour of one that is expected at `incoming`, if any is worth less.
+    /// The block to evict for one that is read at `incoming`, if a kept block is worth less.
     fn victim(&mut self, incoming: NextUse) -> Option<BlockId>;
-    /// The block is no longer kept.
     fn remove(&mut self, block: BlockId);
 }
 
-/// Bélády's rule (1966): evict the block whose next use is farthest in the future, and only for a
-/// newcomer that is needed sooner.
+/// Bélády's rule (1966): evicts the block whose next use is farthest in the future, and only for a block
+/// that is needed sooner.
 ///
-/// Fed with ticks it is the optimum for known orders. Fed with epochs it is *unread first*: what
-/// this epoch has read is expected in the next one, so it goes before anything still unread, and
-/// never in favour of its equal. For one stream that reads everything once an epoch this keeps a
-/// fixed share without churn, and still gives up what no order reads any more.
+/// With ticks it is the optimum for known orders. With epochs it is *unread first*: a block that this epoch
+/// has read is expected in the next one, so it goes before all unread blocks, and never for another read
+/// one. For one stream that reads everything once an epoch, this keeps a fixed share without churn, and
+/// still evicts blocks that no order reads any more.
 #[derive(Debug, Default)]
 pub(super) struct Belady {
     by_use: BTreeSet<(NextUse, BlockId)>,
@@ -64,7 +61,7 @@ impl Policy for Belady {
     }
 }
 
-/// Evicts what was read longest ago, for any newcomer.
+/// Evicts the block that was read longest ago, for any incoming block.
 pub(super) struct Lru(LruCache<BlockId, ()>);
 
 impl Default for Lru {
@@ -87,7 +84,7 @@ impl Policy for Lru {
     }
 }
 
-/// MinIO (CoorDL, VLDB 2021): keep what came first, evict nothing.
+/// MinIO (CoorDL, VLDB 2021): keeps the blocks that came first and evicts nothing.
 #[derive(Debug, Default)]
 pub(super) struct Minio;
 

@@ -1,10 +1,9 @@
-//! What is told of a planner.
+//! A planner's numbers, as its thread publishes them.
 
 use super::{Accounts, Counters, StreamStatus};
 use crate::config::PolicyKind;
 use crate::ids::StreamId;
 
-/// What a planner's thread last said of it.
 #[derive(Clone, Default)]
 pub(crate) struct Published {
     pub(crate) counters: Counters,
@@ -15,7 +14,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// Where a stream stands, if it has an order.
+    /// The status of a stream, if it has an order.
     pub(crate) fn progress(&self, stream: StreamId) -> Option<&StreamStatus> {
         self.streams.iter().find(|(id, _)| *id == stream).map(|(_, status)| status)
     }

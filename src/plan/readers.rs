@@ -1,11 +1,11 @@
-//! What readers do, and what that says about where they stand.
+//! Follows the readers: which files they hold open, and where they are in the orders.
 //!
-//! 1. A task is seen at a file. The file counts as open until the task is seen at another one, or longer
-//!    if its files are read long after they were opened (`mapped`).
-//! 2. The open moves the stream that it belongs to, once the task is trusted to read for it (`task`,
-//!    `crowd`). An open that no order has there is held against the orders.
-//! 3. Of a large file it is the reads that find nothing which show where its task stands. If they jump, the
-//!    file is read in parts (`divided`).
+//! 1. A task is seen at a file. The file counts as open until the task is seen at another one, or longer if
+//!    files are read long after they were opened (`mapped`).
+//! 2. The open moves its stream, once the task is trusted to read for it (`task`, `crowd`). An open that no
+//!    order explains counts against the orders.
+//! 3. In a large file, reads that find no pages show the task's place. If they jump, the file is read in
+//!    parts (`divided`).
 
 use super::divided::Divided;
 use super::event::Action;
@@ -20,10 +20,9 @@ use super::visibility::Visibility;
 use super::warm::Warming;
 use crate::ids::{BlockId, FileId, PageRange, StreamId};
 
-/// Within how many positions a second open of a file is taken for the read that the order has.
+/// A second open of a file is a read of the order if the order has the file within this many positions.
 pub(super) const DUE: u32 = 8;
 
-/// The readers of the files, as far as they are seen.
 #[derive(Default)]
 pub(super) struct Readers {
     pub(super) tasks: Tasks,
@@ -31,7 +30,6 @@ pub(super) struct Readers {
     pub(super) divided: Divided,
 }
 
-/// The planner's other parts, and what is to be done.
 pub(super) struct Context<'a> {
     pub(super) stager: &'a mut Stager,
     pub(super) visibility: &'a Visibility,
@@ -44,13 +42,12 @@ impl Readers {
         self.reads_for_sure(task, file, at);
     }
 
-    /// A task opens a file, unless it is just where it was seen before.
     pub(super) fn seen(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
         let before = self.tasks.come_to(task, file);
         if before == Some(file) {
             return;
         }
-        // In this order, so that what is being opened does not make room for what is closed.
+        // First, so that closing the other file does not drop this one.
         self.mapped.opened(file);
         self.looked_up(task, file, at);
         if let Some(before) = before {
@@ -58,7 +55,6 @@ impl Readers {
         }
     }
 
-    /// A task reads pages of a file that the kernel does not have. It may have opened it long ago.
     pub(super) fn touched(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
         if self.tasks.place(task) == Some(file) {
             return;
@@ -85,7 +81,6 @@ impl Readers {
         }
     }
 
-    /// A task has ended.
     pub(super) fn left(&mut self, task: u32, at: &mut Context<'_>) {
         self.mapped.ended(task);
         at.stager.forecast.streams_mut().for_each(|stream| stream.leave(task));
@@ -94,7 +89,7 @@ impl Readers {
         }
     }
 
-    /// A task is done with a file, or seems to be.
+    /// A task seems to be done with a file.
     fn leave(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
         if self.mapped.end_touch(file) {
             return self.closed(file, at);
@@ -110,7 +105,7 @@ impl Readers {
         self.mapped.hold(file, forecast.ticks);
     }
 
-    /// A file that was held open is read, or will not be any more.
+    /// A file that was held open is read, or not expected to be read any more.
     fn read_at_last(&mut self, file: FileId, at: &mut Context<'_>) {
         if let Some(block) = at.stager.ledger.layout.blocks_of(file).next()
             && !self.divided.has(file)
@@ -120,7 +115,7 @@ impl Readers {
         self.closed(file, at);
     }
 
-    /// Lets go of files that are held open for too long.
+    /// Lets go of files that are held longer than the lag, or do not fit into the window.
     pub(super) fn let_go(&mut self, at: &mut Context<'_>) {
         if self.tasks.are_none() {
             for file in self.mapped.forget() {
@@ -141,7 +136,7 @@ impl Readers {
         }
     }
 
-    /// Whether what is staged for orders would be dropped before it is read.
+    /// Whether blocks staged for orders would be dropped before their reads.
     pub(super) fn lag_too_far(&self, ledger: &Ledger) -> bool {
         let bytes = ledger.layout.mean_pages_bytes();
         self.mapped.lag().saturating_mul(bytes) > ledger.window.bytes()
@@ -153,15 +148,15 @@ impl Readers {
         ledger.open(file);
         let Some(block) = ledger.layout.blocks_of(file).next() else { return };
         forecast.ticks += 1;
-        // To open a file that is read in parts says nothing of what is read of it.
+        // The open of a file that is read in parts does not tell which pages will be read.
         let in_parts = self.divided.has(file);
-        // Else it is seen after all.
+        // If the read was assumed before, it was counted then.
         if !in_parts && !forecast.streams().any(|stream| stream.has_assumed(block)) {
             count_open(block, ledger);
         }
         let mut reader = self.tasks.take(task);
-        // A loader may open a file twice (to look at its header, say): one read all the same,
-        // unless the order has the second one just here.
+        // A loader may open a file twice (to look at its header, say). That is one read, unless the order
+        // has the file again near here.
         let sight = at.visibility.sight(&ledger.layout);
         let again = reader.opens(block);
         let due = |(id, stream): (StreamId, &Stream)| {
@@ -169,7 +164,7 @@ impl Readers {
             sighting.is_some_and(|(position, far)| far < DUE || reader.is_near(id, position))
         };
         if !again || forecast.numbered().any(due) {
-            // What may be read later counts then.
+            // A file that may be read later is counted at its read.
             if !in_parts && self.mapped.lag() == 0 {
                 at.stager.count(block);
             }
@@ -178,12 +173,11 @@ impl Readers {
         self.tasks.put(task, reader);
     }
 
-    /// Moves the stream that the open belongs to.
     fn follow(&mut self, task: u32, reader: &mut Task, block: BlockId, at: &mut Context<'_>) {
         let Stager { ledger, forecast, .. } = &*at.stager;
         let ranged = |stream: &Stream| stream.is_ranged() && stream.contains(block);
         let blocks = ledger.layout.blocks_of(ledger.layout.file_of(block)).len() as u64;
-        // Opening a large file does not say which range of it will be read.
+        // The open of a large file does not tell which range will be read.
         if blocks > 1 && forecast.streams().any(ranged) {
             return;
         }
@@ -194,7 +188,6 @@ impl Readers {
         }
         reader.stray = reached.is_none().then_some(Stray { block, expected });
         if let Some(starting) = reached {
-            // Whether a wider window would have had the block in time.
             let helps = !starting && at.stager.would_have_helped(block);
             at.stager.foreseen(helps, at.actions);
         }
@@ -214,9 +207,8 @@ impl Readers {
         over.into_iter().for_each(|block| finish(block, at));
     }
 
-    /// If the task is trusted, counts its open as a read of the stream's order, with the earlier opens that
-    /// it explains, and says whether the stream was just starting. `blocks` is the count of the file's
-    /// blocks.
+    /// If the task is trusted, counts its open as a read of the stream, with earlier opens that were pending.
+    /// Returns whether the stream was just starting. `blocks` is the number of the file's blocks.
     fn reach(
         &mut self,
         id: StreamId,
@@ -237,7 +229,7 @@ impl Readers {
         if positions.is_empty() && reader.is_new() {
             positions = self.tasks.crowd.sees(id, position, stream.len(), distance);
         }
-        // Of a task that has just been trusted the crowd may have counted some.
+        // The crowd may have counted some of the earlier positions already.
         positions.retain(|earlier| *earlier == position || !stream.has_seen(*earlier));
         stream.explain(positions.len().saturating_sub(1));
         let starting = stream.is_starting();
@@ -247,8 +239,8 @@ impl Readers {
         (!positions.is_empty()).then_some(starting)
     }
 
-    /// The task has read what it opened last. If no order expects that read there, the orders lose trust.
-    /// They lose little if the task walks from directory to directory.
+    /// The task has read the file that it opened last. If that open was a stray, the orders lose trust, but only
+    /// little if the task walks through directories.
     fn reads_for_sure(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
         let Some(reader) = self.tasks.known(task) else { return };
         let Stager { ledger, forecast, .. } = &mut *at.stager;
@@ -265,14 +257,12 @@ impl Readers {
         }
     }
 
-    /// A read waits for a block that is on its way.
     pub(super) fn joined(&mut self, block: BlockId, at: &mut Context<'_>) {
         if !at.stager.forecast.is_foreseen(block) {
             at.stager.read_on(block, at.actions);
         }
     }
 
-    /// A read found nothing of a block, which the shell fetches.
     pub(super) fn missed(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
         self.reads_for_sure(task, at.stager.ledger.layout.file_of(block), at);
         self.pass(block, task, at);
@@ -293,7 +283,6 @@ impl Readers {
         at.stager.read_on(block, at.actions);
     }
 
-    /// A part of a block has been asked for.
     pub(super) fn part(
         &mut self,
         block: BlockId,
@@ -307,8 +296,8 @@ impl Readers {
         self.divided.read(block, pages, at.stager, warming, at.actions);
     }
 
-    /// A large file may be opened once and read at many places. There only reads that miss the page cache
-    /// show the task's position. What the order has between two such reads was read unseen.
+    /// A large file may be opened once and read at many places. Then only misses show the task's position, and
+    /// the positions between two misses were read unseen.
     fn pass(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
         let Stager { ledger, forecast, .. } = &mut *at.stager;
         if ledger.layout.blocks_of(ledger.layout.file_of(block)).len() < 2 {
@@ -334,7 +323,6 @@ impl Readers {
         }
     }
 
-    /// A handle of a file is closed.
     pub(super) fn closed(&mut self, file: FileId, at: &mut Context<'_>) {
         if !at.stager.ledger.close(file) {
             return;
@@ -348,7 +336,6 @@ impl Readers {
     }
 }
 
-/// Counts an open by where its first block is.
 fn count_open(block: BlockId, ledger: &mut Ledger) {
     ledger.counters.opens += 1;
     if ledger.residency.is_in(block, RAM) {
@@ -360,8 +347,7 @@ fn count_open(block: BlockId, ledger: &mut Ledger) {
     }
 }
 
-/// The stream that an open belongs to: the task's own where it can be, else the one that expects the
-/// block soonest.
+/// The task's own stream if it expects the block, otherwise the stream that expects it soonest.
 fn expecting(reader: &Task, block: BlockId, at: &Context<'_>) -> Option<StreamId> {
     let Stager { ledger, forecast, .. } = &*at.stager;
     let sight = at.visibility.sight(&ledger.layout);
@@ -373,7 +359,7 @@ fn expecting(reader: &Task, block: BlockId, at: &Context<'_>) -> Option<StreamId
     })
 }
 
-/// The read that a block was staged for is over.
+/// The read for which a block was staged is over.
 fn finish(block: BlockId, at: &mut Context<'_>) {
     let ledger = &mut at.stager.ledger;
     ledger.residency.mark_unread(block, false);
@@ -388,7 +374,7 @@ fn finish(block: BlockId, at: &mut Context<'_>) {
     }
 }
 
-/// With a large file's first block all that follow it in an order have been read.
+/// With the first block of a large file, the blocks that follow it in an order have been read.
 fn finish_sample(file: FileId, at: &mut Context<'_>) {
     let Stager { ledger, forecast, .. } = &mut *at.stager;
     let sight = at.visibility.sight(&ledger.layout);

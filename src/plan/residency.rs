@@ -1,11 +1,11 @@
-//! Where every block is, and what that costs: the ledger behind every decision.
+//! Records where each block is, and the bytes that it costs.
 
 use std::collections::BTreeMap;
 
 use crate::ids::BlockId;
 
-/// The RAM tier: pages in the kernel's page cache. Reads are served from it alone; every other
-/// tier and the source are places to fetch from.
+/// The RAM tier: pages in the kernel's page cache. Reads are served from it alone; blocks are fetched into
+/// it from the other tiers and the source.
 pub const RAM: usize = 0;
 
 const FETCHING: u8 = 1;
@@ -13,7 +13,6 @@ const STAGED: u8 = 2;
 const DROPPING: u8 = 4;
 const UNREAD: u8 = 8;
 
-/// What a block is doing in the RAM tier.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     /// Bit t: the block is in tier t.
@@ -21,22 +20,20 @@ struct State {
     flags: u8,
 }
 
-/// State of every block and bytes of every account.
+/// The state of each block and the bytes of each account.
 ///
 /// In RAM a block is charged from the start of its fetch until its pages are dropped, either as
-/// *kept* (it stays) or as *staged* (for the reads that are coming, then it goes). Blocks whose
-/// drop is under way are charged as *dropping*.
+/// *kept* (it stays) or as *staged* (it goes after its read). Blocks whose drop is under way are charged as
+/// *dropping*.
 #[derive(Debug)]
 pub(super) struct Residency {
     blocks: Vec<State>,
     /// Kept bytes by tier.
     pub(super) kept: Vec<u64>,
-    /// Bytes staged in RAM.
     pub(super) staged: u64,
-    /// Bytes whose pages are being dropped.
     pub(super) dropping: u64,
     pub(super) fetching: u32,
-    /// Writes to tiers below RAM under way, and the tier of each.
+    /// The blocks that are being written to a tier below RAM.
     placing: BTreeMap<BlockId, usize>,
     pub(super) placing_bytes: u64,
 }
@@ -85,7 +82,7 @@ impl Residency {
         self.has(block, DROPPING)
     }
 
-    /// Whether the block was fetched from the source ahead of a read that has not come.
+    /// Whether the block was fetched from the source ahead, and its read has not come.
     pub(super) fn is_unread(&self, block: BlockId) -> bool {
         self.has(block, UNREAD)
     }
@@ -103,7 +100,6 @@ impl Residency {
         (RAM + 1..self.kept.len()).find(|&tier| self.is_in(block, tier))
     }
 
-    /// A fetch has begun; its bytes are charged.
     pub(super) fn start_fetch(&mut self, block: BlockId, bytes: u64, staged: bool) {
         self.put(block, FETCHING, true);
         self.put(block, STAGED, staged);
@@ -111,21 +107,20 @@ impl Residency {
         *(if staged { &mut self.staged } else { &mut self.kept[RAM] }) += bytes;
     }
 
-    /// Pages that were charged turned out to be gone and are fetched again.
+    /// Pages that are charged were found gone. They are fetched again.
     pub(super) fn restart_fetch(&mut self, block: BlockId) {
         self.blocks[block.index()].tiers &= !1;
         self.put(block, FETCHING, true);
         self.fetching += 1;
     }
 
-    /// The fetch brought its bytes into RAM.
     pub(super) fn finish_fetch(&mut self, block: BlockId) {
         self.put(block, FETCHING, false);
         self.fetching -= 1;
         self.blocks[block.index()].tiers |= 1;
     }
 
-    /// The block leaves RAM, or its fetch failed: nothing of it is charged any more.
+    /// The block leaves RAM, or its fetch failed. It is no longer charged.
     pub(super) fn forget(&mut self, block: BlockId, bytes: u64) {
         let charged = self.is_in(block, RAM) || self.is_fetching(block);
         if self.is_fetching(block) {
@@ -138,7 +133,6 @@ impl Residency {
         self.blocks[block.index()].tiers &= !1;
     }
 
-    /// The pages of a block are to be dropped.
     pub(super) fn start_drop(&mut self, block: BlockId, bytes: u64) {
         self.forget(block, bytes);
         // A block may be fetched and dropped again while a drop of it is under way.
@@ -155,7 +149,6 @@ impl Residency {
         }
     }
 
-    /// A staged block is kept from now on.
     pub(super) fn keep(&mut self, block: BlockId, bytes: u64) {
         if self.is_staged(block) {
             self.put(block, STAGED, false);
@@ -164,7 +157,7 @@ impl Residency {
         }
     }
 
-    /// A kept block is only staged from now on.
+    /// A kept block is only staged from this moment on.
     pub(super) fn unkeep(&mut self, block: BlockId, bytes: u64) {
         if !self.is_staged(block) {
             self.put(block, STAGED, true);
@@ -173,14 +166,13 @@ impl Residency {
         }
     }
 
-    /// A copy of the block is being written to a tier below RAM.
     pub(super) fn start_place(&mut self, block: BlockId, tier: usize, bytes: u64) {
         self.placing.insert(block, tier);
         self.kept[tier] += bytes;
         self.placing_bytes += bytes;
     }
 
-    /// The copy is there, or could not be made, or is of no use any more.
+    /// The copy is there (`done`), could not be made, or is no longer needed.
     pub(super) fn finish_place(&mut self, block: BlockId, bytes: u64, done: bool) {
         let Some(tier) = self.placing.remove(&block) else { return };
         self.placing_bytes = self.placing_bytes.saturating_sub(bytes);
@@ -191,7 +183,6 @@ impl Residency {
         }
     }
 
-    /// The block is no longer in a tier below RAM.
     pub(super) fn displace(&mut self, block: BlockId, tier: usize, bytes: u64) {
         if self.is_in(block, tier) {
             self.blocks[block.index()].tiers &= !(1 << tier);

@@ -1,18 +1,18 @@
-//! What goes into RAM ahead of its read, and where it goes after it.
+//! Stages blocks in RAM ahead of their reads, and decides where they go after their reads.
 //!
-//! Of all streams the block that is read soonest is staged next. A stream that nobody reads at the
-//! moment, as of a validation loader, is taken to begin when those that are read end their epochs:
-//! until then it has no part in the window that others need.
+//! Of all streams, the block that is read soonest is staged next. A stream that is not being read (*idle*), a
+//! validation loader's say, is expected to begin when the other streams have ended their epochs. Until then
+//! it takes no bytes of the window that they need.
 //!
-//! A tier that may hold less from now on, or a window that has been widened, has blocks go:
+//! If a tier shrinks or the window is widened, blocks have to go:
 //!
-//! 1. The window takes its part first, as at the start.
-//! 2. What is kept goes by the policy, as if a block that is read at this moment came in; then
-//!    whatever is left, where the policy names nothing (it keeps what came first, say).
-//! 3. What is staged goes too, farthest read first, as long as RAM is over its capacity.
+//! 1. The window takes its bytes first.
+//! 2. Kept blocks go by the policy, as if a block that is read at this moment came in. If the policy names
+//!    none, any other block goes.
+//! 3. Staged blocks go, farthest read first, as long as RAM is over its capacity.
 //!
-//! What is on its way or being read cannot go now. It is charged as staged instead, and its
-//! arrival or its close settles it.
+//! A block that is being fetched or read is charged as staged instead, and settled when it arrives or its
+//! file is closed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,28 +26,26 @@ use super::residency::RAM;
 use super::stream::Stream;
 use crate::ids::{BlockId, FileId, StreamId};
 
-/// How many blocks are fetched ahead inside a file that is read from its start to its end: where the file
-/// is left after two of its blocks, twice what was read is fetched for nothing.
+/// Blocks that are fetched ahead in a file that is read from its start on. If the file is left after two
+/// blocks, twice the bytes read are fetched for nothing.
 const SEQUENTIAL_AHEAD: u32 = 4;
 
-/// Brings blocks into RAM ahead of their reads, and decides what becomes of them after these.
 pub(super) struct Stager {
     pub(super) ledger: Ledger,
     pub(super) forecast: Forecast,
     prefetch: bool,
     start_at_open: bool,
-    /// The last tick at which a fetch had no room in a window that was full of unread blocks.
+    /// The last tick at which a block had no room in a window full of unread blocks.
     full_at: Option<u64>,
-    /// Blocks that arrived to be staged, oldest first; what has become of them since is not noted.
+    /// Blocks that arrived as staged, oldest first. Some may no longer be staged.
     arrivals: VecDeque<BlockId>,
-    /// What was staged for streams that nobody read then, and for which.
+    /// Blocks that were staged for idle streams.
     early: Vec<(StreamId, BlockId)>,
-    /// Each file's opens are to be looked at again: whether they need to be seen.
+    /// Whether all files have to be decided about again (`visibility`).
     pub(super) all_moved: bool,
 }
 
 impl Stager {
-    /// Nothing is staged of files that lie so.
     pub(super) fn new(settings: &Settings, layout: &Arc<Layout>) -> Self {
         let mut stager = Stager {
             ledger: Ledger::new(settings, layout),
@@ -63,15 +61,13 @@ impl Stager {
         stager
     }
 
-    /// Files lie otherwise from now on.
     pub(super) fn lay_out(&mut self, layout: &Arc<Layout>) {
         self.ledger.lay_out(layout);
         self.forecast.lay_out(layout);
     }
 
-    /// A stream has an order, which may be told anew, with more epochs, while it is being read. The new
-    /// stream expects what is staged already, as far as it would soon stage that itself. Its first samples
-    /// may have been read.
+    /// Follows a stream. Its order may be told anew, with more epochs, while it is being read: it takes over
+    /// staged blocks that it would soon stage itself. Its first samples may have been read.
     pub(super) fn follow(&mut self, id: StreamId, mut stream: Stream, actions: &mut Vec<Action>) {
         let (ledger, mut taken) = (&self.ledger, 0);
         stream.expect_staged(|block| {
@@ -85,14 +81,12 @@ impl Stager {
         self.look_anew(actions);
     }
 
-    /// A stream has no order any more.
     pub(super) fn withdraw(&mut self, id: StreamId, actions: &mut Vec<Action>) {
         self.forecast.set(id, None);
         self.look_anew(actions);
     }
 
-    /// Orders have come or gone: what is kept is weighed anew, and what was staged may have been staged for
-    /// nothing.
+    /// Orders have come or gone: weighs kept blocks and settles staged ones anew.
     pub(super) fn look_anew(&mut self, actions: &mut Vec<Action>) {
         self.choose_policy();
         for block in self.ledger.blocks() {
@@ -106,26 +100,25 @@ impl Stager {
         self.ledger.weigh_anew(&self.forecast);
     }
 
-    /// Counts a read for the epoch.
     pub(super) fn count(&mut self, block: BlockId) {
         if self.forecast.count(block) {
             self.choose_policy();
         }
     }
 
-    /// A block has been read without being seen, as the opens about it show.
+    /// A block has been read unseen, as the opens around it show.
     pub(super) fn passed(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         self.ledger.counters.opens += 1;
         self.ledger.counters.hits += 1;
         self.forecast.ticks += 1;
         self.ledger.residency.mark_unread(block, false);
         self.count(block);
-        // What is being read is no victim.
+        // A block that is being read is not evicted.
         self.ledger.touch_closed(block, &self.forecast);
         self.settle_closed(block, actions);
     }
 
-    /// A read was where an order had it. `late`: it found nothing, which a wider window might have helped.
+    /// A read was foreseen. `late`: as in [`Window::read`](super::window::Window::read).
     pub(super) fn foreseen(&mut self, late: bool, actions: &mut Vec<Action>) {
         let before = self.ledger.window.bytes();
         self.ledger.window.read(late);
@@ -134,15 +127,14 @@ impl Stager {
         }
     }
 
-    /// Whether a wider window would have had the block that is read now. That is so if RAM lacks it, the
-    /// window was full within as many reads as the widest one holds, and further fetches could have begun.
+    /// Whether a wider window would have had the block that is read: RAM lacks it, more fetches could have begun,
+    /// and the window was full within as many reads as the widest one holds.
     pub(super) fn would_have_helped(&self, block: BlockId) -> bool {
         let reach = self.ledger.window.most() / self.ledger.layout.mean_file_bytes();
         let was_full = self.full_at.is_some_and(|at| self.forecast.ticks - at <= reach);
         was_full && self.ledger.fetches_left() > 0 && !self.ledger.residency.is_in(block, RAM)
     }
 
-    /// A block has come.
     pub(super) fn arrived(&mut self, block: BlockId, from: Place, actions: &mut Vec<Action>) {
         let ledger = &mut self.ledger;
         let bytes = ledger.layout.range(block).1;
@@ -168,8 +160,7 @@ impl Stager {
         self.settle_closed(block, actions);
     }
 
-    /// If readers of open files have exceeded the budget, widens the window, or drops the blocks that were
-    /// staged first.
+    /// If readers of open files have exceeded the budget, widens the window or drops the blocks staged first.
     fn make_room(&mut self, actions: &mut Vec<Action>) {
         self.ledger.fit_parts(&self.forecast, actions);
         let over = |ledger: &Ledger| {
@@ -182,11 +173,11 @@ impl Stager {
             let Ledger { residency, layout, .. } = &self.ledger;
             let file = layout.file_of(block);
             let small = layout.blocks_of(file).len() < 2;
-            // A small file is being read at this moment; its close settles it.
+            // A small file is being read. Its close settles it.
             if small || !residency.is_staged(block) || !residency.is_in(block, RAM) {
                 continue;
             }
-            // Of a large one that is open it may be what is read next, if no order says more.
+            // A block of an open large file may be read next, if no order has it.
             let needed = self.ledger.has_open(file) && !self.forecast.is_foreseen(block);
             if needed && self.ledger.window.widen() {
                 self.arrivals.push_front(block);
@@ -197,7 +188,7 @@ impl Stager {
         }
     }
 
-    /// Settles a block if nobody holds it open.
+    /// Settles a block if its file is closed.
     pub(super) fn settle_closed(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         if self.ledger.residency.is_staged(block)
             && !self.ledger.has_open(self.ledger.layout.file_of(block))
@@ -206,15 +197,14 @@ impl Stager {
         }
     }
 
-    /// Decides about a staged block that nobody holds open: it waits for the reads it was staged
-    /// for, stays, or goes.
+    /// Decides about a staged block whose file is closed: it waits for its reads, is kept, or goes.
     pub(super) fn settle(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let Stager { ledger, forecast, .. } = self;
         let residency = &ledger.residency;
         if !residency.is_in(block, RAM) || !residency.is_staged(block) {
             return;
         }
-        // The budget is hard: readers may have fetched more than the window has room for.
+        // The budget is hard, and readers may have fetched more than the window holds.
         let within = residency.kept[RAM] + residency.staged <= ledger.capacity(RAM);
         if within && forecast.streams().any(|stream| stream.is_pending(block)) {
             return;
@@ -228,7 +218,7 @@ impl Stager {
         }
     }
 
-    /// Fetches a block if RAM does not have it; false where it must wait for room.
+    /// Fetches a block if RAM lacks it. Returns false if the block must wait for room.
     pub(super) fn try_stage(&mut self, block: BlockId, actions: &mut Vec<Action>) -> bool {
         let Stager { ledger, forecast, .. } = self;
         if ledger.residency.is_dropping(block) {
@@ -242,15 +232,14 @@ impl Stager {
         let window = ledger.window.bytes();
         let taken = ledger.residency.staged + ledger.residency.dropping;
         if !keep && taken + bytes > window {
-            // What can never fit is left to its reader.
+            // A block that never fits is left to its reader.
             return bytes > window;
         }
         ledger.fetch_ahead(block, keep, actions);
         true
     }
 
-    /// A large file that is read from its start to its end has its next blocks fetched, and what
-    /// lies behind is done with.
+    /// If a large file is read from its start on, fetches its next blocks and settles those behind.
     pub(super) fn read_on(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let blocks = self.ledger.layout.blocks_of(self.ledger.layout.file_of(block));
         let nth = block.0 - blocks.clone().next().map_or(block.0, |first| first.0);
@@ -267,8 +256,8 @@ impl Stager {
         }
     }
 
-    /// Fetches a block that a reader is about to come to. If there is no room for it, and hardly an order
-    /// is followed, it is kept in place of what this epoch has read.
+    /// Fetches a block that a reader reaches next. If there is no room and orders say too little, it is kept in
+    /// place of a block that this epoch has read.
     fn stage_next(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         if self.try_stage(block, actions) {
             return;
@@ -284,7 +273,7 @@ impl Stager {
         }
     }
 
-    /// Fetches the block of a file that follows one which is read in parts, one after the other.
+    /// Fetches the block after one that is read in parts, one after the other.
     pub(super) fn stage_following(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let mut blocks = self.ledger.layout.blocks_of(self.ledger.layout.file_of(block));
         let next = blocks.find(|next| next.0 == block.0 + 1);
@@ -293,14 +282,14 @@ impl Stager {
         }
     }
 
-    /// Whether the rest of a block that has come in parts may be brought.
+    /// Whether a tier below RAM may load a block that has come in parts.
     pub(super) fn may_complete(&self, block: BlockId) -> bool {
         let ledger = &self.ledger;
         self.prefetch && ledger.residency.place(block).is_none() && ledger.has_room_below(block)
     }
 
-    /// Fetches ahead until the fetches under way or the window are at their limit. What orders have is
-    /// staged only if it comes `in_time`.
+    /// Fetches ahead up to the limits of the fetches under way and of the window. `in_time`: blocks of orders
+    /// would stay until their reads.
     pub(super) fn stage(&mut self, in_time: bool, actions: &mut Vec<Action>) {
         let waits = self.start_at_open && self.ledger.counters.opens == 0;
         if !self.prefetch || waits {
@@ -324,14 +313,14 @@ impl Stager {
         }
     }
 
-    /// A stream's next block is on its way, or here.
+    /// A stream's next block is here, or being fetched.
     fn staged(&mut self, id: StreamId, block: BlockId) {
         let Some(stream) = self.forecast.stream_mut(id) else { return };
         stream.advance();
         if stream.is_read() || !self.ledger.residency.is_staged(block) {
             return;
         }
-        // What has been read or given up since is no longer of interest.
+        // Forgets blocks that were read or given up.
         if self.early.len() == self.early.capacity() {
             let (forecast, residency) = (&self.forecast, &self.ledger.residency);
             let idle = |id| forecast.stream(id).is_some_and(|stream| !stream.is_read());
@@ -340,8 +329,7 @@ impl Stager {
         self.early.push((id, block));
     }
 
-    /// A block has to wait for room in the window. `soon`: it is read before what was staged for streams
-    /// that nobody reads.
+    /// A block has to wait for room in the window. `soon`: it is read before those staged for idle streams.
     fn wait(&mut self, block: BlockId, soon: bool, actions: &mut Vec<Action>) {
         if soon {
             self.take_back_early(actions);
@@ -351,8 +339,8 @@ impl Stager {
         }
     }
 
-    /// The window is full, and what is read sooner has no room in it: what was staged for streams that
-    /// nobody reads even now goes, and is a candidate again.
+    /// A block that is read sooner has no room: drops the blocks staged for streams that are still idle. They
+    /// become candidates again.
     fn take_back_early(&mut self, actions: &mut Vec<Action>) {
         for (id, block) in std::mem::take(&mut self.early) {
             let Ledger { residency, layout, .. } = &self.ledger;
@@ -367,8 +355,7 @@ impl Stager {
         }
     }
 
-    /// Where hardly an order is followed, fetches what this epoch has not read, in place of what it
-    /// has.
+    /// If orders say too little, fetches blocks that this epoch has not read in place of read ones.
     fn stage_unread(&mut self, actions: &mut Vec<Action>) {
         let Stager { ledger, forecast, .. } = self;
         if !forecast.is_unread_first() {
@@ -377,7 +364,7 @@ impl Stager {
         while ledger.may_fetch_more()
             && let Some(block) = forecast.unread.candidate()
         {
-            // A large file is read from where its reader is.
+            // A large file is fetched only ahead of its reader.
             let small = ledger.layout.blocks_of(ledger.layout.file_of(block)).len() == 1;
             let wanted = small
                 && ledger.layout.has(block)
@@ -395,7 +382,7 @@ impl Stager {
         }
     }
 
-    /// The window is full: what lies behind all readers need not wait there any longer.
+    /// The window is full: gives up staged blocks behind all readers. Returns whether there were any.
     fn give_up_behind(&mut self, actions: &mut Vec<Action>) -> bool {
         let mut over = Vec::new();
         for stream in self.forecast.streams_mut() {
@@ -408,7 +395,6 @@ impl Stager {
         any
     }
 
-    /// The kernel reads a file by itself: RAM needs nothing of it.
     pub(super) fn lent(&mut self, file: FileId, actions: &mut Vec<Action>) {
         self.ledger.lend(file);
         for block in self.ledger.layout.blocks_of(file) {
@@ -418,7 +404,6 @@ impl Stager {
         }
     }
 
-    /// A tier may hold more or less from now on.
     pub(super) fn resized(&mut self, tier: usize, capacity: u64, actions: &mut Vec<Action>) {
         if self.ledger.resize(tier, capacity) {
             self.fit_kept(tier, actions);
@@ -428,7 +413,7 @@ impl Stager {
         }
     }
 
-    /// Gives up what a tier keeps beyond its capacity, of which the window has its part.
+    /// Gives up blocks that a tier keeps beyond its capacity, of which the window has its part in RAM.
     fn fit_kept(&mut self, tier: usize, actions: &mut Vec<Action>) {
         let window = if tier == RAM { self.ledger.window.bytes() } else { 0 };
         let over = |ledger: &Ledger| ledger.residency.kept[tier] + window > ledger.capacity(tier);
@@ -449,7 +434,6 @@ impl Stager {
         }
     }
 
-    /// Gives up a block that a tier keeps.
     pub(super) fn give_up(&mut self, block: BlockId, tier: usize, actions: &mut Vec<Action>) {
         if tier != RAM {
             self.ledger.displace(block, tier, actions);

@@ -1,89 +1,83 @@
-//! Whether a task reads for a stream, or just reads.
+//! Decides whether a task reads for a stream.
 //!
-//! A loader's worker goes through its order: within a batch from one position to the next, and
-//! with several workers in small strides. An indexer, a checksum, a copy touch the same files at
-//! positions that jump about. So a task is trusted when its last steps went a little forward, and
-//! only then do its opens count as reads of the order; those that it made before are counted then.
+//! A loader's worker goes through its order, within a batch from one position to the next, or in small
+//! strides if there are several workers. An indexer, a checksum or a copy jumps about. So a task is trusted
+//! if its last steps went a little forward. From then on its opens, earlier ones included, count as reads of
+//! the order.
 
 use super::readers::DUE;
 use crate::ids::{BlockId, StreamId};
 
-/// The longest step that counts as going forward, in positions: more than 64 workers with batches
-/// of one.
+/// The longest step that counts as going forward, in positions: enough for 64 workers with batches of one.
 const STEP_MAX: u64 = 64;
 
-/// The longest where most of what lies between is not seen, for few workers, and for each of more: of
-/// what little is seen, whoever jumps about goes so far forward now and then.
+/// The longest step if most positions between are unseen, or twice the workers if these are more. Among few
+/// seen opens, a task that jumps about makes longer steps forward by chance.
 const UNSEEN_STEP_MAX: u64 = 8;
 const UNSEEN_STEP_EACH: u64 = 2;
 
-/// How many positions lie there for each that is seen.
+/// Most positions of a step are unseen if it has more positions than this for each seen one.
 const UNSEEN_FROM: u64 = 4;
 
-/// Steps looked at, and how many of them must go forward.
+/// The last steps that are judged (a bit each), and how many of them must go forward.
 const STEPS: u32 = 0b1111;
 const FORWARD_MIN: u32 = 2;
 
-/// The most positions that a task can have read unseen: what may be staged ahead of it.
+/// Most positions that a task can have read unseen: as many as may be staged ahead of it.
 const RUN_MAX: u64 = 256;
 
-/// How far in the layout the next file of a walk is, and from when on a task is walking. Blocks
-/// are numbered by directory and name.
+/// A walk goes on at most this many blocks at a time (blocks are numbered by directory and name). A task
+/// walks from `WALK_MIN` such steps on; the count ends at `WALK_MAX`.
 const WALK_STEP_MAX: u32 = 8;
 const WALK_MIN: u32 = 4;
 const WALK_MAX: u32 = 16;
 
-/// How many opens in a row, each of a later file than the one before, are a walk of which most is not
-/// seen. A shuffled order hardly ever has as many.
+/// A task also walks if this many opens in a row went to later files: most of a walk may be unseen. A
+/// shuffled order hardly ever has as many in a row.
 const RISES_MIN: u32 = 8;
 const RISES_MAX: u32 = 16;
 
-/// Opens remembered until a task is trusted.
 const PENDING_MAX: usize = 8;
 
-/// An open that is no read of an order.
+/// An open that does not count as a read of an order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stray {
     pub(super) block: BlockId,
-    /// The stream that expects it, if one does: the task is not trusted yet. It says nothing of others.
+    /// The stream that expects the block from a task that is not trusted yet. Other streams are not concerned.
     pub(super) expected: Option<StreamId>,
 }
 
 impl Stray {
-    /// Whether it says something of a stream.
     pub(super) fn concerns(&self, id: StreamId) -> bool {
         self.expected.is_none_or(|stream| stream == id)
     }
 }
 
-/// One reading thread.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Task {
-    /// The stream it was last seen to read for.
+    /// The stream that it was last seen to read for.
     pub(super) stream: Option<StreamId>,
     recent: [Option<BlockId>; 4],
-    /// Opens, as long as they are few.
     opened: u32,
     last: Option<u64>,
-    /// Its last steps, a bit each: 1 where it went forward.
+    /// Its last steps, a bit each: 1 if the step went forward.
     steps: u32,
-    /// How much its opens look like a walk through directories: up for a file close behind the one
-    /// before, halved for another.
+    /// Counts opens of files shortly after the last one; halved by any other open.
     walk: u32,
-    /// How many of its opens were each of a later file than the one before: halved for another.
+    /// Counts opens of files later than the last one; halved by any other open.
     rises: u32,
-    /// Its last open, if no order has it there and it is not known whether it read.
+    /// Its last open, if that is a stray of which no read is known.
     pub(super) stray: Option<Stray>,
     pending: Vec<u64>,
 }
 
 impl Task {
-    /// Whether it has opened too little to be trusted or not by itself.
+    /// Whether it has opened too few files to be judged by itself.
     pub(super) fn is_new(&self) -> bool {
         self.opened <= FORWARD_MIN
     }
 
-    /// Notes an open; says whether the task has opened the block just before.
+    /// Notes an open. Returns whether one of the last four opens had the same block.
     pub(super) fn opens(&mut self, block: BlockId) -> bool {
         self.opened = self.opened.saturating_add(1);
         let again = self.recent.contains(&Some(block));
@@ -103,26 +97,23 @@ impl Task {
         again
     }
 
-    /// Whether the task goes through directories, as `find` and `du` do: in the order of names, and
-    /// not by any order of an epoch.
+    /// Whether the task goes through directories in the order of names, as `find` and `du` do.
     pub(super) fn is_walking(&self) -> bool {
         self.walk >= WALK_MIN || self.rises >= RISES_MIN
     }
 
-    /// Where the task was seen last in the stream.
+    /// Its last position in the stream.
     pub(super) fn place(&self, stream: StreamId) -> Option<u64> {
         self.last.filter(|_| self.stream == Some(stream))
     }
 
-    /// Whether a position is shortly after that where the task was seen last in the stream.
     pub(super) fn is_near(&self, stream: StreamId, position: u64) -> bool {
         self.place(stream).is_some_and(|last| (last + 1..last + u64::from(DUE)).contains(&position))
     }
 
-    /// The task opened what a stream of `length` positions has at `position`, counted over all
-    /// epochs. Gives the positions that now count as read: none while the task is not trusted.
-    /// The file has `blocks` blocks, which its step may skip; `distance` is the length of a step in
-    /// positions whose opens are seen. The stream is known to have so many `workers`.
+    /// The task opened the file that a stream of `length` positions has at `position`, counted over all
+    /// epochs. Returns the positions that now count as read: none while the task is not trusted. A step may skip
+    /// the file's `blocks`. `distance` is the length of a step in positions whose opens are seen.
     pub(super) fn sees(
         &mut self,
         stream: StreamId,
@@ -137,10 +128,10 @@ impl Task {
             self.pending.clear();
         }
         if self.last == Some(position) {
-            // It opens the sample again before it is trusted.
+            // A second open of the sample before the task is trusted.
             return Vec::new();
         }
-        // In a small dataset a step that long is no evidence.
+        // In a small dataset a long step is no evidence.
         let step_max = (u64::from(length) / 64).clamp(4, STEP_MAX).max(2 * blocks);
         let ahead = self.last.filter(|&last| last < position);
         let step = ahead.map(|last| distance(last, position));
@@ -157,7 +148,7 @@ impl Task {
             self.pending.remove(0);
         }
         self.pending.push(position);
-        // Whoever walks goes a little forward in any order now and then, but not to the very next.
+        // A walk makes small steps forward by chance, but hardly ever to the very next position.
         let walks = self.is_walking() && step != Some(1);
         let forward_min = if walks { STEPS.count_ones() } else { FORWARD_MIN };
         if (self.steps & STEPS).count_ones() >= forward_min {
@@ -167,9 +158,9 @@ impl Task {
         }
     }
 
-    /// The task read what a stream has at `position` out of a large file, and found nothing. Gives
-    /// the positions that it has read since it was last seen: all on the way there, if that is
-    /// short. A task that was never seen started at `low`, the lowest position not yet read.
+    /// A read of a large file's block, at `position` in the stream, found no pages. Returns the positions that
+    /// the task has read since it was last seen: all up to there, if they are at most `RUN_MAX`. A task that was
+    /// never seen started at `low`, the lowest position not yet read.
     pub(super) fn reads(
         &mut self,
         stream: StreamId,
@@ -186,7 +177,7 @@ impl Task {
         from..=position
     }
 
-    /// The task opened something of its stream that the order does not have there.
+    /// The task opened a file that no stream expects.
     pub(super) fn strays(&mut self) {
         self.steps <<= 1;
     }

@@ -1,110 +1,105 @@
-//! What this epoch has read, where no order is known, and what is still to be read.
+//! Predicts the reads of an epoch whose order is unknown, from the blocks that were read so far.
 //!
-//! A training job reads each file once an epoch. So an epoch is over when files are read a second
-//! time, more of them than a pass on the side would read; what has been read is expected in the next
-//! epoch, and what was read in the epoch before and not in this one is expected in this one. In the
-//! first epoch the files around those read are: a dataset's files lie side by side, and what nobody
-//! reads from lies elsewhere. Of those no more are fetched than were read, twice over: whoever reads
-//! a part of them only, wants the others never.
+//! A training job reads each file once an epoch. So another epoch has begun if files are read a second time,
+//! more of them than a pass on the side would read. Blocks that the previous epoch has read are expected in
+//! this one until it has read them, and then in the next one. In the first epoch, files around the read ones
+//! are expected: the files of a dataset lie side by side, and files that no job reads lie elsewhere. At most
+//! twice as many of them are fetched as were read, since a job may need only a part of the files.
 //!
-//! A job may be stopped within an epoch, or resumed within one. Then the next epoch reads what this
-//! one has read and what it has not, in no order. If second reads were rare and are frequent now,
-//! another epoch has begun. What the one before still lacked is expected in it, too.
+//! A job may be stopped or resumed within an epoch. Then the next epoch reads files that this one has read
+//! and files that it has not. So another epoch has also begun if second reads were rare and become frequent.
+//! Blocks that the ended epoch has not read are expected in it, too.
 //!
-//! Files that are read at the end of each epoch (`late`) are fetched last, and dropped for those that are
-//! read before. A validation's files would else take room in the cache during the training.
+//! Files that are read at the end of each epoch (`late`) are fetched last, and dropped for others. Otherwise
+//! a validation's files would take room in the cache during the training.
 //!
-//! Fetching what is unread in place of what has been read, in any order, finds `x (1 + ln 1/x)` of
-//! an epoch's files in a cache for the share `x`, where never evicting finds `x`, at the same
-//! number of fetches. Where files are read several times an epoch, by several jobs or as a sampler
-//! draws them, or others each epoch, that is no use: nothing is expected then, and what is kept stays
-//! as long as it may be read again. To keep what was read last would find less there: see the rows
-//! "auto, blind" and "lru, blind" of `tests/golden/policies.txt`.
+//! A cache for the share `x` of an epoch's files finds `x (1 + ln 1/x)` of them if unread files are fetched
+//! in place of read ones, in any order. Without eviction it finds `x`, with as many fetches. If files are
+//! read several times an epoch (by several jobs, or as a sampler draws them), or if each epoch reads other
+//! files, this does not help. Then no file is expected, and kept blocks stay as long as they may be read
+//! again. Keeping the last read files would find less: see the rows "auto, blind" and "lru, blind" of
+//! `tests/golden/policies.txt`.
 
 use std::collections::VecDeque;
 
 use super::late::Late;
 use crate::ids::BlockId;
 
-/// Second reads that show that another epoch has begun: fewer are put down to a file looked at
-/// twice, or to an indexer.
+/// Second reads that show that another epoch has begun. Fewer come from files that are looked at twice, or
+/// from an indexer.
 const AGAIN: u32 = 24;
 
-/// Another one has begun, too, only after so many such reads for what was left of this one, and for
-/// all blocks there are: a validation is read several times in an epoch, and each new epoch has all
-/// that is kept weighed anew.
+/// At least one second read is needed for `LEFT_PART` unread blocks of this epoch, since a validation is read
+/// several times in an epoch; and one for `BLOCKS_PART` blocks in all, since each new epoch has all kept
+/// blocks weighed anew.
 const LEFT_PART: u32 = 4;
 const BLOCKS_PART: usize = 256;
 
-/// An epoch may have begun at a second read if at least one read in [`AGAIN_PART`] after it is a second
-/// read, too. It has not if [`OTHERS_MAX`] other reads have come since that was so.
+/// An epoch may have begun at a second read if one in `AGAIN_PART` reads after it is a second read, too. At
+/// most `OTHERS_MAX` other reads may come in a row.
 const AGAIN_PART: u32 = 8;
 const OTHERS_MAX: u32 = 128;
 
-/// How many times as frequent second reads are in an epoch that has begun within another one, as
-/// they were before: those that were, and a few. Where samples are drawn anew for each read, they are
-/// twice as frequent.
+/// An epoch has begun within another one if second reads become `FREQUENT` times as frequent, with `FEW`
+/// added to those before. If samples are drawn anew for each read, they become twice as frequent.
 const FREQUENT: u64 = 4;
 const FEW: u64 = 6;
 
-/// Reads out of line that are overlooked, and one for so many others.
+/// Irregular reads that are overlooked, and one more second read for `OVERLOOKED_PART` first reads.
 const OVERLOOKED: u32 = 64;
 const OVERLOOKED_PART: u32 = 8;
 
-/// Reads that found nothing, until somebody counts as going through the files.
+/// Reads that find no pages before blocks are fetched ahead.
 const MISSED_MIN: u32 = 64;
 
-/// Blocks that lie side by side: where one is read the others are expected too.
+/// Blocks of a *run*: if one of them is read, the others are expected too.
 const AROUND: u32 = 64;
 
-/// How many blocks that nobody ever read are fetched for each that is read for the first time, after
-/// some.
+/// Guesses (fetches of blocks that were never read) for each block that is read for the first time, beside
+/// the first `GUESSES_MIN`.
 const GUESSES: u32 = 2;
 const GUESSES_MIN: u32 = 64;
 
-/// The epoch in which each block was read last, epochs counted from 1.
 #[derive(Debug)]
 pub(super) struct Unread {
+    /// By block, the epoch in which it was read last, from 1; 0 if it was never read.
     last_read: Vec<u16>,
     epoch: u16,
     reads: Reads,
     next: Next,
-    /// Blocks of the epoch before that are still to be read in this one; in the first, how many
-    /// have been.
+    /// Blocks of the previous epoch that this one has not read. In the first epoch: blocks that it has read.
     left: u32,
-    /// Blocks that the epoch before has read.
+    /// Blocks that the previous epoch has read.
     before: u32,
-    /// Whether the epoch before ended before all was read.
+    /// Whether the previous epoch ended early.
     cut: bool,
-    /// Whether files have been read once in this epoch, and were in the one before, but for a few.
+    /// Whether files are [read once](Self::is_once) in this epoch, and in the previous one.
     regular: [bool; 2],
-    /// Whether something was read of each run of [`AROUND`] blocks.
+    /// By run of [`AROUND`] blocks, whether a read of it found no pages.
     known: Vec<bool>,
     missed: u32,
-    /// Whether what nobody ever read is expected where others around it were read: no epoch has been
-    /// seen from its beginning to its end.
+    /// Whether blocks that were never read are expected: no epoch has been seen whole.
     guessing: bool,
-    /// Blocks that were read for the first time of all while that was so, and those fetched for it.
+    /// Blocks that were read for the first time while guessing, and fetched guesses.
     discovered: u32,
     guesses: u32,
-    /// The runs that are yet to be gone through in this epoch, and up to where the first has been;
-    /// and whether this time what is read late is fetched.
+    /// The search for expected blocks: runs to be searched, the offset in the first one, and whether it
+    /// includes late blocks.
     runs: VecDeque<u32>,
     within: u32,
     ending: bool,
     late: Late,
 }
 
-/// Reads of an epoch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reads {
-    /// First ones of blocks that the epoch before has read; in the first epoch, all first ones.
+    /// First reads of blocks of the previous epoch. In the first epoch: all first reads.
     expected: u32,
-    /// First ones of others that were expected because no epoch has been seen whole.
+    /// First reads of other blocks that were never read, while guessing.
     guessed: u32,
-    /// First ones of others.
+    /// All other first reads.
     unexpected: u32,
-    /// Second ones, but for those that may be of the next epoch.
+    /// Second reads, without those in `Next`.
     second: u32,
 }
 
@@ -114,18 +109,18 @@ impl Reads {
     }
 }
 
-/// The latest reads, from the second read with which the next epoch may have begun.
+/// The latest reads, from the second read on at which the next epoch may have begun.
 #[derive(Debug, Default)]
 struct Next {
     reads: Vec<BlockId>,
-    /// How many of them are second ones.
+    /// Second reads among them.
     again: u32,
-    /// Others that may come until it is known that no epoch has begun here.
+    /// Other reads that may still come, until no epoch has begun here.
     others: u32,
 }
 
 impl Next {
-    /// Takes a read; gives the number of second reads that turn out to be of this epoch.
+    /// Returns the second reads that turn out to belong to this epoch.
     fn read(&mut self, block: BlockId, again: bool) -> u32 {
         if again {
             self.again += 1;
@@ -140,17 +135,17 @@ impl Next {
         0
     }
 
-    /// No epoch has begun here. Gives the number of second reads.
+    /// No epoch has begun here. Returns the second reads.
     fn clear(&mut self) -> u32 {
         std::mem::take(self).again
     }
 
-    /// Whether about all reads are second ones: the epoch before has read all there is.
+    /// Whether nearly all reads are second reads: the ended epoch has read all files.
     fn is_dense(&self) -> bool {
         8 * self.again as usize >= 7 * self.reads.len()
     }
 
-    /// Whether another epoch has begun here, after these reads.
+    /// Whether another epoch has begun, after the reads `before`.
     fn has_begun(&self, before: Reads) -> bool {
         let (again, reads) = (u64::from(self.again), self.reads.len() as u64);
         let (second, all) = (u64::from(before.second), u64::from(before.first() + before.second));
@@ -191,7 +186,7 @@ impl Unread {
         }
     }
 
-    /// The block was read. Says whether blocks are expected at other times than before.
+    /// Counts a read. Returns whether blocks are expected at other times than before.
     pub(super) fn read(&mut self, block: BlockId) -> bool {
         let last = std::mem::replace(&mut self.last_read[block.index()], self.epoch);
         let again = last == self.epoch;
@@ -212,7 +207,7 @@ impl Unread {
         regular != self.is_regular()
     }
 
-    /// Counts a read of a block that was read last in this epoch.
+    /// `last`: the epoch in which the block was read before.
     fn count(&mut self, last: u16) {
         let discovered = u32::from(last == 0 && self.guessing);
         self.discovered += discovered;
@@ -229,23 +224,23 @@ impl Unread {
         }
     }
 
-    /// Second reads that show that another epoch has begun.
+    /// Second reads that are needed to show that another epoch has begun.
     fn needed(&self) -> u32 {
-        // What the epoch before has read may be a part of what this one reads.
+        // The previous epoch may have read only a part of this one's blocks.
         let (first, expected) = (u64::from(self.reads.first()), u64::from(self.reads.expected));
         let left = u64::from(self.left) * first.max(1) / expected.max(1);
         let left = left.min(self.last_read.len() as u64) as u32;
         AGAIN.max(left / LEFT_PART).max((self.last_read.len() / BLOCKS_PART) as u32)
     }
 
-    /// What this epoch has read before the next one may have begun.
+    /// This epoch's reads before the next one may have begun.
     fn before_next(&self) -> Reads {
         let fresh = self.next.reads.len() as u32 - self.next.again;
         let expected = self.reads.expected.saturating_sub(fresh);
         Reads { expected, ..self.reads }
     }
 
-    /// Blocks that an epoch reads: the one before, or this one so far.
+    /// Blocks that an epoch reads: the previous one, or this one so far.
     pub(super) fn size(&self) -> u32 {
         self.before.max(self.reads.first())
     }
@@ -253,7 +248,7 @@ impl Unread {
     /// Another epoch has begun.
     fn begin(&mut self) {
         let cut = !self.next.is_dense();
-        // Where one epoch after the other seems to be cut, others are read in each.
+        // If two epochs in a row seem to be cut, each epoch reads other files.
         self.regular = [!(cut && self.cut), self.regular[0] && self.is_once()];
         self.before = self.before_next().first();
         self.reads = Reads::default();
@@ -278,14 +273,14 @@ impl Unread {
         self.go_through(false);
     }
 
-    /// Goes through what is expected from its beginning.
+    /// Starts a new search for expected blocks.
     fn go_through(&mut self, ending: bool) {
         let known = (0..).zip(&self.known).filter(|(_, known)| **known);
         self.runs = known.map(|(run, _)| run).collect();
         (self.within, self.ending) = (0, ending);
     }
 
-    /// Counts epochs from a small number again.
+    /// Numbers the epochs anew; this one becomes 3.
     fn forget(&mut self) {
         for last in &mut self.last_read {
             *last = match self.epoch - *last {
@@ -298,8 +293,8 @@ impl Unread {
         self.epoch = 3;
     }
 
-    /// Whether files are read once in this epoch, and those that were in the one before, but for
-    /// some: those read again are few, or have just begun another one.
+    /// Whether this epoch reads the files of the previous one, and each once, with few exceptions. Second reads
+    /// that have just begun another epoch are none.
     fn is_once(&self) -> bool {
         let Reads { expected, guessed, unexpected, mut second } = self.reads;
         if !self.next.has_begun(self.before_next()) {
@@ -309,23 +304,21 @@ impl Unread {
             && unexpected <= OVERLOOKED + expected + guessed
     }
 
-    /// Whether that is so, and was in the epoch before.
     fn is_regular(&self) -> bool {
         self.regular == [true; 2]
     }
 
-    /// Whether nobody ever read the block, and it may yet be read.
+    /// Whether the block was never read, but is expected.
     fn is_guess(&self, block: BlockId) -> bool {
         self.guessing && self.last_read.get(block.index()) == Some(&0)
     }
 
-    /// Whether the block is still to be read in this epoch.
     fn is_expected(&self, block: BlockId) -> bool {
         let before = self.last_read.get(block.index()) == Some(&(self.epoch - 1));
         before || self.is_guess(block)
     }
 
-    /// A read of the block found nothing: somebody wants its bytes.
+    /// A read of the block found no pages: a job needs its bytes.
     pub(super) fn missed(&mut self, block: BlockId) {
         self.missed = self.missed.saturating_add(1);
         let run = block.0 / AROUND;
@@ -340,27 +333,27 @@ impl Unread {
         let wait = match () {
             () if last == self.epoch => 1,
             () if self.is_regular() && self.is_expected(block) => 0,
-            // What was read before counts like the rest where there are no epochs to speak of.
+            // If epochs are irregular, all blocks that were read before count the same.
             () if last > 0 && !self.is_regular() => 1,
-            // Nobody may ever read it.
+            // It may never be read.
             () => 2,
         };
         u64::from(self.epoch) + wait
     }
 
-    /// When what is read now is expected, next to others: with the first of this epoch.
+    /// This moment on the scale of [`next_read`](Self::next_read).
     pub(super) fn now(&self) -> u64 {
         2 * u64::from(self.epoch)
     }
 
-    /// When the block is expected next, next to others: with those of an epoch's end after the rest.
+    /// When the block is expected next: twice its epoch, and one more for late blocks of this epoch.
     pub(super) fn next_read(&self, block: BlockId) -> u64 {
         let epoch = self.next_epoch(block);
         let late = epoch == u64::from(self.epoch) && self.late.has(block);
         2 * epoch + u64::from(late)
     }
 
-    /// The next block that is still to be read in this epoch, until it is [passed](Self::pass).
+    /// The next block that is expected in this epoch, until it is [passed](Self::pass).
     pub(super) fn candidate(&mut self) -> Option<BlockId> {
         let guesses = GUESSES_MIN.saturating_add(self.discovered.saturating_mul(GUESSES));
         let may_guess = self.guesses < guesses;
@@ -387,7 +380,7 @@ impl Unread {
         }
     }
 
-    /// The candidate is fetched, or needs not be.
+    /// Goes on from the candidate.
     pub(super) fn pass(&mut self, fetched: bool) {
         let run = self.runs.front().copied().unwrap_or_default();
         let guess = self.is_guess(BlockId(run * AROUND + self.within));
@@ -400,7 +393,7 @@ impl Unread {
 mod tests {
     use super::*;
 
-    /// What is fetched as long as something is.
+    /// Fetches all candidates.
     fn fetched(unread: &mut Unread) -> Vec<u32> {
         let next = |unread: &mut Unread| {
             let block = unread.candidate();
@@ -453,7 +446,7 @@ mod tests {
         assert!(fetched(&mut unread).is_empty(), "all was read again, and no other ever was");
     }
 
-    /// Reads what there is of a training epoch, with a validation after each quarter.
+    /// Reads a training epoch, with a validation after each quarter.
     fn train(unread: &mut Unread, files: u32, validation: u32) {
         for quarter in 0..4 {
             for file in 0..files / 4 {

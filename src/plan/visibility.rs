@@ -1,28 +1,28 @@
-//! Which files may be opened without a request.
+//! Decides which files the kernel may open without a request.
 //!
-//! In mode `push` opening a file is no request of its own: the kernel looks its name up, and believes
-//! the answer for a lifetime that belady sets. By that a file is *tracked* or *untracked*.
+//! In mode `push` the kernel looks a file's name up to open it, and sends no other request. It believes the
+//! answer for a lifetime that belady sets. This lifetime makes a file *tracked* or *untracked*.
 //!
 //! - Tracked: each open is a lookup, and shows which task reads which file.
 //! - Untracked: an open causes no request at all.
 //!
-//! A file is untracked if RAM keeps it, an order that is followed has it, and the policy does not go by
-//! recency. It is tracked all the same:
+//! A file is untracked if RAM keeps it, an order that is followed has it, and the policy is not `lru`. It is
+//! tracked nevertheless if:
 //!
-//! 1. if it is among the first files of an epoch, which show that the epoch starts;
-//! 2. if it is a *probe*, a pseudo-random sixteenth of all files, from shortly before its read until it is
-//!    seen. Probes show how far a reader is;
-//! 3. if it is staged for one read, so that it is known when it can go;
-//! 4. if what is known of an order ends: the epoch after it may begin with any file;
-//! 5. if it has more than 16 blocks: a request is nothing against reading them;
-//! 6. if it is withheld ([`Event::Withheld`](super::Event::Withheld)): rehearsal has to see its first read.
+//! 1. it is among the first files of an epoch, which show that the epoch starts;
+//! 2. it is a *probe*, one of a pseudo-random sixteenth of all files. A probe is tracked from shortly before
+//!    its read until it is seen, and shows how far a reader is;
+//! 3. it is staged for one read: its open shows when it can go;
+//! 4. the known part of an order is about to end: the epoch after it may begin with any file;
+//! 5. it has more than 16 blocks: one request costs little compared with reading them;
+//! 6. it is withheld ([`Event::Withheld`](super::Event::Withheld)): rehearsal has to see its first read.
 //!
 //! The cache adds one rule (`cache/file_flags`): a file of which nothing was fetched yet is opened without a
-//! request, too. Its first read is one, and shows the reader as well.
+//! request, too. Its first read is a request, and shows the reader as well.
 //!
-//! inotify(7) would report the opens of untracked files too, but each open would wake the daemon. It is
-//! not used. A reader's place is known well enough if nine of ten opens are unseen (`tests/tracker`).
-//! Python sends further requests for each file that it opens, which make the place exact.
+//! inotify(7) would also report the opens of untracked files. It is not used, since each open would wake the
+//! daemon. A reader's place is known well enough if nine of ten opens are unseen (`tests/tracker`). Python
+//! sends further requests for each file that it opens, which make the place exact.
 
 use super::event::{Action, Settings};
 use super::forecast::Forecast;
@@ -32,58 +32,52 @@ use super::stream::Stream;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId};
 
-/// Files of more blocks are tracked: a request is nothing against reading them.
+/// Files of more blocks are tracked.
 const UNTRACKED_BLOCKS_MAX: usize = 16;
 
-/// In place of a tick: opens of the file are not seen.
+/// In place of a tick: the file is untracked.
 const UNTRACKED: u64 = u64::MAX;
 
-/// How each file is opened.
 pub(super) struct Visibility {
-    /// Whether files can be opened without a request; else each open is seen.
+    /// Whether files can be opened without a request. Otherwise each open is seen.
     is_chosen: bool,
-    /// By file, the tick since which each of its opens is seen, at the latest, or [`UNTRACKED`].
+    /// By file, the tick since which all its opens are seen (at the latest), or [`UNTRACKED`].
     since: Vec<u64>,
-    /// By file, whether others have to see its opens.
     withheld: Vec<bool>,
-    /// Whether a file is withheld until something else is said of it.
+    /// Whether new files are withheld.
     withheld_at_first: bool,
-    /// How many files are opened without a request.
     untracked: u64,
 }
 
 impl Visibility {
-    /// All opens of so many files are seen.
+    /// All files are tracked.
     pub(super) fn new(settings: &Settings, files: usize) -> Self {
         let (is_chosen, withheld_at_first) = (settings.may_untrack, settings.withheld);
         let (since, withheld) = (vec![0; files], vec![withheld_at_first; files]);
         Visibility { is_chosen, since, withheld, withheld_at_first, untracked: 0 }
     }
 
-    /// There are more files.
     pub(super) fn grow(&mut self, files: usize) {
         self.since.resize(files, 0);
         self.withheld.resize(files, self.withheld_at_first);
     }
 
-    /// A file has other content.
+    /// A file has new content.
     pub(super) fn renew(&mut self, file: FileId) {
         self.withhold(file, self.withheld_at_first);
     }
 
-    /// Others have to see a file's opens from now on, or need not any more.
     pub(super) fn withhold(&mut self, file: FileId, on: bool) {
         if let Some(withheld) = self.withheld.get_mut(file.index()) {
             *withheld = on;
         }
     }
 
-    /// Whether others have to see a file's opens.
     pub(super) fn is_withheld(&self, file: FileId) -> bool {
         self.withheld.get(file.index()).is_none_or(|withheld| *withheld)
     }
 
-    /// Has a file opened as fits what is known now. Says what the shell has to do if that is news.
+    /// Decides again whether a file is tracked. Returns an action if this has changed.
     pub(super) fn look_again(
         &mut self,
         file: FileId,
@@ -97,7 +91,7 @@ impl Visibility {
         self.show(file, untracked, forecast.ticks + 1)
     }
 
-    /// A file is to be opened so from this tick on. Says what the shell has to do if that is news.
+    /// Makes a file untracked, or tracked from `tick` on. Returns an action if this has changed.
     fn show(&mut self, file: FileId, untracked: bool, tick: u64) -> Option<Action> {
         let since = self.since.get_mut(file.index())?;
         if (*since == UNTRACKED) == untracked {
@@ -108,18 +102,17 @@ impl Visibility {
         Some(if untracked { Action::Untrack { file } } else { Action::Track { file } })
     }
 
-    /// How many files are opened without a request.
+    /// Number of untracked files.
     pub(super) fn untracked(&self) -> u64 {
         self.untracked
     }
 
-    /// What can be seen of readers of files that lie so.
     pub(super) fn sight<'a>(&'a self, layout: &'a Layout) -> Sight<'a> {
         Sight { layout, since: &self.since }
     }
 }
 
-/// What the planner can see of its readers.
+/// Says which reads the planner may not have seen.
 #[derive(Clone, Copy)]
 pub(super) struct Sight<'a> {
     pub(super) layout: &'a Layout,
@@ -127,30 +120,30 @@ pub(super) struct Sight<'a> {
 }
 
 impl<'a> Sight<'a> {
-    /// Whether a read of the block since a tick may not have been seen: its file is untracked, or was
-    /// at that time, and it is no probe. Probes are tracked before anyone can get there.
+    /// Whether a read of the block since the tick `since` may be unseen: its file is no probe, and is untracked
+    /// or was so at that time. Probes are tracked before any reader can get there.
     pub(super) fn misses(&self, block: BlockId, since: u64) -> bool {
         !is_probe(self.layout.file_of(block)) && self.may_miss(block, since)
     }
 
-    /// [`misses`](Sight::misses) since a tick, for any block.
+    /// [`misses`](Sight::misses) with a fixed tick.
     pub(super) fn missed_since(self, since: u64) -> impl Fn(BlockId) -> bool + 'a {
         move |block| self.misses(block, since)
     }
 
-    /// As [`misses`](Sight::misses), and a probe may have been tracked too late as well.
+    /// Like [`misses`](Sight::misses), but a probe may have been tracked too late as well.
     pub(super) fn may_miss(&self, block: BlockId, since: u64) -> bool {
         let file = self.layout.file_of(block);
         self.since.get(file.index()).is_some_and(|seen_since| *seen_since > since)
     }
 }
 
-/// Whether each read of a file is to be seen: one of sixteen, as good as random.
+/// Whether a file is a probe: one of sixteen, pseudo-random.
 fn is_probe(file: FileId) -> bool {
     file.0.wrapping_mul(0x9e37_79b1) >> 28 == 0
 }
 
-/// Whether nothing hangs on seeing the opens of a file.
+/// Whether the planner does not need to see the opens of a file.
 fn may_be_untracked(file: FileId, ledger: &Ledger, forecast: &Forecast) -> bool {
     let blocks = ledger.layout.blocks_of(file);
     if blocks.len() == 0 || blocks.len() > UNTRACKED_BLOCKS_MAX {
@@ -162,7 +155,7 @@ fn may_be_untracked(file: FileId, ledger: &Ledger, forecast: &Forecast) -> bool 
         |stream: &Stream, block| stream.is_in_head(block) || probe && stream.is_near(block);
     let kept = |block| ledger.is_here(block) && !ledger.residency.is_staged(block);
     forecast.policy() != PolicyKind::Lru
-        // An order of other files, as of a validation, does not say when this file is read.
+        // An order of other files, such as a validation's, does not say when this file is read.
         && blocks.clone().all(|block| forecast.is_foreseen(block))
         && !streams.clone().any(Stream::is_ending)
         && blocks.clone().all(kept)

@@ -1,11 +1,9 @@
-//! Blocks that people want here before anybody reads them, and blocks that they want gone.
+//! Brings the blocks that a warm-up asks for, and gives up blocks on demand.
 //!
-//! 1. What is wanted waits in a queue. Whatever a reader waits for and what streams read ahead goes
-//!    first.
-//! 2. A tier below RAM takes a block where it has room, or its policy gives up another one in
-//!    favour of it: [`Action::Load`] brings it there and leaves RAM alone. What no tier takes RAM
-//!    keeps, if it has room.
-//! 3. What has no place anywhere is refused and not fetched: see [`Warming::standing`].
+//! 1. Wanted blocks wait in a queue. Fetches for readers and streams go first.
+//! 2. A tier below RAM takes a block ([`Action::Load`]) if it has room, or if its policy evicts another one.
+//!    RAM keeps a block that no tier below takes, if it has room.
+//! 3. A block without room in any tier is refused and not fetched: see [`Warming::standing`].
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,34 +13,32 @@ use super::residency::RAM;
 use super::staging::Stager;
 use crate::ids::BlockId;
 
-/// Where a block is, for those who want it here.
+/// Where a block is, as a warm-up reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Ram,
-    /// It is in this tier below RAM.
+    /// In this tier below RAM.
     Tier(usize),
-    /// It is on its way, or waits for its turn.
+    /// Being fetched or stored, or in the queue.
     Coming,
-    /// It was wanted, and there was no room for it.
+    /// Wanted, but no tier had room for it.
     Refused,
     Away,
 }
 
-/// Blocks loaded at once: what arrives waits in memory to be written.
+/// Blocks loaded at once: they wait in memory to be written.
 const LOADING_MAX: usize = 32;
 
-/// What is wanted and not yet here.
 #[derive(Default)]
 pub(super) struct Warming {
     queue: VecDeque<BlockId>,
-    /// What is in the queue and still wanted.
+    /// The blocks in the queue that are still wanted.
     queued: BTreeSet<BlockId>,
     loading: BTreeSet<BlockId>,
     refused: BTreeSet<BlockId>,
 }
 
 impl Warming {
-    /// A load has ended, or is of no use any more.
     pub(super) fn loaded(&mut self, block: BlockId) {
         self.loading.remove(&block);
     }
@@ -56,7 +52,7 @@ impl Warming {
         if let Some(tier) = residency.place(block) {
             Standing::Tier(tier)
         } else if residency.is_in(block, RAM) && !residency.is_staged(block) {
-            // Also while a copy of it is written to the disk.
+            // Even while a copy is written to the disk.
             Standing::Ram
         } else if coming || self.queued.contains(&block) {
             Standing::Coming
@@ -67,7 +63,6 @@ impl Warming {
         }
     }
 
-    /// People want blocks here.
     pub(super) fn wanted(&mut self, blocks: &[BlockId], ledger: &Ledger) {
         for &block in blocks.iter().filter(|block| ledger.layout.has(**block)) {
             self.refused.remove(&block);
@@ -77,7 +72,6 @@ impl Warming {
         }
     }
 
-    /// People want blocks gone.
     pub(super) fn unwanted(
         &mut self,
         blocks: &[BlockId],
@@ -100,13 +94,13 @@ impl Warming {
         }
     }
 
-    /// Brings what is wanted, as far as the fetches under way leave room for more.
+    /// Brings wanted blocks as long as further fetches may begin.
     pub(super) fn bring(&mut self, stager: &mut Stager, actions: &mut Vec<Action>) {
         while self.loading.len() < LOADING_MAX.min(stager.ledger.fetches_left() as usize)
             && stager.ledger.may_fetch_more()
             && let Some(block) = self.queue.pop_front()
         {
-            // Not wanted any more, left behind by its file, or here in the meantime.
+            // The block may be unwanted, left behind by its file, or here in the meantime.
             let is_wanted = self.queued.remove(&block) && stager.ledger.layout.has(block);
             if is_wanted && self.standing(block, &stager.ledger) == Standing::Away {
                 let has_room = self.bring_one(block, stager, actions);
@@ -119,7 +113,7 @@ impl Warming {
         }
     }
 
-    /// Brings a block, or refuses it. False if it has to wait for room.
+    /// Brings a block, or refuses it. Returns false if it has to wait.
     fn bring_one(
         &mut self,
         block: BlockId,
@@ -132,7 +126,7 @@ impl Warming {
         } else if !ledger.can_be_kept(block, forecast) {
             self.refused.insert(block);
         } else if ledger.residency.is_in(block, RAM) {
-            // Staged for a read, after which it would go.
+            // It is staged, and would go after its read.
             ledger.keep(block);
             ledger.touch_closed(block, forecast);
         } else {

@@ -1,60 +1,57 @@
-//! How much of RAM is the window: what is staged ahead of its read and not kept.
+//! Fits the window: the part of RAM for blocks that are staged ahead of their read and not kept.
 //!
-//! 1. It is what is set, or begins with [`BLOCKS`] blocks of mean size; of large blocks fewer
-//!    are enough, since their bytes take longer than the source's answer.
-//! 2. A read that an order foresaw and that found nothing is *late*. If the window was full not long
-//!    before, of what had come and was not read yet, it is too narrow: loaders ask for many samples at
-//!    once. As long as more than a few reads are late in this way, each of them widens it, up to a
-//!    quarter of RAM. What it takes is not kept.
-//! 3. As long as hardly any read is late, it narrows again, slowly.
-//! 4. It is widened, too, if what is in use of large files that are read has no room in it.
+//! 1. The window has the bytes that are set. If none are set, it begins with [`BLOCKS`] blocks of mean size,
+//!    or fewer large ones: their transfer takes longer than the source's latency.
+//! 2. A foreseen read that found no pages is *late*. If the window was full of unread blocks shortly before,
+//!    it is too narrow: loaders ask for many samples at once. While the share of late reads is above
+//!    [`TOO_MANY`], each one widens the window, up to a quarter of RAM. RAM keeps fewer blocks then.
+//! 3. While the share is below [`HARDLY_ANY`], the window narrows slowly.
+//! 4. The window is also widened if blocks in use of large files have no room in it.
 //!
-//! Reads that are late while the source has all it can do say nothing: a wider window would not help. Nor
-//! do those at the start of an epoch, when workers ask for all their batches at once. To have these ready
-//! would help once in an epoch, and take their bytes from the cache all along.
+//! Late reads do not count while the source is busy, since a wider window would not help. Nor do they count
+//! at the start of an epoch, when workers ask for all their batches at once: room for these would help once
+//! an epoch, and cost kept blocks all the time.
 
-/// Blocks of mean size in the window to begin with: as many as are in flight on a source with tens of
-/// milliseconds, and few against any share that is worth keeping.
+/// Blocks of mean size in the window at the start: as many as are in flight on a source with a latency of
+/// tens of milliseconds, and few compared with any share that is worth keeping.
 const BLOCKS: u64 = 40;
 
-/// Bytes beyond which the window does not begin with more than one block.
+/// Most bytes of the window at the start, unless one block has more.
 const BEGUN_MAX: u64 = 8 << 20;
 
-/// The part of RAM that it may grow to.
+/// The window has at most one in this many bytes of RAM.
 const RAM_PART: u64 = 4;
 
-/// Over so many reads the share of late ones is smoothed.
+/// Reads over which the share of late reads is smoothed.
 const SMOOTHED: f64 = 512.0;
 
-/// The shares of late reads above which the window is widened, and below which it narrows.
+/// The window is widened above the first share of late reads, and narrows below the second.
 const TOO_MANY: f64 = 1.0 / 12.0;
 const HARDLY_ANY: f64 = 1.0 / 512.0;
 
-/// Blocks by which a late read widens it, and reads that take one block of that back.
+/// Blocks by which a late read widens it, and reads that narrow it by one block.
 const WIDER: u64 = 2;
 const NARROWER: u64 = 128;
 
-/// The window of a planner.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// Its bytes, if these are set.
+    /// Its bytes, if they are configured.
     set: Option<u64>,
-    /// Mean bytes of a block, and bytes of RAM.
+    /// As in [`fit`](Self::fit).
     block: u64,
     ram: u64,
-    /// Bytes that have been added to those that it began with.
+    /// Bytes added since the start.
     added: u64,
-    /// The smoothed share of late reads.
+    /// Share of late reads, smoothed.
     late: f64,
 }
 
 impl Window {
-    /// A window of so many bytes, or as wide as it has to be.
     pub(super) fn new(set: Option<u64>) -> Self {
         Window { set, ..Window::default() }
     }
 
-    /// Blocks have this mean size, and RAM so many bytes.
+    /// `block`: mean bytes of a block. `ram`: bytes of RAM.
     pub(super) fn fit(&mut self, block: u64, ram: u64) {
         (self.block, self.ram) = (block, ram);
         self.added = self.added.min(self.most().saturating_sub(self.begun()));
@@ -69,12 +66,12 @@ impl Window {
         blocks.min(self.ram)
     }
 
-    /// Its bytes at its widest.
+    /// The most bytes it can have.
     pub(super) fn most(&self) -> u64 {
         self.begun().max(self.ram / RAM_PART)
     }
 
-    /// Readers of large files have more in use than it has room for. Says whether it is wider now.
+    /// Widens it for readers of large files. Returns whether it is wider.
     pub(super) fn widen(&mut self) -> bool {
         let before = self.added;
         if self.set.is_none() {
@@ -87,7 +84,7 @@ impl Window {
         self.added = (self.added + bytes).min(self.most() - self.begun());
     }
 
-    /// An order had a read just here. `late`: it found nothing, which a wider window might have helped.
+    /// A read was foreseen. `late`: it found no pages, and a wider window might have helped.
     pub(super) fn read(&mut self, late: bool) {
         self.late += (f64::from(u8::from(late)) - self.late) / SMOOTHED;
         if late && self.late > TOO_MANY {

@@ -1,4 +1,4 @@
-//! Large files that are read whole, and not from their start on.
+//! Large files that are read whole, but not from their start on.
 
 use super::parts::arrive_all;
 use super::*;
@@ -10,8 +10,8 @@ const BLOCKS: u32 = 8;
 const PIECE: u16 = 32;
 const PIECES: u32 = 8;
 
-/// What a worker has yet to read of its file: by piece, its block and first page. It looks at the start
-/// and at another piece first, and the kernel asks for what it reads ahead out of its order.
+/// The pieces of a file that a worker reads, each with its block and first page. It reads the first piece and
+/// `peek` first; the other pieces come in the mixed order of the kernel's read-ahead.
 fn pieces(file: u32, peek: u32) -> VecDeque<(BlockId, u16)> {
     let piece = |nth: u32| {
         let block = BlockId(file * BLOCKS + nth / PIECES);
@@ -36,8 +36,8 @@ fn read(world: &mut World, task: u32, block: BlockId, first: u16) {
     arrive_all(world);
 }
 
-/// Four readers go through their files at the same time, as `tf.data`'s interleave does, in an order that
-/// nobody knows: what they come to next is fetched before they ask for it, RAM being full as well.
+/// Four readers go through their files at the same time in an unknown order, as `tf.data`'s interleave does.
+/// Their next blocks are fetched before they ask for them, even if RAM is full.
 #[test]
 fn what_comes_next_is_fetched_in_place_of_what_this_epoch_has_read() {
     let layout = Arc::new(Layout::new((0..FILES).map(|_| u64::from(BLOCKS) << 20)));
@@ -76,7 +76,7 @@ fn what_comes_next_is_fetched_in_place_of_what_this_epoch_has_read() {
     }
 }
 
-/// The directory of an archive is at its end; some files have something in their middle that is read first.
+/// An archive's directory is at its end. Some files have a part in their middle that is read first.
 #[test]
 fn archives_cost_their_own_bytes() {
     for peek in [BLOCKS * PIECES - 1, BLOCKS * PIECES / 2 + 3] {

@@ -1,4 +1,4 @@
-//! Loaders that look names up long before they read the files, as those do that map them.
+//! Loaders that look names up long before they read the files, as loaders do that map files.
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -8,11 +8,11 @@ use super::*;
 
 const FILES: u32 = 1_000;
 
-/// The tasks of a loader that maps files, and reads them.
+/// The loader's task that maps files, and the one that reads them.
 const MAPS: u32 = 1;
 const READS: u32 = 2;
 
-/// A planner of files of these sizes, which is to find out by itself how wide its window is.
+/// Files of these sizes, and a planner that chooses the bytes of its window.
 fn world(ram: u64, sizes: impl IntoIterator<Item = u64>) -> World {
     let layout = Arc::new(Layout::new(sizes));
     let plan = settings(ram, None, PolicyKind::Auto);
@@ -23,25 +23,25 @@ fn world(ram: u64, sizes: impl IntoIterator<Item = u64>) -> World {
     world
 }
 
-/// Files of a page each, of which RAM has room for half.
+/// Files of a page each; RAM has room for half of them.
 fn pages() -> World {
     world(u64::from(FILES) / 2 * 4096, (0..FILES).map(|_| 4096))
 }
 
-/// Tells the order of some epochs that are all the same.
+/// Tells an order whose epochs are all the same.
 fn tell(world: &mut World, names: &Arc<[u32]>) {
     let order = Order::listed("test", vec![names.clone(); 5], SampleTable::Files).unwrap();
     world.tell(Event::Ordered { stream: StreamId(0), order: Arc::new(order) });
 }
 
-/// A task opens a file, which is seen unless it is trusted.
+/// A task opens a file. This is seen if the file is tracked.
 fn look_up(world: &mut World, task: u32, file: u32) {
     if !world.untracked.contains(&FileId(file)) {
         world.look_up(task, FileId(file));
     }
 }
 
-/// A loader that has some files mapped, and reads them in any order.
+/// A loader that maps files ahead, and reads the mapped ones in random order.
 struct Loader {
     mapped: Vec<u32>,
     choice: ChaCha8Rng,
@@ -52,7 +52,7 @@ impl Loader {
         Loader { mapped: Vec::new(), choice: ChaCha8Rng::seed_from_u64(1) }
     }
 
-    /// Maps these files, and reads some until so many are left.
+    /// Maps these files, and reads mapped ones until `ahead` are left.
     fn go_on(&mut self, world: &mut World, names: &[u32], ahead: usize) {
         for &file in names {
             look_up(world, MAPS, file);
@@ -69,7 +69,7 @@ impl Loader {
     }
 }
 
-/// What a loader that has so many files mapped ahead has fetched by epoch.
+/// Fetches by epoch for a loader that has `ahead` files mapped ahead.
 fn fetched_by(ahead: usize, told: bool) -> Vec<u64> {
     let (mut world, mut loader, names) = (pages(), Loader::new(), shuffled(FILES, 7));
     if told {
@@ -86,7 +86,6 @@ fn fetched_by(ahead: usize, told: bool) -> Vec<u64> {
     epochs
 }
 
-/// Whether what is staged for orders would be dropped before it is read.
 fn lags_too_far(world: &World) -> bool {
     world.planner.readers.lag_too_far(&world.planner.stager.ledger)
 }
@@ -104,7 +103,7 @@ fn what_is_mapped_is_not_dropped_before_it_is_read() {
     }
 }
 
-/// Somebody else who is still there says nothing of that.
+/// Another task that is still there shows no lag.
 #[test]
 fn an_order_is_staged_when_those_who_mapped_files_have_ended() {
     let (mut world, names) = (pages(), shuffled(FILES, 7));
@@ -127,7 +126,7 @@ fn an_order_is_staged_when_those_who_mapped_files_have_ended() {
     }
 }
 
-/// A table that the samples are looked up in, say. Its reader faults a page in here and there.
+/// A table in which samples are looked up, say. Its reader faults single pages in.
 #[test]
 fn a_large_file_that_is_kept_open_is_no_loader_that_maps_its_files() {
     const BLOCKS: u64 = 64;

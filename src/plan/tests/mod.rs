@@ -1,4 +1,4 @@
-//! The planner against a model of the world, under any sequence of events.
+//! Tests the planner against a model of the world, under any sequence of events.
 
 mod large;
 mod mapped;
@@ -56,7 +56,7 @@ fn order(seed: u32) -> Arc<Order> {
     Arc::new(Order::listed("test", vec![epoch(0), epoch(1)], SampleTable::Files).unwrap())
 }
 
-/// The planner with a world that does what it says, some of it late.
+/// The planner, with a world that carries out its actions, some of them late.
 struct World {
     planner: Planner,
     settings: Settings,
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// A read finds nothing of a block.
+    /// A read finds no pages of a block.
     fn miss(&mut self, block: BlockId, task: u32) {
         self.fetching.insert(block);
         self.parts.remove(&block);
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// A task is at a file, and at no other any more.
+    /// A task goes to a file and leaves the one before.
     fn move_to(&mut self, task: u32, file: FileId) {
         let before = self.seen.insert(task, file);
         if before != Some(file) {
@@ -179,13 +179,12 @@ impl World {
         }
     }
 
-    /// A task looks a file up, and does not read it yet.
+    /// A task looks a file up without reading it.
     fn look_up(&mut self, task: u32, file: FileId) {
         self.move_to(task, file);
         self.tell(Event::Seen { task, file });
     }
 
-    /// A task looks a file up and reads it.
     fn see(&mut self, task: u32, file: FileId) {
         self.look_up(task, file);
         self.read(task, file);
@@ -247,7 +246,7 @@ impl World {
         self.tell(Event::Arrived { block, from: Place::Source });
     }
 
-    /// The kernel takes pages back, and a look finds that out.
+    /// The kernel takes pages back, and a check finds that out.
     fn lose(&mut self, nth: usize) {
         let Some(&block) = self.pages.iter().nth(nth % self.pages.len().max(1)) else { return };
         self.pages.remove(&block);
@@ -255,7 +254,7 @@ impl World {
         assert!(self.fetching.contains(&block), "{block:?} is fetched again");
     }
 
-    /// A file changes at the source: what is under way of it ends without a word.
+    /// A file changes at the source. Its fetches, drops and writes under way end without an event.
     fn change(&mut self, file: FileId, size: u64) {
         let mut layout = Layout::clone(&self.layout);
         for block in layout.blocks_of(file) {
@@ -273,7 +272,7 @@ impl World {
         self.tell(Event::Changed { layout, files: vec![file] });
     }
 
-    /// Reads found a block before its file left it behind, and are told of after that.
+    /// Events about a block come after its file has left it behind.
     fn tell_late(&mut self, nth: usize) {
         let Some(&block) = self.left_behind.get(nth % self.left_behind.len().max(1)) else {
             return;
@@ -292,7 +291,7 @@ impl World {
         }
     }
 
-    /// The ledger knows exactly what the world holds.
+    /// The planner's accounts are equal to what the world holds.
     fn check(&self) {
         let accounts = self.planner.accounts();
         let bytes = |blocks: &mut dyn Iterator<Item = BlockId>| -> u64 {
@@ -316,7 +315,7 @@ impl World {
         assert!(used <= capacity || accounts.parts == 0);
     }
 
-    /// Everything under way ends and everyone goes home.
+    /// All tasks end, all files are closed, and everything under way ends.
     fn settle(&mut self) {
         for task in self.seen.clone().into_keys() {
             self.leave(task);

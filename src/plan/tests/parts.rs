@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A dataset of one file of so many blocks, and RAM for so many.
+/// A dataset of one file of `blocks` blocks, and RAM for `ram` blocks.
 fn world(blocks: u64, ram: u64) -> World {
     let mut world = World::new(settings(ram * BLOCK_BYTES, None, PolicyKind::Auto));
     world.layout = Arc::new(Layout::new([blocks * BLOCK_BYTES]));
@@ -52,7 +52,7 @@ fn an_order_that_is_followed_has_its_blocks_fetched_whole() {
     assert!(world.in_parts.is_empty());
 }
 
-/// Rows of four pages of a file of 16 blocks, twice over, where RAM has room for half of it.
+/// Rows of four pages of a file of 16 blocks are read twice. RAM has room for half of the file.
 #[test]
 fn random_rows_cost_their_own_bytes() {
     let mut world = world(16, 8);
@@ -84,7 +84,7 @@ fn reads_that_follow_each_other_end_it() {
     world.miss(BlockId(9), 1);
     for piece in 0..8u16 {
         assert!(world.in_parts.contains(&FILE), "{piece}");
-        // Of two readers.
+        // Two readers.
         world.read_part(BlockId(2), 1, 32 * piece, 32);
         world.read_part(BlockId(5), 2, 16 * piece, 8);
     }
@@ -98,7 +98,7 @@ fn the_sections_that_came_first_give_way() {
     world.miss(BlockId(9), 1);
     world.tell(Event::Failed { block: BlockId(9) });
     world.fetching.clear();
-    // Two sections of each of four blocks, then the others of the first.
+    // Two sections of each of four blocks, then the other sections of the first block.
     for block in 0..4 {
         world.read_part(BlockId(block), 1, 70, 52);
     }

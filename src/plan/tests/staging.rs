@@ -1,11 +1,11 @@
-//! What is staged, kept and given up, step by step.
+//! Which blocks are staged, kept and given up, step by step.
 
 use std::sync::Arc;
 
 use super::*;
 
-/// A reader that follows its order finds every sample staged, whatever the cache's size, and the
-/// source is read once for each sample that is not kept.
+/// A reader that follows its order finds every sample staged, whatever the cache's size. The source is read
+/// once for each sample that is not kept.
 #[test]
 fn a_known_order_is_staged_ahead_of_its_reader() {
     for share in [0, 10, 50, 200] {
@@ -44,8 +44,7 @@ fn a_known_order_is_staged_ahead_of_its_reader() {
     }
 }
 
-/// What lies in a tier that is no faster than the source comes from the source, and nothing is put
-/// there.
+/// If a tier is no faster than the source, its blocks are fetched from the source, and none is placed there.
 #[test]
 fn a_tier_that_is_no_faster_than_the_source_is_left_alone() {
     for (block_us, source_us, used) in
@@ -68,7 +67,7 @@ fn a_tier_that_is_no_faster_than_the_source_is_left_alone() {
     }
 }
 
-/// A budget that shrinks keeps what is read next; one that grows back is filled again.
+/// A budget that shrinks keeps the blocks that are read next. One that grows back is filled again.
 #[test]
 fn a_smaller_budget_gives_up_what_is_read_last() {
     for policy in [PolicyKind::Belady, PolicyKind::Lru, PolicyKind::Minio, PolicyKind::Auto] {
@@ -100,7 +99,7 @@ fn a_smaller_budget_gives_up_what_is_read_last() {
         let accounts = world.planner.accounts();
         assert!(accounts.kept[RAM] + accounts.staged <= capacity, "{policy:?}: {accounts:?}");
         if policy == PolicyKind::Belady {
-            // What was given up is fetched again ahead of its read.
+            // A block that was given up is fetched again ahead of its read.
             let cold = world.planner.counters().cold;
             for file in 0..99 {
                 world.settle();
@@ -115,7 +114,7 @@ fn a_smaller_budget_gives_up_what_is_read_last() {
     }
 }
 
-/// Ranges of one large file, read by way of a descriptor that stays open: most reads are not seen.
+/// Ranges of one large file are read through a descriptor that stays open. Most reads are not seen.
 #[test]
 fn ranges_of_a_large_file_are_staged_as_they_are_read() {
     let blocks = 600;
@@ -151,7 +150,7 @@ fn ranges_of_a_large_file_are_staged_as_they_are_read() {
     assert!(misses <= 40, "{misses} of {blocks} ranges were waited for");
 }
 
-/// While a reader waits for the source the disk gets a sample written, and no sooner.
+/// The disk writes one sample each time a reader waits for the source.
 #[test]
 fn nothing_is_fetched_so_far_ahead_of_a_disk_that_it_could_not_be_stored() {
     let files = 300;
@@ -205,7 +204,7 @@ fn what_a_tier_holds_at_the_start_is_known_and_within_its_capacity() {
     assert!(actions.contains(&from(0)), "{actions:?}");
 }
 
-/// A smaller cache disk keeps the blocks that a known order reads first, and not those that are found first.
+/// A smaller cache disk keeps the blocks that a known order reads first, not those that are found first.
 #[test]
 fn a_smaller_tier_keeps_what_is_read_soonest_of_what_it_holds() {
     let layout = Arc::new(Layout::new((0..100).map(|_| 4096)));
@@ -225,8 +224,8 @@ fn a_smaller_tier_keeps_what_is_read_soonest_of_what_it_holds() {
     assert_eq!(displaced.count(), 90);
 }
 
-/// Readers may have more fetched than the window has room for. A block that is dropped for that is staged again
-/// before its read.
+/// Readers may fetch more than the window holds. A block that is dropped for this is staged again before its
+/// read.
 #[test]
 fn a_block_that_is_dropped_over_the_budget_is_staged_again() {
     let layout = Arc::new(Layout::new((0..100).map(|_| 4096)));
@@ -242,11 +241,11 @@ fn a_block_that_is_dropped_over_the_budget_is_staged_again() {
     }
     let staged = world.pages.len();
     assert!(staged >= 8, "{staged}");
-    // Somebody opens files that lie far ahead, twice: all of them are in RAM beside the window.
+    // Another task opens files far ahead: all of them are in RAM beside the window.
     for file in 50..60 {
         world.open(7, FileId(file));
     }
-    // The first of the window is opened by a task that reads nothing of the order, and closed.
+    // A task that does not read for the order opens a file of the window and closes it.
     world.open(8, FileId(3));
     world.close(FileId(3));
     for file in 50..60 {

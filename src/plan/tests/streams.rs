@@ -1,11 +1,11 @@
-//! Which opens a stream takes for reads of its order, and when it gives the order up.
+//! Which opens a stream counts as reads of its order, and when it gives the order up.
 
 use super::parts::arrive_all;
 use super::*;
 use crate::order::samplers::torch::{Distributed, Weighted, Weights};
 use crate::order::samplers::{RepeatAug, Sampler};
 
-/// A planner of so many files and pages of RAM that has been told some epochs.
+/// A planner that has been told four epochs, with `pages` pages of RAM.
 fn world(files: u32, pages: u64) -> World {
     world_of(files, pages, (0..4).map(|epoch| shuffled(files, epoch)).collect())
 }
@@ -32,7 +32,7 @@ fn an_order_that_is_not_followed_is_given_up_and_found_again() {
     let following = |world: &World| world.planner.streams().next().unwrap().1.following;
     read_all(&mut world, 1, shuffled(files, 0).iter().copied().take(50));
     assert!(following(&world));
-    // Another shuffle altogether.
+    // A different shuffle.
     read_all(&mut world, 2, shuffled(files, 99).iter().copied().take(1500));
     assert!(!following(&world), "{:?}", world.planner.streams().next());
     // The job starts again from its first epoch.
@@ -54,7 +54,7 @@ fn epochs_of_the_longest_order_that_was_told_are_said() {
         read_all(&mut world, 2, 0..100);
     }
     assert_eq!(world.began, [1, 2, 3]);
-    // Of what was learnt nobody knows the number.
+    // The epochs of a learnt order have no known numbers.
     let epochs = (0..3).map(|epoch| shuffled(files, 50 + epoch)).collect();
     let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
     world.tell(Event::Continued { stream: StreamId(0), order });
@@ -63,8 +63,8 @@ fn epochs_of_the_longest_order_that_was_told_are_said() {
     assert_eq!(world.began, [1, 2, 3]);
 }
 
-/// So many reads are made before anything arrives: at the start of each epoch, or all along. The source
-/// takes so many fetches at once.
+/// `BURST` reads are made before a fetch arrives: at the start of each epoch, or all the time. The source
+/// takes `inflight_max` fetches at once.
 #[test]
 fn bursts_widen_the_window_unless_an_epoch_begins_or_the_source_is_busy() {
     const FILES: u32 = 2_000;
@@ -122,7 +122,7 @@ fn what_is_staged_is_not_dropped_when_an_order_is_told_anew() {
     let files = 2_000;
     let mut world = world(files, 400);
     let epoch = shuffled(files, 0);
-    // RAM is full, and the window as well.
+    // RAM and the window are full.
     read_all(&mut world, 1, epoch.iter().copied());
     let next = shuffled(files, 1);
     read_all(&mut world, 1, next.iter().copied().take(500));
@@ -137,7 +137,7 @@ fn what_is_staged_is_not_dropped_when_an_order_is_told_anew() {
     assert_eq!(world.planner.counters().wasted_bytes, wasted);
     assert_eq!(world.planner.accounts().staged, staged);
     world.check();
-    // It is of no use for the reads of another order.
+    // The staged blocks are of no use for another order.
     let order = Order::listed("other", vec![shuffled(files, 7)], SampleTable::Files).unwrap();
     world.tell(Event::Continued { stream: StreamId(0), order: Arc::new(order) });
     assert!(world.planner.accounts().staged < staged / 2);
@@ -158,7 +158,7 @@ fn where_an_order_ends_everything_is_watched_and_nothing_guessed() {
     assert_eq!(world.untracked.len(), 0);
     read_all(&mut world, 1, epoch[1950..].iter().copied());
     let fetched = world.fetched;
-    // An epoch that nobody knows: all is kept from the first one.
+    // An epoch of unknown order: all files are kept from the first one.
     read_all(&mut world, 2, shuffled(files, 5).iter().copied());
     assert_eq!((world.fetched, world.untracked.len()), (fetched, 0));
     let order = Arc::new(Order::listed("test", vec![epoch], SampleTable::Files).unwrap());
@@ -210,7 +210,7 @@ fn a_reader_on_the_side_does_not_move_the_stream() {
     let epoch = shuffled(files, 0);
     for position in 0..1000 {
         read_all(&mut world, 1, std::iter::once(epoch[position]));
-        // Someone checksums the tree, three files at a time.
+        // Another task checksums the tree, three files at a time.
         read_all(&mut world, 2, (0..3).map(|i| (position as u32 * 3 + i) % files));
     }
     let status = world.planner.streams().next().unwrap().1;
@@ -231,8 +231,8 @@ fn an_order_outlives_whoever_walks_through_the_directories() {
         world.leave(task + 2);
         let status = world.planner.streams().next().unwrap().1;
         assert!(status.following, "{status:?}");
-        // Now and then a few steps of the walk are as the order has them. An order that a long walk
-        // put in doubt is found again within a few opens.
+        // By chance a few steps of the walk match the order. An order that a long walk has put in doubt
+        // is found again within a few opens.
         let read = u64::from(files * (epoch + 1));
         let found = 20 * u64::from(epoch + 1);
         let range = read - found..read + read / 100;
@@ -276,7 +276,7 @@ fn what_nobody_saw_is_not_counted_as_seen() {
     let order = Arc::new(Order::listed("test", epochs, SampleTable::Files).unwrap());
     world.tell(Event::Ordered { stream: StreamId(0), order });
     for epoch in 0..2 {
-        // What is trusted the kernel opens by itself.
+        // The kernel opens untracked files without a request.
         for &file in shuffled(files, epoch).iter() {
             if !world.untracked.contains(&FileId(file)) {
                 read_all(&mut world, 1, std::iter::once(file));
@@ -310,7 +310,7 @@ fn what_is_withheld_is_watched_until_it_is_released() {
     assert!(!world.untracked.contains(&one));
     world.tell(Event::Released { file: one });
     assert_eq!(world.untracked, trusted);
-    // A file that nobody has.
+    // A file that does not exist.
     world.tell(Event::Released { file: FileId(files) });
 }
 
@@ -323,7 +323,7 @@ fn what_is_fetched_for_reads_that_do_not_come_is_counted() {
         world.planner.counters()
     };
     let right = wasted(shuffled(files, 0));
-    // Only the beginning of the next epoch is there and may be dropped.
+    // Only blocks of the next epoch's beginning are left, which may be dropped.
     assert_eq!(right.wasted_bytes, 0, "{right:?}");
     let begun: Vec<u32> = shuffled(files, 0)[..100].to_vec();
     let other = shuffled(files, 99);
@@ -355,8 +355,8 @@ fn workers_that_read_in_the_order_of_names_are_followed() {
     }
 }
 
-/// The order of a validation says nothing of a training's: of what that has not read yet as much is
-/// found as if no order were known.
+/// The order of a validation says nothing about the training. The training finds as much as if no order were
+/// known.
 #[test]
 fn the_order_of_a_part_does_not_blind_the_rest() {
     let (train, all) = (1_800, 2_000);
@@ -402,7 +402,7 @@ fn a_stream_that_nobody_reads_leaves_the_window_to_one_that_is_read() {
     let validation: Arc<[u32]> = (FILES..FILES + VALIDATION).collect();
     tell(&mut world, 0, vec![validation.clone(); 3]);
     read_all(&mut world, 1, validation.iter().copied());
-    // Its next epoch is expected; the training's order becomes known only now.
+    // Its next epoch is expected. The training's order becomes known after that.
     world.leave(1);
     for epoch in 0..2 {
         let order = shuffled(FILES, epoch);
@@ -417,7 +417,7 @@ fn a_stream_that_nobody_reads_leaves_the_window_to_one_that_is_read() {
     }
 }
 
-/// Workers, of which `first` is the first, read an epoch in batches of 32 and leave.
+/// Workers from the task `first` on read an epoch in batches of 32, and end.
 fn read_in_batches(world: &mut World, epoch: &[u32], workers: usize, first: u32, opens: bool) {
     for round in epoch.chunks(32 * workers) {
         for place in 0..32 {
@@ -440,8 +440,8 @@ fn read_in_batches(world: &mut World, epoch: &[u32], workers: usize, first: u32,
     (first..).take(workers).for_each(|task| world.leave(task));
 }
 
-/// torch's `WeightedRandomSampler`: a fifth of the samples makes 60 % of an epoch, and some are not
-/// in it at all.
+/// torch's `WeightedRandomSampler`: a fifth of the samples makes 60 % of an epoch, and some samples are
+/// missing.
 #[test]
 fn samples_that_are_drawn_by_their_weights_are_followed_from_epoch_to_epoch() {
     const FILES: u32 = 2_000;
@@ -469,8 +469,8 @@ fn samples_that_are_drawn_by_their_weights_are_followed_from_epoch_to_epoch() {
     }
 }
 
-/// timm's `RepeatAugSampler`: each sample three times in a row, some across two batches. Where opening
-/// is no request, a task is seen at a file only once.
+/// timm's `RepeatAugSampler`: each sample comes three times in a row, sometimes across two batches. If opens
+/// cause no requests, a task is seen at a file only once.
 #[test]
 fn samples_that_are_read_several_times_in_a_row_hold_no_epoch_open() {
     const FILES: u32 = 2_000;
@@ -495,8 +495,8 @@ fn samples_that_are_read_several_times_in_a_row_hold_no_epoch_open() {
     }
 }
 
-/// Two ranks of a job, each with a stream of its own. One of them is through; the other goes on by
-/// new workers, whose first opens are believed only later.
+/// Two ranks of a job have a stream each. One has ended; the other goes on with new workers, whose first
+/// opens are trusted only later.
 #[test]
 fn opens_that_one_order_foresaw_say_nothing_against_another() {
     const FILES: u32 = 2_000;
@@ -529,13 +529,13 @@ fn opens_that_one_order_foresaw_say_nothing_against_another() {
     }
 }
 
-/// Half of the data is kept and opened without asking. Each epoch's order is told anew when it has begun,
-/// as for a loader whose order was learnt, or once for all.
+/// Half of the data is kept and opened without a request. Each epoch's order is told anew after the epoch has
+/// begun, as for a learnt order, or all epochs are told at the start.
 #[test]
 fn each_open_is_counted_once() {
     const FILES: u32 = 1_000;
     const EPOCHS: u64 = 8;
-    // After so many opens of an epoch its order is known to go on from open 8; none: told once for all.
+    // After this many opens of an epoch, its order from open 8 on is told. `None`: all told at the start.
     for known_after in [Some(8), Some(300), None] {
         for workers in [1, 4, 8] {
             let plan = settings(u64::from(FILES) / 2 * 4096, None, PolicyKind::Auto);

@@ -1,38 +1,37 @@
 //! Readers whose opens are seen only in part.
 //!
-//! Goal: what is staged is dropped after its read, hardly ever before, and a reader finds what it
-//! reads, whatever is seen of it. Method: workers of a loader read epochs; an open of a trusted
-//! file is not seen, others are, some late and out of order, some never.
+//! Goal: staged blocks are dropped after their reads and hardly ever before, and a reader finds its blocks,
+//! however little of it is seen. Method: workers of a loader read epochs. Opens of untracked files are not
+//! seen. Other opens are seen, some of them late and out of order, some never.
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
 
-/// A loader, and how much of what it does is seen.
+/// A loader, and how much of it is seen.
 #[derive(Clone, Debug)]
 struct Loader {
     files: u32,
     workers: u32,
     batch: u32,
-    /// Threads that are made for each batch and read it; 0: the worker does.
+    /// Threads that are made for each batch and read it; 0: the worker reads it.
     threads: u32,
     /// The share of sightings that are lost.
     lost: f64,
-    /// How many sightings may be on their way at once.
+    /// Most sightings that are on their way at once.
     delayed: usize,
     /// Percent of the data that RAM may keep.
     share: u64,
-    /// The share of an epoch that is read of it.
+    /// The share of an epoch that is read.
     cut: f64,
     seed: u64,
 }
 
-/// What came of some epochs.
 #[derive(Debug, Default)]
 struct Outcome {
     reads: u32,
-    /// Reads that found nothing.
+    /// Reads that found no pages.
     misses: u32,
     /// Blocks fetched ahead and dropped before they were read.
     early: u32,
@@ -46,7 +45,7 @@ struct Run {
     choice: ChaCha8Rng,
     loader: Loader,
     late: Vec<(u32, FileId)>,
-    /// Fetched and not read since.
+    /// Blocks that were fetched and not read since.
     unread: BTreeSet<BlockId>,
     missed: BTreeSet<BlockId>,
     outcome: Outcome,
@@ -60,10 +59,10 @@ impl Loader {
         (run.outcome, status)
     }
 
-    /// Before the first of so many epochs.
+    /// The run before its first epoch.
     fn begin(self, epochs: u32) -> Run {
         let layout = Arc::new(Layout::new((0..self.files).map(|_| 4096)));
-        // Workers may be as far apart as that.
+        // Workers may be this far apart.
         let window = u64::from(40 + 3 * self.workers * self.batch) * 4096;
         let kept = u64::from(self.files) * 4096 * self.share / 100;
         let mut plan = settings(kept + window, None, PolicyKind::Auto);
@@ -153,8 +152,8 @@ impl Run {
         self.move_on();
     }
 
-    /// One of the sightings that are on their way arrives; those of one task keep their order,
-    /// since it goes on when it has been answered.
+    /// One of the sightings on their way arrives. The sightings of one task keep their order, since the task
+    /// waits for each answer.
     fn sight(&mut self) {
         let (task, _) = self.late[self.choice.random_range(0..self.late.len())];
         let first = self.late.iter().position(|late| late.0 == task).unwrap_or_default();
@@ -164,7 +163,7 @@ impl Run {
         self.move_on();
     }
 
-    /// Fetches and drops end.
+    /// All fetches and drops end.
     fn move_on(&mut self) {
         loop {
             for &block in &self.world.dropping {
@@ -199,12 +198,12 @@ const LOADER: Loader = Loader {
 fn what_is_kept_is_read_unseen_but_for_probes() {
     let (outcome, status) = Loader { share: 110, ..LOADER }.run(4);
     assert!(status.following && status.epoch >= 3, "{status:?}");
-    // The first epoch finds its way; a sixteenth and the starts of epochs are seen.
+    // Some opens of the first epoch, a sixteenth of all, and the starts of epochs are seen.
     assert!(outcome.seen < 12_000 / 16 + 4 * 128 + 200, "{outcome:?}");
     assert_eq!((outcome.misses, outcome.early), (0, 0), "{outcome:?}");
 }
 
-/// More workers with larger batches than are expected to begin with.
+/// More workers with larger batches than the stream expects at the start.
 #[test]
 fn workers_that_are_far_apart_are_followed() {
     let loader = Loader { files: 20_000, workers: 12, batch: 512, share: 50, ..LOADER };
@@ -214,7 +213,7 @@ fn workers_that_are_far_apart_are_followed() {
     assert!(outcome.misses * 10 <= outcome.reads, "{outcome:?}");
 }
 
-/// Who goes through all files by name sees probes in the order of names.
+/// A task that goes through all files by name opens the probes in the order of names.
 #[test]
 fn a_walk_moves_no_stream_and_lights_no_probes() {
     let loader = Loader { files: 20_000, workers: 1, batch: 64, share: 110, ..LOADER };
@@ -259,7 +258,7 @@ fn threads_that_are_made_for_each_batch_are_followed() {
     }
 }
 
-/// Of what is hardly seen most is counted when its epoch is over.
+/// If few opens are seen, most are counted when their epoch is over.
 #[test]
 fn each_read_counts_as_one_open() {
     let kept = Loader { share: 110, ..LOADER };
@@ -278,7 +277,7 @@ fn each_read_counts_as_one_open() {
         // The job ends its epochs early.
         (0.95, Loader { cut: 0.4, ..kept.clone() }),
         (0.95, Loader { cut: 0.4, ..LOADER }),
-        // Much is not seen that was to be.
+        // Many opens of tracked files are seen late, or never.
         (0.97, Loader { delayed: 64, ..kept.clone() }),
         (0.9, Loader { lost: 0.3, delayed: 16, ..kept.clone() }),
         (0.9, Loader { workers: 2, threads: 8, ..kept }),
@@ -298,8 +297,8 @@ fn each_read_counts_as_one_open() {
     }
 }
 
-/// A worker not seen yet is not taken for one that has come by, nor opens of an epoch that was
-/// about to begin, or of tasks not trusted yet, for a second start of it.
+/// A worker that was not seen yet is not taken for one that has already read there. Opens of an epoch that
+/// was about to begin, or of untrusted tasks, are not taken for its second start.
 #[test]
 fn an_epoch_does_not_start_again_while_it_is_read() {
     let loader = Loader { workers: 8, batch: 8, lost: 0.2, delayed: 3, share: 20, ..LOADER };
@@ -312,7 +311,7 @@ fn an_epoch_does_not_start_again_while_it_is_read() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Most of what there is to see may be lost, and all of it out of order within a loader's window.
+    /// Most sightings may be lost, and all may come out of order within a loader's window.
     #[test]
     fn hardly_anything_is_dropped_early(
         workers in 1..9u32,

@@ -1,10 +1,10 @@
-//! What is found of epochs whose order nobody knows.
+//! How many files are found in epochs of unknown order.
 
 use super::*;
 
 const FILES: u32 = 2_000;
 
-/// A planner of as many files, of which RAM holds half, that is told nothing.
+/// A planner that is told no order. RAM holds half of the files.
 fn world() -> World {
     let settings = settings(u64::from(FILES) / 2 * 4096, None, PolicyKind::Auto);
     let layout = Arc::new(Layout::new((0..FILES).map(|_| 1000)));
@@ -14,7 +14,7 @@ fn world() -> World {
     world
 }
 
-/// Reads these epochs; gives the share of each that was found.
+/// Reads these epochs. Returns the share of hits in each.
 fn found<'e>(epochs: impl IntoIterator<Item = &'e [u32]>) -> Vec<f64> {
     let mut world = world();
     let share = |epoch: &[u32]| {
@@ -46,7 +46,7 @@ fn a_job_that_is_stopped_within_an_epoch_spoils_none_after_it() {
     }
 }
 
-/// A validation's files are all there when it begins, and have no place in the cache before.
+/// A validation's files are all in RAM when it begins, and take no room before.
 #[test]
 fn a_validation_takes_no_room_from_the_training() {
     let train = FILES / 5 * 4;
@@ -56,13 +56,13 @@ fn a_validation_takes_no_room_from_the_training() {
     let epochs: Vec<Vec<u32>> = (0..6).map(training).collect();
     let parts = epochs.iter().flat_map(|epoch| [&epoch[..], &validation[..]]);
     let found = found(parts);
-    // RAM has room for half of all: five eighths of the training, less the window.
+    // RAM has room for half of all files: five eighths of the training's, without the window.
     for epoch in found[4..].chunks(2) {
         assert!(epoch[0] > 0.8 && epoch[1] > 0.95, "{found:.2?}");
     }
 }
 
-/// A file that has shrunk to one block has left another one behind.
+/// A file that has shrunk to one block has left another block behind.
 #[test]
 fn what_a_file_has_left_behind_is_not_fetched() {
     let mut world = world();

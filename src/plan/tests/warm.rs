@@ -1,4 +1,4 @@
-//! Blocks that people want here, or gone.
+//! Blocks that a warm-up asks for, or that are to be given up.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn standing(world: &World, standing: Standing) -> usize {
 fn what_is_wanted_goes_to_disk_then_to_ram_and_the_rest_is_not_fetched() {
     let mut world = world(40, Some(60));
     want(&mut world, 0..BLOCKS);
-    // A quarter of RAM is the window.
+    // The window is a quarter of RAM.
     let ram = 40 * 3 / 4;
     assert_eq!((standing(&world, Standing::Tier(1)), standing(&world, Standing::Ram)), (60, ram));
     assert_eq!(standing(&world, Standing::Refused), BLOCKS as usize - 60 - ram);
@@ -118,7 +118,7 @@ fn what_the_kernel_reads_by_itself_is_not_staged_as_long_as_all_of_it_is_there()
 fn what_a_file_has_left_behind_is_not_wanted_any_more() {
     let mut world = World::new(settings(40 * 4096, Some(8 * BLOCK_BYTES), PolicyKind::Auto));
     let large = world.layout.blocks_of(LARGE);
-    // As many others as come at once are wanted before it.
+    // Before it, as many blocks are wanted as are loaded at once.
     let blocks = (0..4).map(BlockId).chain(large.clone()).collect();
     world.tell(Event::Wanted { blocks });
     world.change(LARGE, 100);
