@@ -33,7 +33,7 @@ struct Runs(VecDeque<Range<u64>>);
 impl Runs {
     /// Adds read pages. Returns the length of their run. The kernel's read-ahead may ask for the pages of a run
     /// in any order.
-    fn read(&mut self, first: u64, count: u64) -> u64 {
+    fn note_read(&mut self, first: u64, count: u64) -> u64 {
         let mut run = first..first + count;
         self.0.retain(|other| {
             let adjoins = other.end == run.start || run.end == other.start;
@@ -95,7 +95,7 @@ impl Divided {
     }
 
     /// Pages of a block have been asked for.
-    pub(super) fn read(
+    pub(super) fn note_read(
         &mut self,
         block: BlockId,
         pages: PageRange,
@@ -111,7 +111,7 @@ impl Divided {
         let start = u64::from(block.0 - first.0) * BLOCK_PAGES;
         let mut runs = self.0.get_mut(&file);
         let page = start + u64::from(pages.first);
-        let run = runs.as_mut().map_or(0, |runs| runs.read(page, pages.count.into()));
+        let run = runs.as_mut().map_or(0, |runs| runs.note_read(page, pages.count.into()));
         let longest = runs.map_or(0, |runs| runs.longest_in(start..start + BLOCK_PAGES));
         let bytes = if ledger.is_here(block) { 0 } else { ledger.parts.add(block, pages) };
         let block_bytes = ledger.layout.pages_bytes(block);

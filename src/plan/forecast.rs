@@ -1,8 +1,7 @@
 //! Predicts when each block is read next, and chooses the policy.
 //!
-//! 1. The orders that are followed give the next read. If they cover too few of the reads, the planner is
-//!    *blind*: blocks that this epoch has not read are expected in it, all others in the next one
-//!    (`unread`).
+//! 1. The orders that are followed give the next read. If they cover too few of the reads, the
+//!    blocks that this epoch has not read are expected in it, all others in the next one (`unread`).
 //! 2. With [`PolicyKind::Auto`] the policy follows from this.
 
 use std::sync::Arc;
@@ -23,7 +22,7 @@ pub(super) struct Forecast {
     asked: PolicyKind,
     policy: PolicyKind,
     /// Whether `unread` predicts the next reads in place of the orders.
-    blind: bool,
+    orders_say_little: bool,
     /// The planner's clock: number of counted opens.
     pub(super) ticks: u64,
 }
@@ -36,7 +35,7 @@ impl Forecast {
             unread: Unread::new(layout.blocks()),
             asked,
             policy: PolicyKind::None,
-            blind: true,
+            orders_say_little: true,
             ticks: 0,
         }
     }
@@ -102,26 +101,26 @@ impl Forecast {
 
     /// Whether blocks that this epoch has not read are fetched in place of blocks that it has read.
     pub(super) fn is_unread_first(&self) -> bool {
-        self.blind && self.policy == PolicyKind::UnreadFirst
+        self.orders_say_little && self.policy == PolicyKind::UnreadFirst
     }
 
-    pub(super) fn is_blind(&self) -> bool {
-        self.blind
+    pub(super) fn orders_say_little(&self) -> bool {
+        self.orders_say_little
     }
 
     /// Whether no order is followed, or the orders cover less than half of what an epoch reads. A block
     /// outside the orders may then still be read.
-    fn says_little(&self) -> bool {
+    fn cover_little(&self) -> bool {
         let lengths = self.following().map(|stream| u64::from(stream.len()));
         self.following().next().is_none()
             || 2 * lengths.sum::<u64>() < u64::from(self.unread.size())
     }
 
     pub(super) fn choose_policy(&mut self) {
-        self.blind = self.says_little();
+        self.orders_say_little = self.cover_little();
         let is_once = self.following().count() == 1 && self.following().all(Stream::is_permutation);
         self.policy = match self.asked {
-            PolicyKind::Auto if self.blind || is_once => PolicyKind::UnreadFirst,
+            PolicyKind::Auto if self.orders_say_little || is_once => PolicyKind::UnreadFirst,
             PolicyKind::Auto => PolicyKind::Belady,
             asked => asked,
         };
@@ -129,13 +128,15 @@ impl Forecast {
 
     /// Counts a read for the epoch. Returns whether other blocks are expected at other times than before.
     pub(super) fn count(&mut self, block: BlockId) -> bool {
-        let changed = self.unread.read(block);
-        changed && (self.blind || self.says_little()) && self.policy == PolicyKind::UnreadFirst
+        let changed = self.unread.note_read(block);
+        changed
+            && (self.orders_say_little || self.cover_little())
+            && self.policy == PolicyKind::UnreadFirst
     }
 
     /// When a block is read next. `unstaged`: reads for which it is staged already do not count.
     pub(super) fn next_use(&self, block: BlockId, unstaged: bool) -> NextUse {
-        if self.blind {
+        if self.orders_say_little {
             // A large file is read as a whole.
             let first = self.layout.blocks_of(self.layout.file_of(block)).next();
             return NextUse::At(self.unread.next_read(first.unwrap_or(block)));

@@ -30,7 +30,7 @@ impl Late {
     }
 
     /// A block was read for the first time in this epoch.
-    pub(super) fn read(&mut self, block: BlockId) {
+    pub(super) fn note_read(&mut self, block: BlockId) {
         self.count += 1;
         self.reads[block.index()] = self.count;
     }
@@ -64,7 +64,7 @@ impl Late {
         self.count = 0;
         for &block in begun {
             if self.reads[block.index()] == 0 {
-                self.read(block);
+                self.note_read(block);
             }
         }
     }
@@ -93,7 +93,10 @@ mod tests {
         for epoch in 0..3 {
             late.begin(&[], true);
             let shuffled = randperm(1_000 - fixed, &mut generator(epoch));
-            shuffled.into_iter().chain(1_000 - fixed..1_000).for_each(|b| late.read(BlockId(b)));
+            shuffled
+                .into_iter()
+                .chain(1_000 - fixed..1_000)
+                .for_each(|b| late.note_read(BlockId(b)));
         }
         late.begin(&[BlockId(0)], true);
         let of = |blocks: std::ops::Range<u32>| blocks.filter(|b| late.has(BlockId(*b))).count();

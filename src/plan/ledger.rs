@@ -49,8 +49,8 @@ pub(super) struct Ledger {
     open: BTreeMap<FileId, u32>,
     /// Files that were lent. A tier may have lost blocks of some.
     lent: BTreeSet<FileId>,
-    /// Files to be [looked at again](Self::note_moved).
-    moved: Vec<FileId>,
+    /// Files to be [looked at again](Self::note_changed).
+    changed: Vec<FileId>,
 }
 
 impl Ledger {
@@ -69,7 +69,7 @@ impl Ledger {
             mirrored: false,
             open: BTreeMap::new(),
             lent: BTreeSet::new(),
-            moved: Vec::new(),
+            changed: Vec::new(),
         };
         ledger.size_tiers();
         ledger
@@ -119,19 +119,19 @@ impl Ledger {
         (0..self.layout.blocks() as u32).map(BlockId)
     }
 
-    pub(super) fn take_moved(&mut self) -> Vec<FileId> {
-        std::mem::take(&mut self.moved)
+    pub(super) fn take_changed(&mut self) -> Vec<FileId> {
+        std::mem::take(&mut self.changed)
     }
 
     /// Whether the file is tracked is to be decided again.
-    pub(super) fn note_moved(&mut self, file: FileId) {
-        if self.moved.last() != Some(&file) {
-            self.moved.push(file);
+    pub(super) fn note_changed(&mut self, file: FileId) {
+        if self.changed.last() != Some(&file) {
+            self.changed.push(file);
         }
     }
 
-    fn moves(&mut self, block: BlockId) {
-        self.note_moved(self.layout.file_of(block));
+    fn note_change(&mut self, block: BlockId) {
+        self.note_changed(self.layout.file_of(block));
     }
 
     pub(super) fn has_open(&self, file: FileId) -> bool {
@@ -364,7 +364,7 @@ impl Ledger {
     }
 
     fn parts_used(&self, forecast: &Forecast) -> u64 {
-        if forecast.is_blind() { self.parts.used(self.capacity(RAM)) } else { 0 }
+        if forecast.orders_say_little() { self.parts.reserved(self.capacity(RAM)) } else { 0 }
     }
 
     /// Whether RAM may keep a block, as far as the tiers below are concerned.
@@ -407,13 +407,13 @@ impl Ledger {
 
     pub(super) fn keep(&mut self, block: BlockId) {
         self.residency.keep(block, self.layout.pages_bytes(block));
-        self.moves(block);
+        self.note_change(block);
     }
 
     pub(super) fn unkeep(&mut self, block: BlockId) {
         self.policies[RAM].remove(block);
         self.residency.unkeep(block, self.layout.pages_bytes(block));
-        self.moves(block);
+        self.note_change(block);
     }
 
     pub(super) fn drop_pages(&mut self, block: BlockId, actions: &mut Vec<Action>) {
@@ -425,7 +425,7 @@ impl Ledger {
         }
         self.policies[RAM].remove(block);
         self.residency.start_drop(block, self.layout.pages_bytes(block));
-        self.moves(block);
+        self.note_change(block);
         actions.push(Action::Drop { block });
     }
 
@@ -482,7 +482,7 @@ impl Ledger {
     fn charge(&mut self, block: BlockId, keep: bool) {
         self.parts.forget(block);
         self.residency.start_fetch(block, self.layout.pages_bytes(block), !keep);
-        self.moves(block);
+        self.note_change(block);
     }
 
     /// A charged block is fetched again, and not evicted until it has arrived.
@@ -495,7 +495,7 @@ impl Ledger {
     pub(super) fn failed(&mut self, block: BlockId) {
         self.counters.failed += 1;
         self.residency.forget(block, self.layout.pages_bytes(block));
-        self.moves(block);
+        self.note_change(block);
     }
 
     /// A check found pages of a block gone before a read missed them.
@@ -552,6 +552,6 @@ impl Ledger {
         for tier in self.tiers_below() {
             self.displace(block, tier, actions);
         }
-        self.moves(block);
+        self.note_change(block);
     }
 }

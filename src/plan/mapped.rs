@@ -78,13 +78,13 @@ impl Mapped {
         self.left.get(&file).map(|left| left.at)
     }
 
-    pub(super) fn touched(&mut self, file: FileId) -> Option<Left> {
+    pub(super) fn take_left(&mut self, file: FileId) -> Option<Left> {
         let known = self.lag() > 0;
         self.left.remove(&file).filter(|left| left.there || known)
     }
 
     /// Counts a touch `lag` opens after a task left the file.
-    pub(super) fn shows(&mut self, task: u32, lag: u64) {
+    pub(super) fn count_touch(&mut self, task: u32, lag: u64) {
         if lag < 1 << LAGS {
             let power = lag.max(1).next_power_of_two().trailing_zeros() as usize;
             let power = power.min(LAGS - 1);
@@ -95,14 +95,14 @@ impl Mapped {
     }
 
     /// The file counts as open until its task leaves it. Returns whether it was held.
-    pub(super) fn begin_touch(&mut self, file: FileId) -> bool {
+    pub(super) fn hold_until_touched(&mut self, file: FileId) -> bool {
         self.touching.insert(file);
         let held = self.held.iter().position(|(held, _)| *held == file);
         held.is_some_and(|at| self.held.remove(at).is_some())
     }
 
     /// A task leaves a file. Returns whether the file was being touched.
-    pub(super) fn end_touch(&mut self, file: FileId) -> bool {
+    pub(super) fn stop_touching(&mut self, file: FileId) -> bool {
         self.touching.remove(&file)
     }
 
@@ -121,8 +121,8 @@ impl Mapped {
     }
 
     /// Lets go of the file held longest of those that match.
-    pub(super) fn let_go(&mut self, is_so: impl Fn(FileId) -> bool) -> Option<FileId> {
-        let at = self.held.iter().position(|(file, _)| is_so(*file))?;
+    pub(super) fn release(&mut self, matches: impl Fn(FileId) -> bool) -> Option<FileId> {
+        let at = self.held.iter().position(|(file, _)| matches(*file))?;
         self.held.remove(at).map(|(file, _)| file)
     }
 
@@ -146,8 +146,8 @@ mod tests {
 
     /// Touches a file at the tick `now`. Returns whether it had been left.
     fn touch(mapped: &mut Mapped, file: u32, now: u64) -> bool {
-        let left = mapped.touched(FileId(file));
-        left.iter().for_each(|left| mapped.shows(left.task, now - left.at));
+        let left = mapped.take_left(FileId(file));
+        left.iter().for_each(|left| mapped.count_touch(left.task, now - left.at));
         left.is_some()
     }
 

@@ -87,7 +87,7 @@ impl Parts {
     }
 
     /// The bytes of parts for which kept blocks leave room, in RAM of this capacity.
-    pub(super) fn used(&self, capacity: u64) -> u64 {
+    pub(super) fn reserved(&self, capacity: u64) -> u64 {
         self.bytes.min(USED_MAX).min(capacity / USED_PART)
     }
 }

@@ -43,7 +43,7 @@ impl Planner {
         }
         let from = actions.len();
         self.hear(event, actions);
-        self.readers.let_go(&mut Context {
+        self.readers.release_overdue(&mut Context {
             stager: &mut self.stager,
             visibility: &self.visibility,
             actions,
@@ -111,11 +111,11 @@ impl Planner {
             Event::Unwanted { blocks } => warming.unwanted(&blocks, stager, actions),
             Event::Withheld { file } => {
                 visibility.withhold(file, true);
-                ledger.note_moved(file);
+                ledger.note_changed(file);
             }
             Event::Released { file } => {
                 visibility.withhold(file, false);
-                ledger.note_moved(file);
+                ledger.note_changed(file);
             }
             Event::Resized { tier, capacity } => stager.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(&layout, &files, actions),
@@ -133,7 +133,7 @@ impl Planner {
             actions.extend(due.map(|block| Action::Check { block }));
             near.append(&mut stream.news.near);
         }
-        near.into_iter().for_each(|block| ledger.note_moved(ledger.layout.file_of(block)));
+        near.into_iter().for_each(|block| ledger.note_changed(ledger.layout.file_of(block)));
         passed.into_iter().for_each(|block| self.stager.passed(block, actions));
         let forecast = &mut self.stager.forecast;
         let told = forecast.streams().filter(|stream| stream.is_told());
@@ -144,16 +144,16 @@ impl Planner {
             actions.extend(began.map(|epoch| Action::Began { epoch }));
         }
         let ending = forecast.streams().any(Stream::is_ending);
-        self.stager.all_moved |= ending && !self.ending;
+        self.stager.recheck_all |= ending && !self.ending;
         self.ending = ending;
     }
 
     /// Decides again whether files whose blocks have changed are tracked. These actions go before the others:
     /// before a file's pages are dropped, and before a fetch makes the kernel look its name up.
     fn update_tracking(&mut self, from: usize, actions: &mut Vec<Action>) {
-        let Stager { ledger, forecast, all_moved, .. } = &mut self.stager;
-        let mut files = ledger.take_moved();
-        if std::mem::take(all_moved) {
+        let Stager { ledger, forecast, recheck_all, .. } = &mut self.stager;
+        let mut files = ledger.take_changed();
+        if std::mem::take(recheck_all) {
             files = (0..ledger.layout.files() as u32).map(FileId).collect();
         }
         let shown = files.into_iter();

@@ -65,15 +65,15 @@ impl Readers {
         let since = self.mapped.left_at(file).unwrap_or_default();
         let sight = at.visibility.sight(&ledger.layout);
         let is_seen = blocks.next().is_some_and(|block| !sight.may_miss(block, since));
-        let left = if is_seen { self.mapped.touched(file) } else { None };
+        let left = if is_seen { self.mapped.take_left(file) } else { None };
         let Some(left) = left else { return self.seen(task, file, at) };
         if left.there && is_small {
             let runs = self.tasks.place(left.task).is_some();
             let lag = at.stager.forecast.ticks - left.at;
-            self.mapped.shows(if runs { left.task } else { task }, lag);
+            self.mapped.count_touch(if runs { left.task } else { task }, lag);
         }
         at.stager.ledger.open(file);
-        if self.mapped.begin_touch(file) {
+        if self.mapped.hold_until_touched(file) {
             self.read_at_last(file, at);
         }
         if let Some(before) = self.tasks.come_to(task, file) {
@@ -91,7 +91,7 @@ impl Readers {
 
     /// A task seems to be done with a file.
     fn leave(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
-        if self.mapped.end_touch(file) {
+        if self.mapped.stop_touching(file) {
             return self.closed(file, at);
         }
         let Stager { ledger, forecast, .. } = &mut *at.stager;
@@ -116,7 +116,7 @@ impl Readers {
     }
 
     /// Lets go of files that are held longer than the lag, or do not fit into the window.
-    pub(super) fn let_go(&mut self, at: &mut Context<'_>) {
+    pub(super) fn release_overdue(&mut self, at: &mut Context<'_>) {
         if self.tasks.are_none() {
             for file in self.mapped.forget() {
                 self.read_at_last(file, at);
@@ -129,7 +129,7 @@ impl Readers {
         let next = |readers: &mut Self, Ledger { residency, layout, window, .. }: &Ledger| {
             let is_staged = |file| layout.blocks_of(file).any(|block| residency.is_staged(block));
             let over = residency.staged > window.bytes();
-            if over { readers.mapped.let_go(is_staged) } else { None }
+            if over { readers.mapped.release(is_staged) } else { None }
         };
         while let Some(file) = next(self, &at.stager.ledger) {
             self.read_at_last(file, at);
@@ -158,7 +158,7 @@ impl Readers {
         // A loader may open a file twice (to look at its header, say). That is one read, unless the order
         // has the file again near here.
         let sight = at.visibility.sight(&ledger.layout);
-        let again = reader.opens(block);
+        let again = reader.note_open(block);
         let due = |(id, stream): (StreamId, &Stream)| {
             let sighting = stream.sighting(block, sight);
             sighting.is_some_and(|(position, far)| far < DUE || reader.is_near(id, position))
@@ -225,9 +225,9 @@ impl Readers {
         let known = (stream.len(), stream.workers());
         let again = reader.place(id).and_then(|last| stream.again_after(last, block));
         let position = again.unwrap_or(position);
-        let mut positions = reader.sees(id, position, known, blocks, distance);
+        let mut positions = reader.note_open_at(id, position, known, blocks, distance);
         if positions.is_empty() && reader.is_new() {
-            positions = self.tasks.crowd.sees(id, position, stream.len(), distance);
+            positions = self.tasks.crowd.note_open_at(id, position, stream.len(), distance);
         }
         // The crowd may have counted some of the earlier positions already.
         positions.retain(|earlier| *earlier == position || !stream.has_seen(*earlier));
@@ -293,7 +293,7 @@ impl Readers {
     ) {
         self.reads_for_sure(task, at.stager.ledger.layout.file_of(block), at);
         self.pass(block, task, at);
-        self.divided.read(block, pages, at.stager, warming, at.actions);
+        self.divided.note_read(block, pages, at.stager, warming, at.actions);
     }
 
     /// A large file may be opened once and read at many places. Then only misses show the task's position, and
@@ -332,7 +332,7 @@ impl Readers {
             at.stager.settle(block, at.actions);
             at.stager.ledger.touch(block, &at.stager.forecast);
         }
-        at.stager.ledger.note_moved(file);
+        at.stager.ledger.note_changed(file);
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Stager {
     /// Blocks that were staged for idle streams.
     early: Vec<(StreamId, BlockId)>,
     /// Whether all files have to be decided about again (`visibility`).
-    pub(super) all_moved: bool,
+    pub(super) recheck_all: bool,
 }
 
 impl Stager {
@@ -55,7 +55,7 @@ impl Stager {
             full_at: None,
             arrivals: VecDeque::new(),
             early: Vec::new(),
-            all_moved: false,
+            recheck_all: false,
         };
         stager.choose_policy();
         stager
@@ -92,7 +92,7 @@ impl Stager {
         for block in self.ledger.blocks() {
             self.settle_closed(block, actions);
         }
-        self.all_moved = true;
+        self.recheck_all = true;
     }
 
     fn choose_policy(&mut self) {
@@ -121,7 +121,7 @@ impl Stager {
     /// A read was foreseen. `late`: as in [`Window::read`](super::window::Window::read).
     pub(super) fn foreseen(&mut self, late: bool, actions: &mut Vec<Action>) {
         let before = self.ledger.window.bytes();
-        self.ledger.window.read(late);
+        self.ledger.window.note_read(late);
         if self.ledger.window.bytes() > before {
             self.fit_kept(RAM, actions);
         }

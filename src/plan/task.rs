@@ -78,7 +78,7 @@ impl Task {
     }
 
     /// Notes an open. Returns whether one of the last four opens had the same block.
-    pub(super) fn opens(&mut self, block: BlockId) -> bool {
+    pub(super) fn note_open(&mut self, block: BlockId) -> bool {
         self.opened = self.opened.saturating_add(1);
         let again = self.recent.contains(&Some(block));
         let step = self.recent[0].and_then(|before| block.0.checked_sub(before.0));
@@ -114,7 +114,7 @@ impl Task {
     /// The task opened the file that a stream of `length` positions has at `position`, counted over all
     /// epochs. Returns the positions that now count as read: none while the task is not trusted. A step may skip
     /// the file's `blocks`. `distance` is the length of a step in positions whose opens are seen.
-    pub(super) fn sees(
+    pub(super) fn note_open_at(
         &mut self,
         stream: StreamId,
         position: u64,
@@ -193,19 +193,20 @@ mod tests {
     #[test]
     fn a_worker_is_trusted_after_two_steps_and_through_its_batches() {
         let mut task = Task::default();
-        assert!(task.sees(STREAM, 64, (5000, 1), 1, STEP).is_empty());
-        assert!(task.sees(STREAM, 65, (5000, 1), 1, STEP).is_empty());
-        assert_eq!(task.sees(STREAM, 66, (5000, 1), 1, STEP), [64, 65, 66]);
-        assert_eq!(task.sees(STREAM, 67, (5000, 1), 1, STEP), [67]);
-        assert_eq!(task.sees(STREAM, 1024, (5000, 1), 1, STEP), [1024], "the next batch");
-        assert_eq!(task.sees(STREAM, 1025, (5000, 1), 1, STEP), [1025]);
+        assert!(task.note_open_at(STREAM, 64, (5000, 1), 1, STEP).is_empty());
+        assert!(task.note_open_at(STREAM, 65, (5000, 1), 1, STEP).is_empty());
+        assert_eq!(task.note_open_at(STREAM, 66, (5000, 1), 1, STEP), [64, 65, 66]);
+        assert_eq!(task.note_open_at(STREAM, 67, (5000, 1), 1, STEP), [67]);
+        assert_eq!(task.note_open_at(STREAM, 1024, (5000, 1), 1, STEP), [1024], "the next batch");
+        assert_eq!(task.note_open_at(STREAM, 1025, (5000, 1), 1, STEP), [1025]);
     }
 
     #[test]
     fn strides_of_many_workers_are_steps() {
         let mut task = Task::default();
-        let read: Vec<u64> =
-            (0..10).flat_map(|k| task.sees(STREAM, 3 + 16 * k, (50_000, 1), 1, STEP)).collect();
+        let read: Vec<u64> = (0..10)
+            .flat_map(|k| task.note_open_at(STREAM, 3 + 16 * k, (50_000, 1), 1, STEP))
+            .collect();
         assert_eq!(read, (0..10).map(|k| 3 + 16 * k).collect::<Vec<_>>());
     }
 
@@ -214,7 +215,7 @@ mod tests {
         let mut task = Task::default();
         let read: Vec<u64> = [900, 800, 700, 10, 11, 12]
             .iter()
-            .flat_map(|&p| task.sees(STREAM, p, (5000, 1), 1, STEP))
+            .flat_map(|&p| task.note_open_at(STREAM, p, (5000, 1), 1, STEP))
             .collect();
         assert_eq!(read, [10, 11, 12]);
     }
@@ -223,8 +224,9 @@ mod tests {
     fn one_who_jumps_about_is_never_trusted() {
         let mut task = Task::default();
         let jumps = (0..1000u64).map(|k| k * 7919 % 5000);
-        let read: usize =
-            jumps.map(|position| task.sees(STREAM, position, (5000, 1), 1, STEP).len()).sum();
+        let read: usize = jumps
+            .map(|position| task.note_open_at(STREAM, position, (5000, 1), 1, STEP).len())
+            .sum();
         assert_eq!(read, 0);
     }
 
@@ -235,13 +237,13 @@ mod tests {
         let walking: Vec<bool> = files
             .flat_map(|first| first..first + 30)
             .map(|block| {
-                task.opens(BlockId(block));
+                task.note_open(BlockId(block));
                 task.is_walking()
             })
             .collect();
         assert_eq!(walking.iter().filter(|&&walking| !walking).count(), 4);
         for block in [900, 7, 401, 35, 36, 1000] {
-            task.opens(BlockId(block));
+            task.note_open(BlockId(block));
         }
         assert!(!task.is_walking());
     }
@@ -249,12 +251,12 @@ mod tests {
     #[test]
     fn a_second_open_is_noticed() {
         let mut task = Task::default();
-        assert!(!task.opens(BlockId(1)));
-        assert!(!task.opens(BlockId(2)));
-        assert!(task.opens(BlockId(1)));
+        assert!(!task.note_open(BlockId(1)));
+        assert!(!task.note_open(BlockId(2)));
+        assert!(task.note_open(BlockId(1)));
         for block in 3..7 {
-            assert!(!task.opens(BlockId(block)));
+            assert!(!task.note_open(BlockId(block)));
         }
-        assert!(!task.opens(BlockId(1)), "long ago");
+        assert!(!task.note_open(BlockId(1)), "long ago");
     }
 }

@@ -66,7 +66,7 @@ pub(super) struct Unread {
     last_read: Vec<u16>,
     epoch: u16,
     reads: Reads,
-    next: Next,
+    next: PossibleStart,
     /// Blocks of the previous epoch that this one has not read. In the first epoch: blocks that it has read.
     left: u32,
     /// Blocks that the previous epoch has read.
@@ -81,7 +81,7 @@ pub(super) struct Unread {
     /// Whether blocks that were never read are expected: no epoch has been seen whole.
     guessing: bool,
     /// Blocks that were read for the first time while guessing, and fetched guesses.
-    discovered: u32,
+    first_reads: u32,
     guesses: u32,
     /// The search for expected blocks: runs to be searched, the offset in the first one, and whether it
     /// includes late blocks.
@@ -99,7 +99,7 @@ struct Reads {
     guessed: u32,
     /// All other first reads.
     unexpected: u32,
-    /// Second reads, without those in `Next`.
+    /// Second reads, without those in `PossibleStart`.
     second: u32,
 }
 
@@ -111,7 +111,7 @@ impl Reads {
 
 /// The latest reads, from the second read on at which the next epoch may have begun.
 #[derive(Debug, Default)]
-struct Next {
+struct PossibleStart {
     reads: Vec<BlockId>,
     /// Second reads among them.
     again: u32,
@@ -119,9 +119,9 @@ struct Next {
     others: u32,
 }
 
-impl Next {
+impl PossibleStart {
     /// Returns the second reads that turn out to belong to this epoch.
-    fn read(&mut self, block: BlockId, again: bool) -> u32 {
+    fn note_read(&mut self, block: BlockId, again: bool) -> u32 {
         if again {
             self.again += 1;
             self.others = (self.others + AGAIN_PART - 1).min(OTHERS_MAX);
@@ -159,7 +159,7 @@ impl Unread {
             last_read: Vec::new(),
             epoch: 1,
             reads: Reads::default(),
-            next: Next::default(),
+            next: PossibleStart::default(),
             left: 0,
             before: 0,
             cut: false,
@@ -167,7 +167,7 @@ impl Unread {
             known: Vec::new(),
             missed: 0,
             guessing: true,
-            discovered: 0,
+            first_reads: 0,
             guesses: 0,
             runs: VecDeque::new(),
             within: 0,
@@ -187,14 +187,14 @@ impl Unread {
     }
 
     /// Counts a read. Returns whether blocks are expected at other times than before.
-    pub(super) fn read(&mut self, block: BlockId) -> bool {
+    pub(super) fn note_read(&mut self, block: BlockId) -> bool {
         let last = std::mem::replace(&mut self.last_read[block.index()], self.epoch);
         let again = last == self.epoch;
         self.count(last);
         if !again {
-            self.late.read(block);
+            self.late.note_read(block);
         }
-        self.reads.second += self.next.read(block, again);
+        self.reads.second += self.next.note_read(block, again);
         if self.next.again >= self.needed() {
             if self.next.has_begun(self.before_next()) {
                 self.begin();
@@ -209,8 +209,8 @@ impl Unread {
 
     /// `last`: the epoch in which the block was read before.
     fn count(&mut self, last: u16) {
-        let discovered = u32::from(last == 0 && self.guessing);
-        self.discovered += discovered;
+        let first_reads = u32::from(last == 0 && self.guessing);
+        self.first_reads += first_reads;
         if last == self.epoch {
             return;
         }
@@ -219,8 +219,8 @@ impl Unread {
             self.left =
                 if self.epoch == 1 { self.reads.expected } else { self.left.saturating_sub(1) };
         } else {
-            self.reads.guessed += discovered;
-            self.reads.unexpected += 1 - discovered;
+            self.reads.guessed += first_reads;
+            self.reads.unexpected += 1 - first_reads;
         }
     }
 
@@ -355,7 +355,7 @@ impl Unread {
 
     /// The next block that is expected in this epoch, until it is [passed](Self::pass).
     pub(super) fn candidate(&mut self) -> Option<BlockId> {
-        let guesses = GUESSES_MIN.saturating_add(self.discovered.saturating_mul(GUESSES));
+        let guesses = GUESSES_MIN.saturating_add(self.first_reads.saturating_mul(GUESSES));
         let may_guess = self.guesses < guesses;
         if self.missed < MISSED_MIN || !self.is_regular() || self.epoch == 1 && !may_guess {
             return None;
@@ -408,11 +408,11 @@ mod tests {
         let mut unread = Unread::new(100);
         for block in 0..100 {
             assert_eq!(unread.next_epoch(BlockId(block)), 1);
-            _ = unread.read(BlockId(block));
+            _ = unread.note_read(BlockId(block));
             assert_eq!(unread.next_epoch(BlockId(block)), 2);
         }
         for block in 0..=AGAIN {
-            _ = unread.read(BlockId(block));
+            _ = unread.note_read(BlockId(block));
         }
         assert_eq!(unread.next_epoch(BlockId(50)), 2, "unread in the second epoch");
         assert_eq!(unread.next_epoch(BlockId(0)), 3, "read in it");
@@ -423,8 +423,8 @@ mod tests {
     fn a_few_second_reads_are_no_new_epoch() {
         let mut unread = Unread::new(1_000);
         for block in 0..1_000 {
-            _ = unread.read(BlockId(block));
-            _ = unread.read(BlockId(block / 2));
+            _ = unread.note_read(BlockId(block));
+            _ = unread.note_read(BlockId(block / 2));
         }
         assert_eq!(unread.next_epoch(BlockId(999)), 2);
     }
@@ -434,13 +434,13 @@ mod tests {
         let mut unread = Unread::new(10_000);
         for block in (0..MISSED_MIN).map(|number| BlockId(2 * number)) {
             assert_eq!(unread.candidate(), None);
-            _ = unread.read(block);
+            _ = unread.note_read(block);
             unread.missed(block);
         }
         let odd: Vec<u32> = (0..MISSED_MIN).map(|number| 2 * number + 1).collect();
         assert_eq!(fetched(&mut unread), odd);
         for block in (0..MISSED_MIN).map(|number| BlockId(2 * number)) {
-            _ = unread.read(block);
+            _ = unread.note_read(block);
         }
         assert_eq!(unread.next_epoch(BlockId(0)), 3);
         assert!(fetched(&mut unread).is_empty(), "all was read again, and no other ever was");
@@ -450,10 +450,10 @@ mod tests {
     fn train(unread: &mut Unread, files: u32, validation: u32) {
         for quarter in 0..4 {
             for file in 0..files / 4 {
-                _ = unread.read(BlockId(4 * file + quarter));
+                _ = unread.note_read(BlockId(4 * file + quarter));
             }
             for file in files..files + validation {
-                _ = unread.read(BlockId(file));
+                _ = unread.note_read(BlockId(file));
             }
         }
     }
@@ -475,7 +475,7 @@ mod tests {
         for epoch in 0..3 {
             for number in 0..2_000u32 {
                 let block = BlockId(number.wrapping_mul(79_999) % 200_000);
-                _ = unread.read(block);
+                _ = unread.note_read(block);
                 unread.missed(block);
                 given += fetched(&mut unread).len();
             }
@@ -491,7 +491,7 @@ mod tests {
             for number in 0..1_000u32 {
                 let drawn = (number + 1_000 * epoch).wrapping_mul(0x9e37_79b1) >> 29;
                 let block = BlockId(8 * number + drawn);
-                _ = unread.read(block);
+                _ = unread.note_read(block);
                 unread.missed(block);
             }
         }
@@ -501,7 +501,7 @@ mod tests {
     #[test]
     fn a_short_loop_over_many_files_begins_few_epochs() {
         let mut unread = Unread::new(1 << 20);
-        let changes = (0..100_000).filter(|number| unread.read(BlockId(number % 32))).count();
+        let changes = (0..100_000).filter(|number| unread.note_read(BlockId(number % 32))).count();
         assert!(changes < 30, "{changes}");
     }
 
@@ -509,10 +509,10 @@ mod tests {
     fn epochs_are_counted_without_end() {
         let mut unread = Unread::new(100);
         for block in 0..80 {
-            _ = unread.read(BlockId(block));
+            _ = unread.note_read(BlockId(block));
         }
         for number in 0..4_000_000u32 {
-            _ = unread.read(BlockId(number % 64));
+            _ = unread.note_read(BlockId(number % 64));
         }
         let [now, next] = [70, 63].map(|block| unread.next_epoch(BlockId(block)));
         assert!(now >= next, "what is not read any more is not expected soon");

@@ -85,7 +85,7 @@ impl Window {
     }
 
     /// A read was foreseen. `late`: it found no pages, and a wider window might have helped.
-    pub(super) fn read(&mut self, late: bool) {
+    pub(super) fn note_read(&mut self, late: bool) {
         self.late += (f64::from(u8::from(late)) - self.late) / SMOOTHED;
         if late && self.late > TOO_MANY {
             self.add(WIDER * self.block);
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(window(100 * KB, MB).bytes(), MB, "all of RAM");
         let mut set = Window::new(Some(64 * MB));
         set.fit(100 * KB, 100 * MB);
-        (0..10_000).for_each(|_| set.read(true));
+        (0..10_000).for_each(|_| set.note_read(true));
         assert_eq!(set.bytes(), 64 * MB);
     }
 
@@ -123,11 +123,11 @@ mod tests {
     fn it_is_widened_up_to_a_quarter_of_ram_and_narrows_again() {
         let mut window = window(100 * KB, 100 * MB);
         let begun = window.bytes();
-        (0..10_000).for_each(|read| window.read(read % 5 == 0));
+        (0..10_000).for_each(|read| window.note_read(read % 5 == 0));
         assert_eq!(window.bytes(), 25 * MB);
         window.fit(100 * KB, 40 * MB);
         assert_eq!(window.bytes(), 10 * MB);
-        (0..100_000).for_each(|_| window.read(false));
+        (0..100_000).for_each(|_| window.note_read(false));
         assert_eq!(window.bytes(), begun);
     }
 
@@ -135,7 +135,7 @@ mod tests {
     fn a_few_late_reads_do_not_widen_it() {
         let mut window = window(100 * KB, 100 * MB);
         let begun = window.bytes();
-        (0..100_000).for_each(|read| window.read(read % 1_000 < 30));
+        (0..100_000).for_each(|read| window.note_read(read % 1_000 < 30));
         assert_eq!(window.bytes(), begun);
     }
 }
