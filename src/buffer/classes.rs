@@ -165,15 +165,6 @@ impl Labels {
         }
         Ok(labels)
     }
-
-    /// How many files have a class.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -228,7 +219,7 @@ mod tests {
     fn labels_are_read_and_mistakes_named() {
         let labels = Labels::parse(b"a/1.jpg,cat\n\"b,2.jpg\", dog \na/1.jpg,cat\n").unwrap();
         let classes: Classes = "/data/labels.csv".parse().unwrap();
-        assert_eq!(labels.len(), 2);
+        assert_eq!(labels.0.len(), 2);
         assert_eq!(classes.of(b"b,2.jpg", &labels), Some(b"dog".as_slice()));
         assert_eq!(classes.of(b"c", &labels), None);
         for (text, message) in [

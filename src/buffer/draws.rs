@@ -75,6 +75,12 @@ impl Draws {
     }
 }
 
+/// How many draws a mix has: `replay` for each `batch` of its `new` samples. A batch of 0 counts as 1.
+pub fn replays(new: u64, batch: u32, replay: u32) -> u64 {
+    let replays = u128::from(new) * u128::from(replay) / u128::from(batch.max(1));
+    u64::try_from(replays).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -142,5 +148,11 @@ mod tests {
             }
             uniform(&format!("draw {place} of 10 samples"), &counts);
         }
+    }
+
+    #[test]
+    fn a_mix_has_so_many_draws_for_each_batch() {
+        assert_eq!((replays(56, 56, 7), replays(111, 56, 7), replays(0, 56, 7)), (7, 13, 0));
+        assert_eq!((replays(u64::MAX, 1, u32::MAX), replays(3, 0, 1)), (u64::MAX, 3));
     }
 }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::kept::Refused;
 use super::members::{ClassId, SampleId};
 use super::policies::Policy;
+use super::rehearsal_buffer::UpdateError;
 
 /// A feature vector of a sample, from the trainer's network.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,14 +24,14 @@ pub struct Feature {
 ///
 /// # Errors
 /// If features are not finite or differ in length.
-pub fn scores(policy: Policy, list: &[Feature]) -> Result<Vec<(SampleId, f32)>, Refused> {
+pub fn scores(policy: Policy, list: &[Feature]) -> Result<Vec<(SampleId, f32)>, UpdateError> {
     let expected = list.first().map_or(0, |feature| feature.values.len());
     for Feature { values, .. } in list {
         if values.len() != expected {
-            return Err(Refused::Dimension { found: values.len(), expected });
+            return Err(UpdateError::Dimension { found: values.len(), expected });
         }
         if !values.iter().all(|value| value.is_finite()) {
-            return Err(Refused::NotFinite);
+            return Err(UpdateError::NotFinite);
         }
     }
     let score: fn(&[Vec<f64>]) -> Vec<f64> = match policy {
@@ -178,9 +178,9 @@ mod tests {
         let mut list = random_features(0, 0, 3);
         assert_eq!(scores(Policy::MaxLoss, &list), Ok(Vec::new()));
         list[1].values[3] = f32::NAN;
-        assert_eq!(scores(Policy::Herding, &list), Err(Refused::NotFinite));
+        assert_eq!(scores(Policy::Herding, &list), Err(UpdateError::NotFinite));
         list[1].values.pop();
-        let refused = Refused::Dimension { found: 7, expected: 8 };
+        let refused = UpdateError::Dimension { found: 7, expected: 8 };
         assert_eq!(scores(Policy::Herding, &list), Err(refused));
         assert_eq!(scores(Policy::Herding, &[]), Ok(Vec::new()));
     }

@@ -12,7 +12,7 @@ use super::counter_rng::CounterRng;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SampleId(pub u32);
 
-/// A class of samples. Dense from 0, in the order in which classes were met.
+/// A class of samples. Dense from 0, in the order in which classes were first offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ClassId(pub u32);
 
@@ -59,7 +59,7 @@ pub struct Member {
 
 /// A member and its positions in the indexes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Place {
+pub(super) struct IndexedMember {
     pub(super) member: Member,
     rank: u64,
     at: usize,
@@ -80,7 +80,7 @@ pub(super) struct Members {
     pub(super) capacity: Capacity,
     /// Whether ranks are compared within a class. Otherwise they are compared among all samples.
     by_class: bool,
-    places: BTreeMap<SampleId, Place>,
+    by_id: BTreeMap<SampleId, IndexedMember>,
     all: Vec<SampleId>,
     /// Every class that was ever offered.
     classes: BTreeMap<ClassId, Class>,
@@ -94,7 +94,7 @@ impl Members {
         Members {
             capacity,
             by_class,
-            places: BTreeMap::new(),
+            by_id: BTreeMap::new(),
             all: Vec::new(),
             classes: BTreeMap::new(),
             by_rank: BTreeSet::new(),
@@ -108,7 +108,7 @@ impl Members {
         self.capacity = capacity;
         self.used = 0;
         self.classes.values_mut().for_each(|class| class.used = 0);
-        for Place { member, .. } in self.places.values() {
+        for IndexedMember { member, .. } in self.by_id.values() {
             let share = capacity.share(member.bytes);
             self.used += share;
             if let Some(class) = self.classes.get_mut(&member.class) {
@@ -123,7 +123,7 @@ impl Members {
     }
 
     /// Notes that a class was offered. It counts as a class even while none of its samples is held.
-    pub(super) fn meet(&mut self, class: ClassId) {
+    pub(super) fn add_class(&mut self, class: ClassId) {
         self.classes.entry(class).or_default();
     }
 
@@ -138,50 +138,51 @@ impl Members {
         let share = self.capacity.share(bytes);
         let held = self.classes.entry(class).or_default();
         self.by_count.remove(&(held.samples.len(), Reverse(class)));
-        let place = Place { member, rank, at: self.all.len(), at_class: held.samples.len() };
+        let indexed =
+            IndexedMember { member, rank, at: self.all.len(), at_class: held.samples.len() };
         held.samples.push(sample);
         held.used += share;
         self.by_count.insert((held.samples.len(), Reverse(class)));
         self.used += share;
         self.all.push(sample);
         self.by_rank.insert((self.group(class), rank, sample));
-        self.places.insert(sample, place);
+        self.by_id.insert(sample, indexed);
     }
 
     pub(super) fn remove(&mut self, sample: SampleId) -> Option<Member> {
-        self.take(sample).map(|place| place.member)
+        self.take(sample).map(|indexed| indexed.member)
     }
 
     /// Takes a member out, with its positions.
-    pub(super) fn take(&mut self, sample: SampleId) -> Option<Place> {
-        let place = self.places.remove(&sample)?;
-        let Place { member, rank, at, at_class } = place;
+    pub(super) fn take(&mut self, sample: SampleId) -> Option<IndexedMember> {
+        let indexed = self.by_id.remove(&sample)?;
+        let IndexedMember { member, rank, at, at_class } = indexed;
         let class = member.class;
         let share = self.capacity.share(member.bytes);
         self.used -= share;
         self.by_rank.remove(&(self.group(class), rank, sample));
         self.all.swap_remove(at);
-        if let Some(moved) = self.all.get(at).and_then(|moved| self.places.get_mut(moved)) {
+        if let Some(moved) = self.all.get(at).and_then(|moved| self.by_id.get_mut(moved)) {
             moved.at = at;
         }
         if let Some(held) = self.classes.get_mut(&class) {
             self.by_count.remove(&(held.samples.len(), Reverse(class)));
             held.used -= share;
             held.samples.swap_remove(at_class);
-            if let Some(moved) = held.samples.get(at_class).and_then(|s| self.places.get_mut(s)) {
+            if let Some(moved) = held.samples.get(at_class).and_then(|s| self.by_id.get_mut(s)) {
                 moved.at_class = at_class;
             }
             if !held.samples.is_empty() {
                 self.by_count.insert((held.samples.len(), Reverse(class)));
             }
         }
-        Some(place)
+        Some(indexed)
     }
 
     /// Puts back the member that was taken out last, and restores all positions.
-    pub(super) fn put_back(&mut self, place: Place) {
-        let Place { member: Member { sample, class, .. }, rank, at, at_class } = place;
-        self.insert(place.member, rank);
+    pub(super) fn put_back(&mut self, indexed: IndexedMember) {
+        let IndexedMember { member: Member { sample, class, .. }, rank, at, at_class } = indexed;
+        self.insert(indexed.member, rank);
         // The sample that moved to its position goes back to the end.
         let swap = |list: &mut Vec<SampleId>, at: usize| {
             let last = list.len().checked_sub(1)?;
@@ -192,16 +193,16 @@ impl Members {
         let own = self.classes.get_mut(&class).map(|class| &mut class.samples);
         let moved_of_class = own.and_then(|own| swap(own, at_class));
         if let Some((moved, last)) = moved
-            && let Some(moved) = self.places.get_mut(&moved)
+            && let Some(moved) = self.by_id.get_mut(&moved)
         {
             moved.at = last;
         }
         if let Some((moved, last)) = moved_of_class
-            && let Some(moved) = self.places.get_mut(&moved)
+            && let Some(moved) = self.by_id.get_mut(&moved)
         {
             moved.at_class = last;
         }
-        if let Some(own) = self.places.get_mut(&sample) {
+        if let Some(own) = self.by_id.get_mut(&sample) {
             (own.at, own.at_class) = (at, at_class);
         }
     }
@@ -213,11 +214,11 @@ impl Members {
         change: impl FnOnce(&mut Member),
         rank: impl FnOnce(&Member) -> u64,
     ) -> bool {
-        let Some(place) = self.places.get_mut(&sample) else { return false };
-        let (class, before) = (place.member.class, place.rank);
-        change(&mut place.member);
-        place.rank = rank(&place.member);
-        let after = place.rank;
+        let Some(indexed) = self.by_id.get_mut(&sample) else { return false };
+        let (class, before) = (indexed.member.class, indexed.rank);
+        change(&mut indexed.member);
+        indexed.rank = rank(&indexed.member);
+        let after = indexed.rank;
         let group = self.group(class);
         self.by_rank.remove(&(group, before, sample));
         self.by_rank.insert((group, after, sample));
@@ -225,7 +226,7 @@ impl Members {
     }
 
     pub(super) fn get(&self, sample: SampleId) -> Option<&Member> {
-        Some(&self.places.get(&sample)?.member)
+        Some(&self.by_id.get(&sample)?.member)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -270,14 +271,14 @@ impl Members {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
-        self.places.values().map(|place| &place.member)
+        self.by_id.values().map(|indexed| &indexed.member)
     }
 
     /// All members in the order in which [`Members::any`] counts them, each with its index in its class.
     /// Equal members can be rebuilt from these.
     pub(super) fn ordered(&self) -> impl Iterator<Item = (Member, usize)> {
-        let places = self.all.iter().filter_map(|sample| self.places.get(sample));
-        places.map(|place| (place.member, place.at_class))
+        let indexed = self.all.iter().filter_map(|sample| self.by_id.get(sample));
+        indexed.map(|indexed| (indexed.member, indexed.at_class))
     }
 
     /// Sorts the samples of each class by these indices.
@@ -285,8 +286,8 @@ impl Members {
         for class in self.classes.values_mut() {
             class.samples.sort_by_key(|sample| indices.get(sample));
             for (at, sample) in class.samples.iter().enumerate() {
-                if let Some(place) = self.places.get_mut(sample) {
-                    place.at_class = at;
+                if let Some(own) = self.by_id.get_mut(sample) {
+                    own.at_class = at;
                 }
             }
         }
@@ -321,7 +322,7 @@ mod tests {
                 for _ in 0..1 + rng.index(3) {
                     taken.extend(members.any(&mut rng).and_then(|sample| members.take(sample)));
                 }
-                taken.into_iter().rev().for_each(|place| members.put_back(place));
+                taken.into_iter().rev().for_each(|indexed| members.put_back(indexed));
                 assert!(members == before, "who was taken and put back has never been away");
                 assert_eq!(members.remove(gone).map(|member| member.sample), Some(gone));
                 assert_eq!(members.remove(gone), None);

@@ -186,7 +186,7 @@ impl Group {
 }
 
 /// Groups that take turns. In each round, every group that is not empty gives one sample, in random order.
-struct Turns {
+struct RoundRobin {
     groups: Vec<Group>,
     /// The groups that still give one in this round.
     round: Vec<usize>,
@@ -197,10 +197,10 @@ struct Turns {
     touched: Vec<usize>,
 }
 
-impl Turns {
-    fn new(groups: Vec<Group>) -> Turns {
+impl RoundRobin {
+    fn new(groups: Vec<Group>) -> RoundRobin {
         let (round, empty, touched) = Default::default();
-        Turns { filled: (0..groups.len()).collect(), groups, round, empty, touched }
+        RoundRobin { filled: (0..groups.len()).collect(), groups, round, empty, touched }
     }
 
     /// Refills all groups. Takes time in proportion to the samples drawn.
@@ -214,8 +214,8 @@ impl Turns {
     /// Draws a sample. If all were drawn, the groups are refilled first.
     fn draw(&mut self, rng: &mut CounterRng) -> Option<SampleId> {
         if self.round.is_empty() {
-            let gone = self.filled.extract_if(.., |at| self.groups[*at].is_empty());
-            self.empty.extend(gone);
+            let emptied = self.filled.extract_if(.., |at| self.groups[*at].is_empty());
+            self.empty.extend(emptied);
             if self.filled.is_empty() {
                 self.refill();
             }
@@ -245,18 +245,18 @@ pub fn sleep_set<'a>(
     }
     let mut rng = CounterRng::new(set.seed, Purpose::Sleep, set.budget);
     let groups = classes.into_values().map(|own| Group::new(set.chooser, own, &mut rng));
-    let mut turns = Turns::new(groups.collect());
+    let mut round_robin = RoundRobin::new(groups.collect());
     let mut chosen = Vec::new();
-    if turns.groups.is_empty() {
+    if round_robin.groups.is_empty() {
         return chosen;
     }
     let batch = if set.batch == 0 { set.budget } else { set.batch };
     while (chosen.len() as u64) < set.budget {
         let begin = chosen.len();
         let size = batch.min(set.budget - begin as u64);
-        chosen.extend((0..size).map_while(|_| turns.draw(&mut rng)));
+        chosen.extend((0..size).map_while(|_| round_robin.draw(&mut rng)));
         rng.shuffle(&mut chosen[begin..]);
-        turns.refill();
+        round_robin.refill();
     }
     chosen
 }

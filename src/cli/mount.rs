@@ -20,7 +20,7 @@ use super::settings::SettingsArgs;
 use super::terminal::{Escaping, escaped};
 use super::{say, say_json, warn};
 use crate::config::{Settings, Size, render_show};
-use crate::control::{self, MountDirectory, Request, Running, Turn};
+use crate::control::{self, MountDirectory, MountNote, Request, SourceLock};
 use crate::disk::unless_it_hangs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{self, Plan, Ready, absolute, host};
@@ -59,9 +59,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         return daemon(args);
     }
     let plan = plan(args, CacheDisk::Unseen)?;
-    // The turn is kept until the mount serves. Another command that mounts the source waits, and then shares
+    // The lock is kept until the mount serves. Another command that mounts the source waits, and then shares
     // it.
-    let turn = take_turn(&plan)?;
+    let lock = lock_source(&plan)?;
     mount::prepare(&plan.source, &plan.mountpoint)?;
     if attach(args, &plan)? {
         return Ok(());
@@ -69,16 +69,16 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.foreground {
         let plan = self::plan(args, CacheDisk::Seen)?;
         log_to_stderr(&plan.settings);
-        let turn = Mutex::new(turn);
+        let lock = Mutex::new(lock);
         return watch(&plan, |told| match told {
             Told::Ready(ready) => {
-                drop(turn.lock().unwrap_or_else(PoisonError::into_inner).take());
+                drop(lock.lock().unwrap_or_else(PoisonError::into_inner).take());
                 announce(&ready, args.json);
             }
             Told::Seen(_) | Told::Failed { .. } => {}
         });
     }
-    start_daemon(args, &plan, turn.as_ref())
+    start_daemon(args, &plan, lock.as_ref())
 }
 
 /// Who looks at the cache directory.
@@ -126,13 +126,13 @@ fn is_apart(cache: Option<&Path>, source: &Path, mountpoint: &Path) -> Option<Re
 }
 
 /// Waits until no other command of this user is mounting the source.
-fn take_turn(plan: &Plan) -> Result<Option<Turn>> {
+fn lock_source(plan: &Plan) -> Result<Option<SourceLock>> {
     let Ok(found) = std::fs::metadata(&plan.source) else { return Ok(None) };
     let waits = || {
         let source = plan.source.display();
         warn(format!("belady: {source} is being mounted already; waiting until that is there"));
     };
-    Turn::take((found.dev(), found.ino()), waits)
+    SourceLock::acquire((found.dev(), found.ino()), waits)
 }
 
 /// If this user has mounted the source already, shows that mount at this mount point too, instead of starting
@@ -142,24 +142,23 @@ fn attach(args: &Args, plan: &Plan) -> Result<bool> {
         return Ok(false);
     }
     let found = std::fs::metadata(&plan.source).ok().map(|found| (found.dev(), found.ino()));
-    let same =
-        |running: &Running| running.mountpoint == plan.source || Some(running.identity) == found;
-    let living = |running: &Running| !has_ended(running.pid);
-    for running in control::running()?.into_iter().filter(same).filter(living) {
-        let socket = MountDirectory::of(&running.mountpoint).socket();
+    let same = |note: &MountNote| note.mountpoint == plan.source || Some(note.identity) == found;
+    let living = |note: &MountNote| !has_ended(note.pid);
+    for note in control::mount_notes()?.into_iter().filter(same).filter(living) {
+        let socket = MountDirectory::of(&note.mountpoint).socket();
         let mountpoint = plan.mountpoint.clone();
         if control::call(&socket, &Request::Status).is_err() {
             continue;
         }
         control::call(&socket, &Request::Attach { mountpoint })?;
-        let first = running.mountpoint.display();
+        let first = note.mountpoint.display();
         let mut notes = vec![format!("shares the daemon of {first}, whose settings apply")];
         for stream in &plan.settings.streams {
             let (stream, order) = (stream.name.clone(), stream.order.clone());
             let words = control::call(&socket, &Request::SetOrder { stream, order })?;
             notes.push(format!("order: {}", words.as_str().unwrap_or_default()));
         }
-        let (source, at) = (running.source.display(), plan.mountpoint.display());
+        let (source, at) = (note.source.display(), plan.mountpoint.display());
         announce(&Ready { line: format!("{source} is mounted at {at}"), notes }, args.json);
         return Ok(true);
     }
@@ -240,7 +239,7 @@ fn daemon(args: &Args) -> Result<()> {
             // down what is mounted by now.
             let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM);
         } else if serves && let Ok(nothing) = std::fs::File::open("/dev/null") {
-            // Gives the turn to the next command.
+            // Gives the lock to the next command.
             let _ = nix::unistd::dup2_stdin(nothing);
         }
     };
@@ -258,7 +257,7 @@ fn tell_failure(error: &Error) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-fn start_daemon(args: &Args, plan: &Plan, turn: Option<&Turn>) -> Result<()> {
+fn start_daemon(args: &Args, plan: &Plan, lock: Option<&SourceLock>) -> Result<()> {
     let directory = MountDirectory::of(&plan.mountpoint);
     directory.create()?;
     let log_path = plan.settings.log.file.clone().unwrap_or_else(|| directory.log());
@@ -268,8 +267,8 @@ fn start_daemon(args: &Args, plan: &Plan, turn: Option<&Turn>) -> Result<()> {
     let log = std::fs::File::create(&log_path)
         .map_err(|error| unusable(&format!("log {}", log_path.display()), error))?;
     let program = std::env::current_exe().map_err(|error| unusable("belady itself", error))?;
-    // A killed command may have left a daemon that has not ended yet. It has the turn until it ends.
-    let input = turn.map_or_else(|| Ok(Stdio::null()), Turn::input);
+    // A killed command may have left a daemon that has not ended yet. It has the lock until it ends.
+    let input = lock.map_or_else(|| Ok(Stdio::null()), SourceLock::input);
     let input = input.map_err(|error| unusable("the daemon's input", error))?;
     let mut child = Command::new(program)
         .args(std::env::args_os().skip(1))

@@ -41,9 +41,9 @@ pub(super) fn show(
         }
         return Ok(());
     }
-    let mounts: Vec<(PathBuf, Result<Value>)> = control::running()?
+    let mounts: Vec<(PathBuf, Result<Value>)> = control::mount_notes()?
         .into_iter()
-        .map(|running| (running.mountpoint.clone(), ask(&running.mountpoint)))
+        .map(|note| (note.mountpoint.clone(), ask(&note.mountpoint)))
         .collect();
     if json {
         say_json(&mounts.iter().filter_map(|(_, status)| status.as_ref().ok()).collect::<Vec<_>>());

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::warn;
-use crate::control::{self, MountDirectory, Request, Running};
+use crate::control::{self, MountDirectory, MountNote, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, cut_off_by_force, cut_off_killed, is_dead, is_noted, take_away};
 use crate::process::{is_stopped, wait_until_gone};
@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     control::has_runtime()?;
     let directory = MountDirectory::of(&mountpoint);
     // The daemon clears its note when it ends, so the note is read first.
-    let noted = directory.running();
+    let noted = directory.read_note();
     let noted = noted.as_ref();
     // Before any request: a killed daemon answers nothing.
     let killed = cut_off_killed(&mountpoint, noted);
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     take_away(&mountpoint, noted, args.force)?;
     directory.clear();
-    if let Some(Running { pid, source, .. }) = noted.filter(|noted| is_stopped(noted.pid)) {
+    if let Some(MountNote { pid, source, .. }) = noted.filter(|noted| is_stopped(noted.pid)) {
         let source = source.display();
         warn(format!(
             "belady: it is unmounted, but process {pid} was stopped, and has {source} open until \
@@ -72,8 +72,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 /// Waits until the daemon has closed the source, which the user may want to unmount next.
-fn wait_for_daemon(daemon: Option<&Running>) {
-    let Some(Running { pid, source, .. }) = daemon else { return };
+fn wait_for_daemon(daemon: Option<&MountNote>) {
+    let Some(MountNote { pid, source, .. }) = daemon else { return };
     if !while_told(|| wait_until_gone(*pid, LAST_PATIENCE)) {
         let source = source.display();
         warn(format!(

@@ -10,5 +10,5 @@ mod runtime;
 mod server;
 
 pub use protocol::{Reply, Request, Text, ask, ask_for_text, call};
-pub use runtime::{MountDirectory, Running, Turn, has_runtime, running, runtime};
+pub use runtime::{MountDirectory, MountNote, SourceLock, has_runtime, mount_notes, runtime};
 pub use server::serve;

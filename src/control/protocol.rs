@@ -39,31 +39,15 @@ pub enum Request {
     Config,
     /// How far the scan of the source is. Answered when it is over, or after a moment.
     Scanned,
-    SetOrder {
-        stream: String,
-        /// The order as on the command line.
-        order: String,
-    },
-    /// An order file of the samples that a loader read, as the text after the answer.
-    Record {
-        /// The loader's number in the status.
-        loader: Option<u32>,
-        /// The process that it reads for.
-        process: Option<u64>,
-        /// How many of the latest epochs. None: all.
-        epochs: Option<u32>,
-    },
+    /// Set the order of a stream, written as on the command line.
+    SetOrder { stream: String, order: String },
+    /// An order file of the samples that a loader read, as the text after the answer: the loader of this
+    /// number in the status, or of this process. Of the latest epochs, or of all.
+    Record { loader: Option<u32>, process: Option<u64>, epochs: Option<u32> },
     /// Take a stream's order away.
-    WithdrawOrder {
-        /// The stream's name.
-        stream: String,
-    },
+    WithdrawOrder { stream: String },
     /// Begin a warm-up of the chosen files. Answered with its number.
-    Warmup {
-        chosen: Chosen,
-        /// How fast, and for how long.
-        pace: Pace,
-    },
+    Warmup { chosen: Chosen, pace: Pace },
     /// How far a warm-up is.
     WarmupProgress { number: u64 },
     /// How much of the chosen files is in RAM and on the cache disk.
@@ -78,10 +62,10 @@ pub enum Request {
     /// A question about the rehearsal buffers.
     Rehearse(Question),
     /// Unmount an attached mount point. At the first mount point: unmount all of them, and end the daemon.
+    /// With `force` even if files of the mount are in use.
     Unmount {
         #[serde(with = "crate::paths")]
         mountpoint: PathBuf,
-        /// Even if files of the mount are in use.
         force: bool,
     },
 }

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The note of one mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Running {
+pub struct MountNote {
     /// The daemon's process.
     pub pid: u32,
     #[serde(with = "crate::paths")]
@@ -116,8 +116,8 @@ impl MountDirectory {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn note(&self, running: &Running) -> Result<()> {
-        let text = serde_json::to_vec(running).unwrap_or_default();
+    pub fn write_note(&self, note: &MountNote) -> Result<()> {
+        let text = serde_json::to_vec(note).unwrap_or_default();
         let temporary = self.0.join("mount.json.new");
         fs::write(&temporary, text)
             .and_then(|()| fs::rename(&temporary, self.0.join("mount.json")))
@@ -125,7 +125,7 @@ impl MountDirectory {
     }
 
     /// Reads the note, if there is one.
-    pub fn running(&self) -> Option<Running> {
+    pub fn read_note(&self) -> Option<MountNote> {
         serde_json::from_slice(&fs::read(self.0.join("mount.json")).ok()?).ok()
     }
 
@@ -141,7 +141,7 @@ impl MountDirectory {
 
     /// Removes socket and note, unless they are of a later daemon.
     pub fn clear_own(&self) {
-        if self.running().is_some_and(|running| running.pid == std::process::id()) {
+        if self.read_note().is_some_and(|note| note.pid == std::process::id()) {
             self.clear();
         }
     }
@@ -167,16 +167,16 @@ pub fn runtime() -> Result<PathBuf> {
 /// The lock on a source that is being mounted, until it is dropped or the process has ended. A second mount
 /// of the source waits for it, and then finds what became of the first.
 #[derive(Debug)]
-pub struct Turn {
+pub struct SourceLock {
     lock: Flock<File>,
 }
 
-impl Turn {
+impl SourceLock {
     /// Takes the lock. If it has to wait, it calls `waits` before. None if files cannot be locked.
     ///
     /// # Errors
     /// If the runtime directory cannot be used.
-    pub fn take((device, inode): (u64, u64), waits: impl FnOnce()) -> Result<Option<Self>> {
+    pub fn acquire((device, inode): (u64, u64), waits: impl FnOnce()) -> Result<Option<Self>> {
         let path = runtime()?.join(format!("source-{device:x}-{inode:x}.lock"));
         let cannot = |errno: &dyn Display| refuse(&path, errno).hint(ELSEWHERE);
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
@@ -192,7 +192,7 @@ impl Turn {
             lock = Flock::lock(file, FlockArg::LockExclusive);
         }
         match lock {
-            Ok(lock) => Ok(Some(Turn { lock })),
+            Ok(lock) => Ok(Some(SourceLock { lock })),
             // Two mounts that begin at once are not noticed then.
             Err((_, Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)) => Ok(None),
             Err((_, errno)) => Err(cannot(&errno.desc())),
@@ -220,13 +220,13 @@ pub fn has_runtime() -> Result<bool> {
 ///
 /// # Errors
 /// If other users could have written them.
-pub fn running() -> Result<Vec<Running>> {
+pub fn mount_notes() -> Result<Vec<MountNote>> {
     if !has_runtime()? {
         return Ok(Vec::new());
     }
     let Ok(entries) = fs::read_dir(runtime_directory()) else { return Ok(Vec::new()) };
-    let mut found: Vec<Running> =
-        entries.flatten().filter_map(|entry| MountDirectory(entry.path()).running()).collect();
+    let mut found: Vec<MountNote> =
+        entries.flatten().filter_map(|entry| MountDirectory(entry.path()).read_note()).collect();
     found.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
     Ok(found)
 }

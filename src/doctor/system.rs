@@ -11,7 +11,7 @@ pub struct System {
     /// The build, as `uname -v` prints it.
     pub build: String,
     /// Whether threads may be IO flushers: their allocations of memory never wait for filesystems.
-    pub can_spare: bool,
+    pub can_be_io_flusher: bool,
     /// After how many seconds expired names are dropped, with their pages (`fuse.inval_wq`). 0: never. None
     /// if the kernel does not have that.
     pub drops_names: Option<u64>,
@@ -62,9 +62,9 @@ impl System {
 
     /// The version of kernel.org. None if a distribution counts in its own way. Debian has it in the build.
     fn version(&self) -> Option<Version> {
-        let told = self.build.split_once("Debian ").and_then(|(_, told)| version_in(told));
-        let version = told.or_else(|| version_in(&self.release))?;
-        let counts_otherwise = told.is_none() && version.2 == 0 && self.release.contains('-');
+        let debian = self.build.split_once("Debian ").and_then(|(_, version)| version_in(version));
+        let version = debian.or_else(|| version_in(&self.release))?;
+        let counts_otherwise = debian.is_none() && version.2 == 0 && self.release.contains('-');
         (!counts_otherwise).then_some(version)
     }
 
@@ -91,11 +91,11 @@ pub(super) fn rows(system: &System) -> Vec<Row> {
 }
 
 /// The warnings of a mount, a line each: what was found, and what to do. There is none of the deadlock if
-/// opens are requests (`opens`), or if threads are kept out of it (`is_spared`).
-pub fn hazards(system: &System, opens: bool, is_spared: bool) -> Vec<String> {
+/// opens are requests (`opens`), or if threads are kept out of it (`is_io_flusher`).
+pub fn hazards(system: &System, opens: bool, is_io_flusher: bool) -> Vec<String> {
     let mut rows = rows(system);
     rows.retain(|row| row.result != Verdict::Ok);
-    rows.retain(|row| row.check != DEADLOCK || !opens && !is_spared);
+    rows.retain(|row| row.check != DEADLOCK || !opens && !is_io_flusher);
     let line = |row: Row| {
         let fix = row.fix.unwrap_or_default();
         format!("warning: {}: {}; to mend it: {fix}", row.check, row.found)
@@ -114,7 +114,7 @@ fn deadlock(system: &System) -> Row {
             format!("whether Linux {release} has it is for its distribution to say")
         }
     };
-    if system.can_spare {
+    if system.can_be_io_flusher {
         let found = format!("{found}; the daemon keeps out of it (PR_SET_IO_FLUSHER)");
         let fix = format!("none is needed; Linux {FIXED} and 6.19 do not have it");
         return Row::note(DEADLOCK, found).fix(fix);
@@ -158,7 +158,7 @@ mod tests {
         System {
             release: release.into(),
             build: build.into(),
-            can_spare: false,
+            can_be_io_flusher: false,
             drops_names: None,
             timeouts: [0, 0],
         }
@@ -206,8 +206,8 @@ mod tests {
     #[test]
     fn a_mount_warns_of_what_concerns_it() {
         let bad = System { drops_names: Some(60), timeouts: [0, 30], ..of("6.18.2", "#1 SMP") };
-        let warns = |system: &System, opens, is_spared| {
-            hazards(system, opens, is_spared)
+        let warns = |system: &System, opens, is_io_flusher| {
+            hazards(system, opens, is_io_flusher)
                 .iter()
                 .map(|line| line.len())
                 .filter(|n| *n > 40)

@@ -41,7 +41,7 @@ fn best() -> Findings {
         system: System {
             release: "6.18.44".into(),
             build: "#1 SMP".into(),
-            can_spare: true,
+            can_be_io_flusher: true,
             drops_names: Some(0),
             timeouts: [0, 0],
         },

@@ -18,7 +18,7 @@ use crate::order::spec::Needed;
 use crate::order::{Listing, Order, OrderSpec};
 use crate::plan::{Event, Published};
 use crate::rehearsal::views::View;
-use crate::rehearsal::{Numbered, Rehearsal};
+use crate::rehearsal::{Rehearsal, ViewListing};
 
 /// The spec that is shown for an order that came as a list.
 const WRITTEN: &str = "written";
@@ -124,9 +124,9 @@ impl Orders {
     }
 
     /// The files of the rehearsal view that an order is over; `None` if it is over the dataset.
-    fn view_of(&self, spec: &str) -> Option<Numbered> {
+    fn view_of(&self, spec: &str) -> Option<ViewListing> {
         let spec: OrderSpec = spec.parse().ok()?;
-        self.rehearsal.as_ref()?.numbered(&spec.filter.root)
+        self.rehearsal.as_ref()?.view_listing(&spec.filter.root)
     }
 
     fn receive(
@@ -134,7 +134,7 @@ impl Orders {
         name: &str,
         given: &str,
         mountpoints: &[PathBuf],
-        view: Option<Numbered>,
+        view: Option<ViewListing>,
         resolve: impl Fn(&Listing<'_>) -> Result<Order>,
     ) -> Result<Received> {
         if name.starts_with(LEARNT) {
@@ -144,7 +144,7 @@ impl Orders {
         self.keeper.await_scan()?;
         let stream = stream(&self.streams, name)?;
         let of = |listing: &Listing<'_>| match &view {
-            Some(view) => resolve(&view.among(listing)),
+            Some(view) => resolve(&view.added_to(listing)),
             None => resolve(listing),
         };
         let list =
@@ -195,7 +195,7 @@ impl Orders {
         self.renew_of(|spec| {
             let spec: Result<OrderSpec> = spec.parse();
             let root = spec.as_ref().ok().and_then(|s| s.filter.directory().strip_prefix(&views));
-            matches!(root.and_then(View::of), Some(View::Mix(_) | View::TaskMix))
+            matches!(root.and_then(View::parse), Some(View::Mix(_) | View::TaskMix))
         });
     }
 

@@ -213,8 +213,8 @@ impl Serving {
             return Ok(());
         }
         let views = Arc::clone(rehearsal.views());
-        views.lead_to(self.dataset_seen_from(&place));
-        views.obey(Rights::new(&self.core.dataset));
+        views.set_link_prefix(self.dataset_seen_from(&place));
+        views.waiting.set_rights(Rights::new(&self.core.dataset));
         let written = Arc::clone(&self.written);
         match Mounted::views(views, written, &place, self.core.settings.mount.allow_other) {
             Ok(mounted) => self.beside.lock().push(Arc::new(mounted)),
@@ -401,7 +401,7 @@ impl Serving {
     pub(super) fn tell_points(&self) {
         if let Some(rehearsal) = &self.rehearsal {
             let source = std::iter::once(self.core.source_path.clone());
-            rehearsal.see_at(self.points().into_iter().chain(source).collect());
+            rehearsal.set_dataset_roots(self.points().into_iter().chain(source).collect());
         }
     }
 

@@ -172,7 +172,7 @@ impl Mounted {
         let acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
         let (tree, how) = (ViewTree::new(Arc::clone(&views)), ("belady-rehearsal", acl));
         let mounted = Mounted::tree(tree, room, mountpoint, how)?;
-        views.lapse_by(views::lapse_by(mounted.session.notifier()));
+        views.snapshots.set_invalidate(views::invalidate_by(mounted.session.notifier()));
         Ok(mounted)
     }
 

@@ -23,10 +23,10 @@ use super::writing::{Takes, Whole};
 use crate::disk::journal::Pinned;
 use crate::fs::Access;
 use crate::rehearsal::CodeFile;
-use crate::rehearsal::views::{Entry, EntryKind, Lapse, Views};
+use crate::rehearsal::views::{Entry, EntryKind, InvalidateName, Views};
 use crate::sync::is_holding;
 
-/// How long the kernel may believe a name. A longer time would keep displays that are over.
+/// How long the kernel may believe a name. A longer time would keep snapshots that have ended.
 const VALID: Duration = Duration::from_secs(60);
 
 /// Up to this size in bytes a sample is read by the request thread. A larger one would make other requests
@@ -71,7 +71,7 @@ pub(super) struct ViewTree {
 }
 
 /// Makes the kernel look names up again. Open files stay what they are.
-pub(super) fn lapse_by(kernel: fuser::Notifier) -> Lapse {
+pub(super) fn invalidate_by(kernel: fuser::Notifier) -> InvalidateName {
     Arc::new(move |directory, name| {
         debug_assert!(!is_answering(), "a request thread notifies the kernel");
         debug_assert!(!is_holding(), "the kernel is notified under a lock");
@@ -116,7 +116,8 @@ impl ViewTree {
         let tree = Arc::clone(self);
         match entry {
             Ok(entry) => {
-                self.views.told(entry, move |entry, valid| told(Ok(tree.found(&entry, valid))));
+                let then = move |entry: Entry, valid| told(Ok(tree.found(&entry, valid)));
+                self.views.with_present_rights(entry, then);
             }
             Err(errno) => told(Err(errno)),
         }
@@ -125,7 +126,7 @@ impl ViewTree {
     fn takes(&self, node: u64) -> Option<Takes> {
         match self.views.entry(node).ok()?.kind {
             EntryKind::Scores => Some(Takes::Lines),
-            EntryKind::Append => Some(Takes::Records(self.views.bytes_of_one(node)?)),
+            EntryKind::Append => Some(Takes::Records(self.views.codes.bytes_of_one(node)?)),
             _ => None,
         }
     }
@@ -156,7 +157,7 @@ impl Tree for ViewTree {
                 (Shown::Nothing, FopenFlags::FOPEN_DIRECT_IO)
             }
             _ if takes.is_some() => return Err(Errno::EACCES),
-            OpenAccMode::O_RDONLY => match self.views.codes(node) {
+            OpenAccMode::O_RDONLY => match self.views.codes.get(node) {
                 Some(codes) => (Shown::Codes(codes), FopenFlags::FOPEN_KEEP_CACHE),
                 None => {
                     let sample = Sample { pinned: self.views.open(node)?, bytes: OnceLock::new() };
@@ -180,7 +181,8 @@ impl Tree for ViewTree {
             Ok(bytes) => reply.data(&bytes),
             Err(errno) => reply.error(convert::errno(errno)),
         };
-        self.views.on_disk(task, answer, move |views| {
+        let views = Arc::clone(&self.views);
+        self.views.waiting.on_disk(task, answer, move || {
             let read = match &*shown {
                 Shown::Codes(codes) => codes.read(at.0, at.1 as usize),
                 Shown::Sample(sample) => sample.bytes().map(|bytes| part(bytes, at).to_vec()),
@@ -223,8 +225,8 @@ impl Tree for ViewTree {
     }
 
     fn awaited(&self, task: u32, answer: Done) -> Done {
-        let awaited = self.views.awaited(task, answer);
-        Box::new(|came| awaited.answer(came))
+        let reply = self.views.waiting.reply(task, answer);
+        Box::new(|done| reply.answer(done))
     }
 
     fn forget(&self, node: u64, lookups: u64) {

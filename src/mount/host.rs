@@ -17,7 +17,7 @@ const MEMBERSHIP: &str = "/proc/self/cgroup";
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
 #[derive(Default)]
-struct CacheFound {
+struct CacheDirectory {
     space: Option<(u64, u64)>,
     in_memory: bool,
     held: u64,
@@ -41,12 +41,12 @@ pub fn detect_apart(cache_directory: Option<&Path>) -> Host {
     with_cache(cache_directory.map(find).unwrap_or_default(), false)
 }
 
-fn with_cache(cache: CacheFound, cache_hangs: bool) -> Host {
+fn with_cache(cache: CacheDirectory, cache_hangs: bool) -> Host {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(1 << 30);
     let available = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(total / 2);
     let groups = memory_groups(Path::new(CGROUPS), Path::new(MEMBERSHIP));
-    let limit = groups.iter().filter_map(Group::limit).min();
+    let limit = groups.iter().filter_map(MemoryGroup::limit).min();
     let memory_limit = limit.unwrap_or(u64::MAX).min(total);
     Host {
         memory_limit,
@@ -60,10 +60,10 @@ fn with_cache(cache: CacheFound, cache_hangs: bool) -> Host {
     }
 }
 
-fn find_cache(directory: &Path, owner: Option<&Owner>) -> CacheFound {
+fn find_cache(directory: &Path, owner: Option<&Owner>) -> CacheDirectory {
     let existing = directory.ancestors().find(|ancestor| ancestor.exists());
     let in_memory = existing.is_some_and(is_in_memory);
-    CacheFound {
+    CacheDirectory {
         space: existing.and_then(space).map(|(free, total)| match in_memory {
             true => (free.min(left_to_store(&readings())), total),
             false => (free, total),
@@ -116,20 +116,20 @@ pub fn readings() -> Vec<Reading> {
     groups.iter().filter_map(|group| group.reading(total)).chain(machine).collect()
 }
 
-/// A memory cgroup, of version 2 if `second`.
-struct Group {
+/// A memory cgroup.
+struct MemoryGroup {
     directory: PathBuf,
     name: PathBuf,
-    second: bool,
+    is_v2: bool,
 }
 
-impl Group {
+impl MemoryGroup {
     fn read(&self, file: &str) -> Option<String> {
         fs::read_to_string(self.directory.join(file)).ok()
     }
 
-    fn number(&self, first: &str, second: &str) -> Option<u64> {
-        self.read(if self.second { second } else { first })?.trim().parse().ok()
+    fn number(&self, v1: &str, v2: &str) -> Option<u64> {
+        self.read(if self.is_v2 { v2 } else { v1 })?.trim().parse().ok()
     }
 
     fn limit(&self) -> Option<u64> {
@@ -140,7 +140,7 @@ impl Group {
     fn reading(&self, machine: u64) -> Option<Reading> {
         let limit = self.limit().filter(|limit| *limit < machine)?;
         let used = self.number("memory.usage_in_bytes", "memory.current")?;
-        let prefix = if self.second { "" } else { "total_" };
+        let prefix = if self.is_v2 { "" } else { "total_" };
         let files = ["inactive_file", "active_file"].map(|list| format!("{prefix}{list}"));
         let stat = self.read("memory.stat")?;
         let pages: u64 = stat
@@ -155,13 +155,13 @@ impl Group {
 }
 
 /// The memory cgroups of this process, and those above them, of either version.
-fn memory_groups(root: &Path, membership: &Path) -> Vec<Group> {
+fn memory_groups(root: &Path, membership: &Path) -> Vec<MemoryGroup> {
     let membership = fs::read_to_string(membership).unwrap_or_default();
     let mut groups = Vec::new();
     for line in membership.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        let (base, second) = match controllers {
+        let (base, is_v2) = match controllers {
             "" => (root.to_path_buf(), true),
             _ if controllers.split(',').any(|name| name == "memory") => {
                 (root.join("memory"), false)
@@ -169,10 +169,10 @@ fn memory_groups(root: &Path, membership: &Path) -> Vec<Group> {
             _ => continue,
         };
         let below: PathBuf = Path::new(path).components().skip(1).collect();
-        groups.extend(below.ancestors().map(|ancestor| Group {
+        groups.extend(below.ancestors().map(|ancestor| MemoryGroup {
             directory: base.join(ancestor),
             name: Path::new("/").join(ancestor),
-            second,
+            is_v2,
         }));
     }
     groups
@@ -187,12 +187,12 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
-    fn groups(root: &Path) -> Vec<Group> {
+    fn groups(root: &Path) -> Vec<MemoryGroup> {
         memory_groups(root, &root.join("self"))
     }
 
     fn least_limit(root: &Path) -> Option<u64> {
-        groups(root).iter().filter_map(Group::limit).min()
+        groups(root).iter().filter_map(MemoryGroup::limit).min()
     }
 
     fn readings(root: &Path, machine: u64) -> Vec<Reading> {

@@ -15,16 +15,16 @@ pub(super) fn examine() -> System {
     System {
         release: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
         build: read("/proc/sys/kernel/version").unwrap_or_default(),
-        can_spare: can_spare(),
+        can_be_io_flusher: can_be_io_flusher(),
         drops_names: seconds("/sys/module/fuse/parameters/inval_wq"),
         timeouts: ["default_request_timeout", "max_request_timeout"].map(timeout),
     }
 }
 
 /// Whether this thread may become an IO flusher, whose allocations of memory never wait for filesystems.
-fn can_spare() -> bool {
-    let Ok(is_spared) = is_io_flusher() else { return false };
-    is_spared
+fn can_be_io_flusher() -> bool {
+    let Ok(is_flusher) = is_io_flusher() else { return false };
+    is_flusher
         || configure_io_flusher_behavior(true).is_ok()
             && configure_io_flusher_behavior(false).is_ok()
 }
@@ -35,8 +35,8 @@ pub(super) fn guard(settings: &Settings) -> Vec<String> {
     let system = examine();
     let opens = !matches!(settings.mount.mode, Mode::Auto | Mode::Push);
     let is_needed = !opens && system.deadlock() != Deadlock::Absent;
-    let is_spared = is_needed && configure_io_flusher_behavior(true).is_ok();
-    let warnings = hazards(&system, opens, is_spared);
+    let is_flusher = is_needed && configure_io_flusher_behavior(true).is_ok();
+    let warnings = hazards(&system, opens, is_flusher);
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     warnings
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::config::{Settings, hangs};
-use crate::control::{self, MountDirectory, Reply, Request, Running};
+use crate::control::{self, MountDirectory, MountNote, Reply, Request};
 use crate::disk::{LOOK_EVERY, unless_it_hangs};
 use crate::engine::{Engine, Wanted};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,14 +38,14 @@ pub use watcher::{VERB as WATCHER, watch};
 /// How often limits and use of memory are read, and whether the mount is still there.
 const FIT_EVERY: Duration = Duration::from_secs(1);
 
-/// How many unread [`News`] there may be. There is at most one of each kind and command.
-const NEWS_MAX: usize = 64;
+/// How many unread [`Message`]s there may be. There is at most one of each kind and command.
+const MESSAGES_MAX: usize = 64;
 
 /// How long the daemon waits for its last answers after everything is unmounted.
-const LAST_ANSWERS: Duration = Duration::from_secs(30);
+const UNMOUNTED_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The same if a signal ends it.
-const LAST_OF_USED: Duration = Duration::from_secs(2);
+const SIGNALLED_PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -116,7 +116,7 @@ fn start_watcher() -> Option<Arc<Watcher>> {
 
 fn tell_watcher(watcher: &Option<Arc<Watcher>>, engine: &Engine) {
     if let Some(watcher) = watcher {
-        watcher.tell(&engine.serving().connected());
+        watcher.set_connections(&engine.serving().connected());
     }
 }
 
@@ -146,7 +146,7 @@ fn serve(
         orders.push((&stream.name, engine.orders().receive_spec(&stream.name, &stream.order, at)?));
     }
     let runtime = control_runtime()?;
-    let mut running = Running {
+    let mut note = MountNote {
         pid: std::process::id(),
         source: plan.source.clone(),
         identity,
@@ -154,14 +154,14 @@ fn serve(
         device: None,
     };
     let cache = plan.settings.cache.disk.as_ref().map(|disk| disk.dir.clone());
-    let (end, news) = sync_channel(NEWS_MAX);
+    let (end, messages) = sync_channel(MESSAGES_MAX);
     let look = end.clone();
-    engine.alarm().wake_by(move || drop(look.try_send(News::Look)));
+    engine.alarm().wake_by(move || drop(look.try_send(Message::Look)));
     let signalled = end.clone();
     // Before anything is mounted: after a signal the mount must be taken down.
-    signals::listen(move || drop(signalled.send(News::End)))?;
+    signals::listen(move || drop(signalled.send(Message::End)))?;
     engine.serving().serve(&plan.mountpoint)?;
-    running.device = device_of(&plan.mountpoint);
+    note.device = device_of(&plan.mountpoint);
     engine.serve_control()?;
     engine.serving().serve_views()?;
     tell_watcher(watcher, engine);
@@ -171,13 +171,13 @@ fn serve(
     engine.go_on_behind();
     let handler = Handler {
         engine: Arc::clone(engine),
-        running: running.clone(),
+        note: note.clone(),
         cache,
         watcher: watcher.clone(),
         end,
     };
     // The note first: an earlier daemon that is ending removes the socket unless the note is of another.
-    directory.note(&running)?;
+    directory.write_note(&note)?;
     let inside = runtime.enter();
     let memory = Arc::clone(engine);
     let room = move || memory.room_for_a_request();
@@ -188,38 +188,38 @@ fn serve(
     notes.extend(plan.settings.mount.allow_other.then(|| access::UNSEEN.to_owned()));
     let (at, from) = (plan.mountpoint.display(), plan.source.display());
     ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
-    wait(engine, &news);
+    wait(engine, &messages);
     let over = engine.serving().is_over();
     if over {
         directory.clear_own();
         // The command that unmounted is answered when everything is stored, however long that takes.
         engine.stop();
     }
-    runtime.block_on(server.finish(if over { LAST_ANSWERS } else { LAST_OF_USED }));
+    runtime.block_on(server.finish(if over { UNMOUNTED_PATIENCE } else { SIGNALLED_PATIENCE }));
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(())
 }
 
 /// Messages to the thread that waits for the end.
-enum News {
+enum Message {
     /// A signal has come, or a command has unmounted everything.
     End,
     /// There is something to look at that may hang.
     Look,
 }
 
-/// Waits for [`News::End`], or for an unmount from outside. Meanwhile it lets the budgets follow the memory,
+/// Waits for [`Message::End`], or for an unmount from outside. Meanwhile it lets the budgets follow the memory,
 /// and looks at what may hang.
 ///
 /// It looks once a second, and each [`LOOK_EVERY`] while something may hang, so an idle machine is not kept
 /// awake. If the process was stopped for a while, that is one look: looks are taken for time in which disks
 /// could answer.
-fn wait(engine: &Arc<Engine>, news: &Receiver<News>) {
+fn wait(engine: &Arc<Engine>, messages: &Receiver<Message>) {
     let (mut pause, mut fitted) = (LOOK_EVERY, Instant::now());
     loop {
-        match news.recv_timeout(pause) {
-            Ok(News::End) | Err(RecvTimeoutError::Disconnected) => return,
-            Ok(News::Look) => {
+        match messages.recv_timeout(pause) {
+            Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
+            Ok(Message::Look) => {
                 pause = LOOK_EVERY;
                 continue;
             }
@@ -240,17 +240,17 @@ fn wait(engine: &Arc<Engine>, news: &Receiver<News>) {
     }
 }
 
-fn told(answer: &impl serde::Serialize) -> Result<Value> {
+fn to_json(answer: &impl serde::Serialize) -> Result<Value> {
     serde_json::to_value(answer)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the answer: {error}")))
 }
 
 struct Handler {
     engine: Arc<Engine>,
-    running: Running,
+    note: MountNote,
     cache: Option<PathBuf>,
     watcher: Option<Arc<Watcher>>,
-    end: SyncSender<News>,
+    end: SyncSender<Message>,
 }
 
 impl Handler {
@@ -266,9 +266,9 @@ impl Handler {
         tell_watcher(&self.watcher, &self.engine);
         let directory = MountDirectory::of(mountpoint);
         directory.create()?;
-        directory.link(&MountDirectory::of(&self.running.mountpoint))?;
+        directory.link(&MountDirectory::of(&self.note.mountpoint))?;
         let (mountpoint, device) = (mountpoint.to_path_buf(), device_of(mountpoint));
-        directory.note(&Running { mountpoint, device, ..self.running.clone() })?;
+        directory.write_note(&MountNote { mountpoint, device, ..self.note.clone() })?;
         Ok(Value::Null)
     }
 
@@ -292,11 +292,11 @@ impl Handler {
             MountDirectory::of(path).clear();
         }
         unmounted?;
-        MountDirectory::of(&self.running.mountpoint).clear_own();
+        MountDirectory::of(&self.note.mountpoint).clear_own();
         // The next mount finds everything stored, and the store free.
         self.engine.stop();
         // If the receiver is gone, the mount is ending already.
-        let _ = self.end.try_send(News::End);
+        let _ = self.end.try_send(Message::End);
         Ok(true)
     }
 
@@ -305,9 +305,9 @@ impl Handler {
             return Err(Error::new(ErrorKind::Mount, "it has been unmounted"));
         }
         let value = match request {
-            Request::Status => told(&self.engine.status())?,
+            Request::Status => to_json(&self.engine.status())?,
             Request::Rehearse(question) => self.engine.rehearse(question)?,
-            Request::Scanned => told(&self.engine.scanned()?)?,
+            Request::Scanned => to_json(&self.engine.scanned()?)?,
             Request::Config => json!(self.engine.rendered()),
             Request::SetOrder { stream, order } => {
                 json!(self.engine.orders().set(&stream, &order)?)
@@ -319,9 +319,11 @@ impl Handler {
             }
             Request::WithdrawOrder { stream } => json!(self.engine.orders().withdraw(&stream)?),
             Request::Warmup { chosen, pace } => json!(self.engine.warmups().start(&chosen, pace)?),
-            Request::WarmupProgress { number } => told(&self.engine.warmups().progress(number)?)?,
-            Request::CountHere { chosen } => told(&self.engine.warmups().count_here(&chosen)?)?,
-            Request::Evict { chosen } => told(&self.engine.warmups().evict(&chosen)?)?,
+            Request::WarmupProgress { number } => {
+                to_json(&self.engine.warmups().progress(number)?)?
+            }
+            Request::CountHere { chosen } => to_json(&self.engine.warmups().count_here(&chosen)?)?,
+            Request::Evict { chosen } => to_json(&self.engine.warmups().evict(&chosen)?)?,
             Request::Attach { mountpoint } => self.attach(&mountpoint)?,
             Request::Unmount { mountpoint, force } => json!(self.unmount(&mountpoint, force)?),
         };

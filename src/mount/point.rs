@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::control::{self, MountDirectory, Request, Running};
+use crate::control::{self, MountDirectory, MountNote, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{
     cut_off, cut_off_any, is_cut_off, is_mounted, is_of, is_ours, place_on_device, unmount,
 };
 use crate::process::has_ended;
 
-/// How often, and how far apart, it is looked whether a daemon without mounts has ended.
-const LAST_LOOKS: u32 = 100;
-const LAST_LOOK: Duration = Duration::from_millis(50);
+/// How often, and at which interval, a daemon without mounts is asked whether it has ended.
+const END_CHECKS: u32 = 100;
+const END_CHECK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Whether a mount is there whose daemon has died. `noted` is its note.
-pub fn is_dead(mountpoint: &Path, noted: Option<&Running>) -> bool {
+pub fn is_dead(mountpoint: &Path, noted: Option<&MountNote>) -> bool {
     // What is left of a killed daemon may answer nothing, and still keep the mount.
     let killed = noted.is_some_and(|noted| has_ended(noted.pid));
     killed && is_noted(mountpoint, noted) || is_cut_off(mountpoint)
@@ -26,14 +26,14 @@ pub fn is_dead(mountpoint: &Path, noted: Option<&Running>) -> bool {
 
 /// Cuts the noted mount off if its daemon was killed, so that nothing there can hang. Returns whether it was
 /// killed. A daemon is asked nothing before this.
-pub fn cut_off_killed(mountpoint: &Path, noted: Option<&Running>) -> bool {
+pub fn cut_off_killed(mountpoint: &Path, noted: Option<&MountNote>) -> bool {
     let Some(killed) = noted.filter(|noted| has_ended(noted.pid)) else { return false };
     cut_off(mountpoint, &killed.source, killed.device.as_deref());
     true
 }
 
 /// Cuts a mount off, whatever its daemon does: the noted one, or another user's.
-pub fn cut_off_by_force(mountpoint: &Path, noted: Option<&Running>) {
+pub fn cut_off_by_force(mountpoint: &Path, noted: Option<&MountNote>) {
     match noted {
         Some(noted) => cut_off(mountpoint, &noted.source, noted.device.as_deref()),
         None if is_ours(mountpoint) => cut_off_any(mountpoint),
@@ -42,7 +42,7 @@ pub fn cut_off_by_force(mountpoint: &Path, noted: Option<&Running>) {
 }
 
 /// Whether the mount at a path is the noted one.
-pub fn is_noted(mountpoint: &Path, noted: Option<&Running>) -> bool {
+pub fn is_noted(mountpoint: &Path, noted: Option<&MountNote>) -> bool {
     noted.is_some_and(|noted| is_of(mountpoint, &noted.source, noted.device.as_deref()))
 }
 
@@ -51,7 +51,7 @@ pub fn is_noted(mountpoint: &Path, noted: Option<&Running>) -> bool {
 ///
 /// # Errors
 /// If there is only another mount, or if it is not permitted.
-pub fn take_away(mountpoint: &Path, noted: Option<&Running>, force: bool) -> Result<()> {
+pub fn take_away(mountpoint: &Path, noted: Option<&MountNote>, force: bool) -> Result<()> {
     // `is_dead` comes last: it may wait for a daemon that answers nothing.
     let by_force = || force && noted.is_none() && is_ours(mountpoint);
     if is_noted(mountpoint, noted) || by_force() || is_dead(mountpoint, noted) {
@@ -75,12 +75,12 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));
     control::runtime()?;
     let directory = MountDirectory::of(mountpoint);
-    let (socket, noted) = (directory.socket(), directory.running());
+    let (socket, noted) = (directory.socket(), directory.read_note());
     if cut_off_killed(mountpoint, noted.as_ref()) {
         // It may lead to another mount of the source, whose daemon would answer for this one.
         directory.clear();
     }
-    let mut looks = LAST_LOOKS;
+    let mut checks = END_CHECKS;
     while socket.exists() {
         let busy = |what: &str| refuse(ErrorKind::Busy, what);
         match control::call(&socket, &Request::Status) {
@@ -89,14 +89,14 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
             }
             Err(_) => break,
             // It may have been unmounted from outside, and its daemon not noticed yet.
-            Ok(_) if is_mounted(mountpoint) || looks == 0 => {
+            Ok(_) if is_mounted(mountpoint) || checks == 0 => {
                 return Err(busy("is in use by another belady")
                     .hint(format!("`belady status {at}` shows it, `belady umount {at}` ends it")));
             }
             Ok(_) => {}
         }
-        looks -= 1;
-        thread::sleep(LAST_LOOK);
+        checks -= 1;
+        thread::sleep(END_CHECK_PAUSE);
     }
     while is_dead(mountpoint, noted.as_ref()) {
         unmount(mountpoint, true)?;

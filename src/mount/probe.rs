@@ -104,11 +104,11 @@ fn fusermount() -> Option<Fusermount> {
     let program =
         std::env::split_paths(&path).map(|p| p.join("fusermount3")).find(|p| p.is_file())?;
     let output = Command::new(&program).arg("--version").output().ok()?;
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let mode = fs::metadata(&program).ok()?.permissions().mode();
     Some(Fusermount {
         path: program.display().to_string(),
-        version: said.rsplit(' ').next().unwrap_or_default().to_owned(),
+        version: printed.rsplit(' ').next().unwrap_or_default().to_owned(),
         setuid: mode & 0o4000 != 0,
     })
 }
@@ -151,24 +151,24 @@ fn filesystem(path: &Path) -> Result<Filesystem> {
 /// Measures the source. It is only read.
 fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
     let path = fs::canonicalize(path).map_err(|error| at(path, &error))?;
-    let (mut reading, mut refused) = (Reading::new(), None);
+    let (mut measurement, mut refused) = (ReadMeasurement::new(), None);
     for file in files(&path)? {
-        if reading.bytes >= MEASURED_BYTES {
+        if measurement.bytes >= MEASURED_BYTES {
             break;
         }
         // A mount would still serve the other files.
-        if let Err(error) = reading.read(&file, moved) {
+        if let Err(error) = measurement.read(&file, moved) {
             refused.get_or_insert_with(|| at(&file, &error));
         }
     }
-    if let Some(error) = refused.filter(|_| reading.bytes == 0) {
+    if let Some(error) = refused.filter(|_| measurement.bytes == 0) {
         return Err(error);
     }
     Ok(Directory {
         filesystem: filesystem(&path)?,
         writable: access(&path, AccessFlags::W_OK).is_ok(),
-        direct: (reading.bytes > 0).then_some(reading.direct),
-        read: reading.rate(),
+        direct: (measurement.bytes > 0).then_some(measurement.direct),
+        read: measurement.rate(),
         write: None,
         path: path.display().to_string(),
     })
@@ -210,14 +210,14 @@ fn examine_cache(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
     let scratch = tempfile::Builder::new().prefix("belady-doctor-").tempfile_in(existing);
     let scratch = scratch.map_err(|error| at(existing, &error))?;
     let write = write_rate(scratch.path(), moved).map_err(|error| at(existing, &error))?;
-    let mut reading = Reading::new();
-    reading.read(scratch.path(), moved).map_err(|error| at(existing, &error))?;
+    let mut measurement = ReadMeasurement::new();
+    measurement.read(scratch.path(), moved).map_err(|error| at(existing, &error))?;
     Ok(Directory {
         path: path.display().to_string(),
         filesystem: filesystem(existing)?,
         writable: true,
-        direct: Some(reading.direct),
-        read: reading.rate(),
+        direct: Some(measurement.direct),
+        read: measurement.rate(),
         write: Some(write),
     })
 }
@@ -241,13 +241,13 @@ fn forget_pages(file: &File) {
 }
 
 /// A buffer with the alignment for `O_DIRECT`.
-struct Buffer(Vec<u8>);
+struct AlignedBuffer(Vec<u8>);
 
-impl Buffer {
+impl AlignedBuffer {
     fn new() -> Self {
         // Bytes that no filesystem can compress.
         let mix = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        Buffer((0..CHUNK + ALIGNMENT).map(|at| mix(at) as u8).collect())
+        AlignedBuffer((0..CHUNK + ALIGNMENT).map(|at| mix(at) as u8).collect())
     }
 
     fn get(&mut self) -> &mut [u8] {
@@ -263,7 +263,7 @@ fn rate(bytes: u64, start: Instant) -> u64 {
 /// Bytes a second of writing and syncing a file.
 fn write_rate(path: &Path, moved: &dyn Fn(u64)) -> Result<u64> {
     let (mut file, _) = open_direct(OpenOptions::new().write(true), path)?;
-    let mut buffer = Buffer::new();
+    let mut buffer = AlignedBuffer::new();
     let start = Instant::now();
     for _ in 0..MEASURED_BYTES / CHUNK as u64 {
         file.write_all(buffer.get())?;
@@ -276,16 +276,16 @@ fn write_rate(path: &Path, moved: &dyn Fn(u64)) -> Result<u64> {
 }
 
 /// One reader, one file after the other.
-struct Reading {
-    buffer: Buffer,
+struct ReadMeasurement {
+    buffer: AlignedBuffer,
     bytes: u64,
     direct: bool,
     seconds: f64,
 }
 
-impl Reading {
+impl ReadMeasurement {
     fn new() -> Self {
-        Reading { buffer: Buffer::new(), bytes: 0, direct: true, seconds: 0.0 }
+        ReadMeasurement { buffer: AlignedBuffer::new(), bytes: 0, direct: true, seconds: 0.0 }
     }
 
     fn read(&mut self, path: &Path, moved: &dyn Fn(u64)) -> Result<()> {

@@ -14,12 +14,12 @@ use rustix::thread::futex;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Whether a signal has come. It is never reset.
-static CAME: AtomicU32 = AtomicU32::new(0);
+static SIGNALLED: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn note(_signal: c_int) {
-    CAME.store(1, Ordering::Release);
+extern "C" fn on_signal(_signal: c_int) {
+    SIGNALLED.store(1, Ordering::Release);
     // It does not fail for an address of our own.
-    let _ = futex::wake(&CAME, futex::Flags::PRIVATE, 1);
+    let _ = futex::wake(&SIGNALLED, futex::Flags::PRIVATE, 1);
 }
 
 /// Has SIGTERM, SIGINT and SIGHUP end the mount and not the process. At the first one, `end` is called on a
@@ -29,7 +29,8 @@ extern "C" fn note(_signal: c_int) {
 /// If no thread can be started.
 pub(super) fn listen(end: impl FnOnce() + Send + 'static) -> Result<()> {
     let failed = |what| Error::new(ErrorKind::Internal, format!("signals: {what}"));
-    let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
+    let action =
+        SigAction::new(SigHandler::Handler(on_signal), SaFlags::SA_RESTART, SigSet::empty());
     let ends = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
     // They are blocked if the parent process blocked them.
     let unblocked = ends.into_iter().collect::<SigSet>().thread_unblock();
@@ -39,14 +40,14 @@ pub(super) fn listen(end: impl FnOnce() + Send + 'static) -> Result<()> {
         // It leaves errno as it was, because rustix does not use it.
         unsafe { sigaction(signal, &action) }.map_err(|errno| failed(errno.desc().to_owned()))?;
     }
-    let waits = move || {
-        while CAME.load(Ordering::Acquire) == 0 {
+    let wait = move || {
+        while SIGNALLED.load(Ordering::Acquire) == 0 {
             // It may return early, after a signal or for no reason.
-            let _ = futex::wait(&CAME, futex::Flags::PRIVATE, 0, None);
+            let _ = futex::wait(&SIGNALLED, futex::Flags::PRIVATE, 0, None);
         }
         end();
     };
-    let spawned = thread::Builder::new().name("belady-signals".into()).spawn(waits);
+    let spawned = thread::Builder::new().name("belady-signals".into()).spawn(wait);
     spawned.map_err(|error| failed(error.to_string()))?;
     Ok(())
 }

@@ -47,7 +47,7 @@ const ENDS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 pub(super) struct Watcher {
     pipe: Mutex<ChildStdin>,
     /// The connections, as the watcher is told of them.
-    told: Mutex<String>,
+    line: Mutex<String>,
 }
 
 impl Watcher {
@@ -55,43 +55,43 @@ impl Watcher {
     /// anything is mounted.
     pub(super) fn start() -> std::io::Result<Arc<Self>> {
         let (mut child, pipe) = spawn()?;
-        let watcher = Arc::new(Watcher { pipe: Mutex::new(pipe), told: Mutex::default() });
-        let keeper = Arc::clone(&watcher);
-        let keeps = move || {
+        let watcher = Arc::new(Watcher { pipe: Mutex::new(pipe), line: Mutex::default() });
+        let restarted = Arc::clone(&watcher);
+        let restart = move || {
             while child.wait().is_ok() {
                 tracing::warn!("the watcher was ended; another one is started");
-                let (next, pipe) = spawn_at_last();
+                let (next, pipe) = spawn_with_retries();
                 child = next;
-                keeper.use_pipe(pipe);
+                restarted.use_pipe(pipe);
             }
         };
-        thread::Builder::new().name("belady-watched".into()).spawn(keeps)?;
+        thread::Builder::new().name("belady-watched".into()).spawn(restart)?;
         Ok(watcher)
     }
 
     /// Tells the watcher which connections there are.
-    pub(super) fn tell(&self, places: &[Place]) {
+    pub(super) fn set_connections(&self, places: &[Place]) {
         let mut line = serde_json::to_string(places).unwrap_or_default();
         line.push('\n');
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = line;
-        self.pass();
+        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
+        self.send_line();
     }
 
     fn use_pipe(&self, pipe: ChildStdin) {
         *self.pipe.lock().unwrap_or_else(PoisonError::into_inner) = pipe;
-        self.pass();
+        self.send_line();
     }
 
     /// If the watcher is gone, the next one is told.
-    fn pass(&self) {
-        let line = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    fn send_line(&self) {
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = pipe.write_all(line.as_bytes());
     }
 }
 
 /// Tries to start a watcher until it succeeds, at growing intervals.
-fn spawn_at_last() -> (Child, ChildStdin) {
+fn spawn_with_retries() -> (Child, ChildStdin) {
     let mut pause = LOOK_EVERY;
     loop {
         thread::sleep(pause);
@@ -120,7 +120,7 @@ fn spawn() -> std::io::Result<(Child, ChildStdin)> {
 /// # Errors
 /// If no thread can be started.
 pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
-    hold_nothing();
+    close_descriptors();
     // A signal to the daemon's process group, session or cgroup must not end the watcher.
     let _ = nix::unistd::setsid();
     let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
@@ -129,19 +129,19 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
         let _ = unsafe { sigaction(signal, &ignored) };
     }
     let _ = nix::sys::prctl::set_name(NAME);
-    let (bring, brought) = mpsc::channel();
-    let reads = move || {
+    let (send, received) = mpsc::channel();
+    let read = move || {
         let lines = std::io::stdin().lock().lines().map_while(std::result::Result::ok);
-        let _ = lines.map_while(|line| bring.send(serde_json::from_str(&line)).ok()).count();
+        let _ = lines.map_while(|line| send.send(serde_json::from_str(&line)).ok()).count();
     };
-    let spawned = thread::Builder::new().spawn(reads);
+    let spawned = thread::Builder::new().spawn(read);
     spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("the watcher: {error}")))?;
-    let mut watched: Vec<Watched> = Vec::new();
+    let mut watched: Vec<WatchedConnection> = Vec::new();
     // A message does not delay the next look.
     let mut look = Instant::now() + LOOK_EVERY;
     loop {
-        match brought.recv_timeout(look.saturating_duration_since(Instant::now())) {
-            Ok(told) => take(&mut watched, told.unwrap_or_default()),
+        match received.recv_timeout(look.saturating_duration_since(Instant::now())) {
+            Ok(places) => update(&mut watched, places.unwrap_or_default()),
             Err(RecvTimeoutError::Timeout) => {
                 look = Instant::now() + LOOK_EVERY;
                 if is_ending(pid) {
@@ -155,34 +155,35 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
 
 /// Closes everything but input, output and errors: a connection that the daemon was about to make may have
 /// been inherited.
-fn hold_nothing() {
+fn close_descriptors() {
     // SAFETY: nothing of this process uses a descriptor yet.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
-struct Watched {
+struct WatchedConnection {
     place: Place,
     /// None if this user can have none.
     switch: Option<Switch>,
 }
 
 /// Watches these connections, and earlier ones that are still in use.
-fn take(watched: &mut Vec<Watched>, places: Vec<Place>) {
+fn update(watched: &mut Vec<WatchedConnection>, places: Vec<Place>) {
     let mut before = std::mem::take(watched);
     watched.extend(places.into_iter().map(|place| {
         match before.iter().position(|watched| watched.place == place) {
             Some(known) => before.swap_remove(known),
-            None => Watched { switch: place.switch(), place },
+            None => WatchedConnection { switch: place.switch(), place },
         }
     }));
-    let is_used = |watched: &Watched| watched.switch.as_ref().is_some_and(|it| !it.is_gone());
+    let is_used =
+        |watched: &WatchedConnection| watched.switch.as_ref().is_some_and(|it| !it.is_gone());
     watched.extend(before.into_iter().filter(is_used));
 }
 
 /// Ends each connection once, unless it is gone: a later mount may have its number. Returns the messages,
 /// which are logged when all are ended: logging may hang.
-fn cut_off(pid: u32, watched: &mut Vec<Watched>) -> Vec<String> {
-    let ended = watched.drain(..).filter_map(|Watched { place, switch }| {
+fn cut_off(pid: u32, watched: &mut Vec<WatchedConnection>) -> Vec<String> {
+    let ended = watched.drain(..).filter_map(|WatchedConnection { place, switch }| {
         let ended = match switch {
             Some(switch) if switch.is_gone() => return None,
             Some(switch) => switch.abort(),
@@ -208,12 +209,12 @@ mod tests {
     use super::*;
 
     /// A connection at a path. Its switch is two files in a directory.
-    fn watched(top: &Path, at: &str) -> Watched {
+    fn watched(top: &Path, at: &str) -> WatchedConnection {
         let place = Place { path: PathBuf::from(at), device: "0:7".into(), name: b"x".to_vec() };
         let [abort, waiting] = ["abort", "waiting"].map(|file| top.join(format!("{at}-{file}")));
         fs::write(&waiting, "0\n").unwrap();
         fs::write(&abort, "").unwrap();
-        Watched { switch: Some(Switch::of_files(&abort, &waiting).unwrap()), place }
+        WatchedConnection { switch: Some(Switch::of_files(&abort, &waiting).unwrap()), place }
     }
 
     #[test]
@@ -221,14 +222,15 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let mut all = ["stays", "in-use", "gone"].map(|at| watched(top.path(), at)).into();
         fs::write(top.path().join("gone-waiting"), "").unwrap();
-        let Watched { place: stays, .. } = watched(top.path(), "stays");
-        take(&mut all, vec![stays]);
-        let paths =
-            |all: &[Watched]| all.iter().map(|it| it.place.path.clone()).collect::<Vec<_>>();
+        let WatchedConnection { place: stays, .. } = watched(top.path(), "stays");
+        update(&mut all, vec![stays]);
+        let paths = |all: &[WatchedConnection]| {
+            all.iter().map(|it| it.place.path.clone()).collect::<Vec<_>>()
+        };
         assert_eq!(paths(&all), ["stays", "in-use"].map(PathBuf::from));
         fs::write(top.path().join("stays-waiting"), "").unwrap();
-        let said = cut_off(1, &mut all);
-        assert!(said.len() == 1 && said[0].contains("in-use was cut off"), "{said:?}");
+        let messages = cut_off(1, &mut all);
+        assert!(messages.len() == 1 && messages[0].contains("in-use was cut off"), "{messages:?}");
         let aborted =
             |at: &str| fs::read_to_string(top.path().join(format!("{at}-abort"))).unwrap();
         assert_eq!((aborted("in-use").as_str(), aborted("stays").as_str()), ("1", ""));

@@ -1,4 +1,4 @@
-//! The ordinals of a stream's samples on the cache disk.
+//! Bindings: the ordinals of a stream's samples, on the cache disk.
 //!
 //! 1. A file `stream-BEGUN-EPOCH` begins with the set of the epoch's samples: a header of 24 bytes, and 4
 //!    bytes for each sample. It gets this name once all of that is synced.
@@ -15,7 +15,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
 use crate::disk::{Blob, Disk, Use};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 /// Tells these files from other ones.
 const MAGIC: [u8; 4] = *b"bls1";
@@ -32,7 +32,7 @@ const PAIRS_AT_ONCE: usize = 1 << 12;
 const PREFIX: &str = "stream-";
 
 /// The name of an incomplete file.
-const UNNAMED: &str = "stream-next";
+const INCOMPLETE: &str = "stream-next";
 
 /// How many files are kept.
 const EPOCHS_KEPT: usize = 8;
@@ -55,33 +55,27 @@ struct Bound {
     losses: u64,
 }
 
-impl std::fmt::Debug for Bindings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bindings({} of epoch {})", self.set.len(), self.epoch)
-    }
-}
-
 /// A file by its name.
-struct Named {
+struct BindingsFile {
     begun: u64,
     epoch: u64,
     length: u64,
 }
 
-impl Named {
+impl BindingsFile {
     fn name(&self) -> String {
         format!("{PREFIX}{:08}-{}", self.begun, self.epoch)
     }
 }
 
 /// All files, the earliest begun first.
-fn files(disk: &dyn Disk) -> Result<Vec<Named>> {
+fn files(disk: &dyn Disk) -> Result<Vec<BindingsFile>> {
     let found = disk.names()?.into_iter().filter_map(|(name, length)| {
         let (begun, epoch) = name.strip_prefix(PREFIX)?.split_once('-')?;
-        let file = Named { begun: begun.parse().ok()?, epoch: epoch.parse().ok()?, length };
+        let file = BindingsFile { begun: begun.parse().ok()?, epoch: epoch.parse().ok()?, length };
         (file.name() == name).then_some(file)
     });
-    let mut found: Vec<Named> = found.collect();
+    let mut found: Vec<BindingsFile> = found.collect();
     found.sort_unstable_by_key(|file| file.begun);
     Ok(found)
 }
@@ -90,9 +84,9 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-fn pair((number, sample): (u32, u32)) -> [u8; PAIR_BYTES] {
+fn pair((ordinal, sample): (u32, u32)) -> [u8; PAIR_BYTES] {
     let mut bytes = [0; PAIR_BYTES];
-    bytes[..4].copy_from_slice(&number.to_le_bytes());
+    bytes[..4].copy_from_slice(&ordinal.to_le_bytes());
     bytes[4..8].copy_from_slice(&sample.to_le_bytes());
     let checksum = crc32c::crc32c(&bytes[..8]);
     bytes[8..].copy_from_slice(&checksum.to_le_bytes());
@@ -103,7 +97,7 @@ impl Bindings {
     /// Takes up the bindings of an epoch. None if nothing is bound, or if the epoch is over: no sample of its
     /// set is both `held` and unbound. The epoch that was begun last is over only if none of its samples is
     /// `held`.
-    pub fn take_up(
+    fn take_up(
         disk: &dyn Disk,
         epoch: u64,
         held: impl Fn(u32) -> bool,
@@ -126,25 +120,25 @@ impl Bindings {
         }
     }
 
-    /// Begins an epoch anew. Keeps the files that were begun last, and those of epochs for which `goes_on`
+    /// Begins an epoch anew. Keeps the files that were begun last, and those of epochs for which `in_use`
     /// holds.
     ///
     /// # Errors
     /// The disk's, and `InvalidInput` if there are too many samples.
-    pub fn begin(
+    fn begin(
         disk: &dyn Disk,
         epoch: u64,
         set: &[u32],
-        goes_on: impl Fn(u64) -> bool,
+        in_use: impl Fn(u64) -> bool,
     ) -> Result<Bindings> {
         let files = files(disk)?;
         let begun = files.last().map_or(0, |file| file.begun) + 1;
-        let bindings = Self::write(disk, &Named { begun, epoch, length: 0 }, set);
+        let bindings = Self::write(disk, &BindingsFile { begun, epoch, length: 0 }, set);
         if bindings.is_err() {
-            let _ = disk.remove(UNNAMED);
+            let _ = disk.remove(INCOMPLETE);
         }
         let (its, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.epoch == epoch);
-        let over = others.into_iter().rev().skip(EPOCHS_KEPT - 1).filter(|of| !goes_on(of.epoch));
+        let over = others.into_iter().rev().skip(EPOCHS_KEPT - 1).filter(|of| !in_use(of.epoch));
         for old in its.into_iter().chain(over).filter(|_| bindings.is_ok()) {
             // The next `begin` tries again to delete it. Of two files of an epoch the later one counts.
             let _ = disk.remove(&old.name());
@@ -152,7 +146,7 @@ impl Bindings {
         bindings
     }
 
-    fn write(disk: &dyn Disk, file: &Named, set: &[u32]) -> Result<Bindings> {
+    fn write(disk: &dyn Disk, file: &BindingsFile, set: &[u32]) -> Result<Bindings> {
         let too_many = || Error::new(ErrorKind::InvalidInput, "too many samples");
         let count = u32::try_from(set.len()).map_err(|_| too_many())?;
         let samples: Vec<u8> = set.iter().flat_map(|sample| sample.to_le_bytes()).collect();
@@ -165,11 +159,11 @@ impl Bindings {
         bytes.extend_from_slice(&checksum.to_le_bytes());
         bytes.extend_from_slice(&samples);
         // A failed attempt may have left one.
-        let _ = disk.remove(UNNAMED);
-        let blob = disk.create(UNNAMED, Use::Log)?;
+        let _ = disk.remove(INCOMPLETE);
+        let blob = disk.create(INCOMPLETE, Use::Log)?;
         blob.write_at(&bytes, 0)?;
         blob.sync()?;
-        disk.rename(UNNAMED, &file.name())?;
+        disk.rename(INCOMPLETE, &file.name())?;
         disk.sync_names()?;
         Ok(Bindings::of(file.epoch, set.to_vec(), blob, Vec::new()))
     }
@@ -180,7 +174,7 @@ impl Bindings {
         Bindings { epoch, set, blob, bound: Mutex::new(bound) }
     }
 
-    fn read(disk: &dyn Disk, file: &Named) -> Result<Bindings> {
+    fn read(disk: &dyn Disk, file: &BindingsFile) -> Result<Bindings> {
         let damaged = || Error::new(ErrorKind::InvalidData, "its file is damaged");
         let blob = disk.open(&file.name(), Use::Log)?;
         let length = usize::try_from(file.length).map_err(|_| damaged())?;
@@ -202,7 +196,7 @@ impl Bindings {
     }
 
     /// Deletes all files: epochs have other samples after this.
-    pub fn clear(disk: &dyn Disk) -> Result<()> {
+    fn clear(disk: &dyn Disk) -> Result<()> {
         let files = files(disk)?;
         if files.is_empty() {
             return Ok(());
@@ -212,26 +206,18 @@ impl Bindings {
         removed.into_iter().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Bound> {
-        self.bound.lock()
-    }
-
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
     pub fn set(&self) -> &[u32] {
         &self.set
     }
 
     /// The pairs of ordinal and sample, in the order in which they were bound.
     pub fn pairs(&self) -> Vec<(u32, u32)> {
-        self.lock().pairs.clone()
+        self.bound.lock().pairs.clone()
     }
 
     /// Binds an ordinal. No reader may hear of it before it is [written](Self::write_pairs).
-    pub fn bind(&self, number: u32, sample: u32) {
-        self.lock().pairs.push((number, sample));
+    pub fn bind(&self, ordinal: u32, sample: u32) {
+        self.bound.lock().pairs.push((ordinal, sample));
     }
 
     /// Writes the unwritten pairs. Two threads that do so at once write the same. Blocks.
@@ -241,7 +227,7 @@ impl Bindings {
     pub fn write_pairs(&self) -> Result<()> {
         loop {
             let (from, losses, due) = {
-                let bound = self.lock();
+                let bound = self.bound.lock();
                 let due = bound.pairs[bound.written..].iter().take(PAIRS_AT_ONCE);
                 (bound.written, bound.losses, due.flat_map(|of| pair(*of)).collect::<Vec<u8>>())
             };
@@ -250,7 +236,7 @@ impl Bindings {
             }
             let before = HEADER_BYTES + self.set.len() * SAMPLE_BYTES + from * PAIR_BYTES;
             self.blob.write_at(&due, before as u64)?;
-            let mut bound = self.lock();
+            let mut bound = self.bound.lock();
             if bound.losses == losses {
                 bound.written = bound.written.max(from + due.len() / PAIR_BYTES);
             }
@@ -261,17 +247,17 @@ impl Bindings {
     ///
     /// # Errors
     /// The disk's. The call can be repeated.
-    pub fn sync(&self) -> Result<()> {
+    fn sync(&self) -> Result<()> {
         self.write_pairs()?;
         let written = {
-            let bound = self.lock();
+            let bound = self.bound.lock();
             if bound.synced == bound.written {
                 return Ok(());
             }
             bound.written
         };
         let synced = self.blob.sync();
-        let mut bound = self.lock();
+        let mut bound = self.bound.lock();
         match synced {
             Ok(()) => bound.synced = written,
             Err(_) => (bound.written, bound.losses) = (bound.synced, bound.losses + 1),
@@ -280,9 +266,72 @@ impl Bindings {
     }
 
     /// Whether all pairs are synced.
-    pub fn lasts(&self) -> bool {
-        let bound = self.lock();
+    fn lasts(&self) -> bool {
+        let bound = self.bound.lock();
         bound.synced == bound.pairs.len()
+    }
+}
+
+/// The bindings of a buffer's streams that are in use in this mount.
+#[derive(Default)]
+pub(super) struct BindingsInUse {
+    known: Vec<Arc<Bindings>>,
+    /// A warning was logged that they cannot be synced, and they still cannot.
+    warned: bool,
+}
+
+impl BindingsInUse {
+    /// The bindings of an epoch, if they are in use or can be [taken up](Bindings::take_up).
+    pub(super) fn take_up(
+        &mut self,
+        disk: &dyn Disk,
+        epoch: u64,
+        held: impl Fn(u32) -> bool,
+    ) -> Result<Option<Arc<Bindings>>> {
+        if let Some(known) = self.known.iter().find(|known| known.epoch == epoch) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        Ok(Bindings::take_up(disk, epoch, held)?.map(|bindings| self.keep(bindings)))
+    }
+
+    pub(super) fn begin(
+        &mut self,
+        disk: &dyn Disk,
+        epoch: u64,
+        set: &[u32],
+    ) -> Result<Arc<Bindings>> {
+        let in_use = |epoch| self.known.iter().any(|known| known.epoch == epoch);
+        Ok(self.keep(Bindings::begin(disk, epoch, set, in_use)?))
+    }
+
+    fn keep(&mut self, bindings: Bindings) -> Arc<Bindings> {
+        let bindings = Arc::new(bindings);
+        self.known.push(Arc::clone(&bindings));
+        bindings
+    }
+
+    /// Forgets all epochs, and deletes their files.
+    pub(super) fn clear(&mut self, disk: &dyn Disk) -> Result<()> {
+        self.known.clear();
+        Bindings::clear(disk)
+    }
+
+    /// Syncs the bindings. Failures are tried again with the next call.
+    pub(super) fn sync(&mut self, name: &str) {
+        let mut failed = None;
+        for bindings in &self.known {
+            failed = bindings.sync().err().or(failed);
+        }
+        if let Some(error) = failed.as_ref().filter(|_| !self.warned) {
+            tracing::warn!(name, %error, "what a stream binds may not outlive the machine");
+        }
+        self.warned = failed.is_some();
+        // The dropped ones are synced, and no view uses them.
+        self.known.retain(|bindings| Arc::strong_count(bindings) > 1 || !bindings.lasts());
+    }
+
+    pub(super) fn lasts(&self) -> bool {
+        self.known.iter().all(|bindings| bindings.lasts())
     }
 }
 
@@ -302,8 +351,8 @@ mod tests {
     }
 
     fn bind(bindings: &Bindings, pairs: &[(u32, u32)]) {
-        for (number, sample) in pairs {
-            bindings.bind(*number, *sample);
+        for (ordinal, sample) in pairs {
+            bindings.bind(*ordinal, *sample);
             bindings.write_pairs().unwrap();
         }
     }
@@ -394,11 +443,11 @@ mod tests {
     fn a_crash_leaves_what_was_synced_and_no_other_pairs() {
         let disk = Model::default();
         let bindings = begin(&disk, 0, &(0..30).collect::<Vec<u32>>(), &[]);
-        let bound: Vec<(u32, u32)> = (0..27).map(|number| (number, 29 - number)).collect();
+        let bound: Vec<(u32, u32)> = (0..27).map(|ordinal| (ordinal, 29 - ordinal)).collect();
         let mut synced = vec![(0, 0), (disk.ops(), 0)];
         let mut random = ChaCha8Rng::seed_from_u64(1);
-        for (at, (number, sample)) in bound.iter().enumerate() {
-            bindings.bind(*number, *sample);
+        for (at, (ordinal, sample)) in bound.iter().enumerate() {
+            bindings.bind(*ordinal, *sample);
             // Some pairs are written together.
             if random.random_bool(0.6) {
                 bindings.write_pairs().unwrap();
@@ -426,5 +475,32 @@ mod tests {
                 assert_eq!(pairs(&image, 0), Some(expected), "{cut}");
             }
         }
+    }
+
+    #[test]
+    fn one_that_fails_keeps_no_other_from_lasting_and_is_tried_again() {
+        let (disk, mut in_use) = (Model::default(), BindingsInUse::default());
+        let shown = [3, 4].map(|epoch| in_use.begin(&disk, epoch, &[1, 2, 3]).unwrap());
+        shown.iter().for_each(|bindings| bindings.bind(0, 2));
+        assert!(!in_use.lasts());
+        disk.fail_syncs_of(Some("stream-00000001-3"));
+        in_use.sync("old");
+        assert!(!in_use.lasts() && in_use.warned && shown[1].lasts());
+        disk.fail_syncs_of(None);
+        in_use.sync("old");
+        assert!(in_use.lasts() && !in_use.warned && in_use.known.len() == 2);
+        let [first, second] = shown;
+        first.bind(1, 1);
+        drop((first, second));
+        disk.fail_syncs(Some(libc::EIO));
+        in_use.sync("old");
+        assert_eq!(in_use.known.len(), 1, "what does not last yet is kept");
+        disk.fail_syncs(None);
+        in_use.sync("old");
+        assert!(in_use.known.is_empty());
+        let again = in_use.take_up(&disk, 3, |_| true).unwrap().unwrap();
+        assert_eq!(again.pairs(), [(0, 2), (1, 1)]);
+        in_use.clear(&disk).unwrap();
+        assert!(in_use.known.is_empty() && disk.names().unwrap().is_empty());
     }
 }

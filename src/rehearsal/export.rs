@@ -8,54 +8,48 @@ use std::sync::mpsc::sync_channel;
 
 use serde_json::{Value, json};
 
-use super::answers::Refusals;
-use super::{Note, PATIENCE, Rehearsal};
-use crate::error::{Error, ErrorKind, Result};
-use crate::rehearsal::views::Sample;
+use super::answers::{Refusals, usage};
+use super::notes::{Note, Notes};
+use super::{PATIENCE, ending};
+use crate::error::Result;
+use crate::rehearsal::views::{Sample, Views};
 
-impl Rehearsal {
-    /// Copies samples to a new directory, as `CLASS/FILE`. Returns how many, and which cannot be read.
-    /// Blocks.
-    ///
-    /// # Errors
-    /// If there is no such buffer, or if the directory cannot be written. Copies made until then stay.
-    pub(super) fn export(&self, name: &str, directory: &Path) -> Result<Value> {
-        let buffer = self.views.place(name).ok_or_else(|| {
-            Error::new(ErrorKind::Usage, format!("there is no rehearsal buffer `{name}`"))
-        })?;
-        let cannot = |error: std::io::Error| {
-            let message = format!("cannot export to {}: {error}", directory.display());
-            Error::new(ErrorKind::Usage, message)
-        };
-        fs::create_dir(directory).map_err(cannot)?;
-        let (send, made) = sync_channel(1);
-        // The command may have given up.
-        let answer = Box::new(move |display| drop(send.send(display)));
-        let ended = || Error::new(ErrorKind::Busy, "the mount is ending");
-        self.notes.send(Note::Show { buffer, shown: answer }).map_err(|_| ended())?;
-        let display = made.recv_timeout(PATIENCE).ok().flatten().ok_or_else(ended)?;
-        let (mut copied, mut refused) = (0_u64, Refusals::default());
-        for (class, exhibits) in &display.classes {
-            let folder = directory.join(class);
-            fs::create_dir_all(&folder).map_err(cannot)?;
-            for exhibit in exhibits {
-                let Some(sample) = exhibit.sample() else { continue };
-                match sample.pinned.read() {
-                    Ok(bytes) => {
-                        write(sample, &bytes, &folder.join(&exhibit.name)).map_err(cannot)?;
-                        copied += 1;
-                    }
-                    Err(error) => {
-                        refused.note(&sample.source, &error.to_string());
-                        let sample = sample.id;
-                        // The owner gives the sample up if it is damaged.
-                        self.notes.send(Note::Damaged { buffer, sample }).map_err(|_| ended())?;
-                    }
+/// Copies samples to a new directory, as `CLASS/FILE`. Returns how many, and which cannot be read. Blocks.
+///
+/// # Errors
+/// If there is no such buffer, or if the directory cannot be written. Copies made until then stay.
+pub(super) fn export(views: &Views, notes: &Notes, name: &str, directory: &Path) -> Result<Value> {
+    let unknown = || usage(format!("there is no rehearsal buffer `{name}`"));
+    let buffer = views.buffer(name).ok_or_else(unknown)?;
+    let cannot =
+        |error: std::io::Error| usage(format!("cannot export to {}: {error}", directory.display()));
+    fs::create_dir(directory).map_err(cannot)?;
+    let (send, made) = sync_channel(1);
+    // The command may have given up.
+    let shown = Box::new(move |snapshot| drop(send.send(snapshot)));
+    notes.send(Note::Show { buffer, shown }).map_err(|_| ending())?;
+    let snapshot = made.recv_timeout(PATIENCE).ok().flatten().ok_or_else(ending)?;
+    let (mut copied, mut refused) = (0_u64, Refusals::default());
+    for (class, files) in &snapshot.classes {
+        let folder = directory.join(class);
+        fs::create_dir_all(&folder).map_err(cannot)?;
+        for file in files {
+            let Some(sample) = file.sample() else { continue };
+            match sample.pinned.read() {
+                Ok(bytes) => {
+                    write(sample, &bytes, &folder.join(&file.name)).map_err(cannot)?;
+                    copied += 1;
+                }
+                Err(error) => {
+                    refused.note(&sample.source, &error.to_string());
+                    let sample = sample.id;
+                    // The owner gives the sample up if it is damaged.
+                    notes.send(Note::Damaged { buffer, sample }).map_err(|_| ending())?;
                 }
             }
         }
-        Ok(json!({ "copied": copied, "refused": refused.count, "why": refused.why }))
     }
+    Ok(json!({ "copied": copied, "refused": refused.count, "why": refused.why }))
 }
 
 /// A copy gives no user more rights than the source.

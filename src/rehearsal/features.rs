@@ -1,105 +1,94 @@
-//! Features of samples. The asking thread makes scores of them, since that takes long. The owner finds the
-//! samples, and takes the scores.
+//! Features of samples. The owner finds the samples, and takes scores. The asking thread makes the scores,
+//! since that takes long.
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::Rehearsal;
 use super::answers::usage;
-use super::owner::Owner;
-use super::scores::{Came, Meant, UNKNOWN, elsewhere};
-use crate::buffer::{self, ClassId, Feature, Policy, Refused};
-use crate::error::{Error, Result};
+use super::owned_buffer::OwnedBuffer;
+use super::paths::{PathMeaning, Paths};
+use super::scores::{ScoreCounts, UNKNOWN, of_other_buffer};
+use crate::buffer::{self, ClassId, Feature, Policy, SampleId, UpdateError};
+use crate::error::Result;
 
 /// How many words of a path may look like numbers.
 const PATH_NUMBERS_MAX: usize = 4;
 
-/// Features with their samples.
-struct Told {
+/// Features whose samples were found.
+pub(super) struct KnownFeatures {
     policy: Policy,
     features: Vec<Feature>,
-    came: Came,
+    pub(super) counts: ScoreCounts,
 }
 
-impl Rehearsal {
-    /// Takes lines `path feature feature ...`. A line without features, or of an unknown path, is refused. If
-    /// a feature is not finite, or has another dimension than the first, no line is taken. Features of
-    /// samples that are not held count for the mean of their class. Blocks, perhaps for long.
-    pub(super) fn feed(&self, buffer: String, lines: String) -> Result<Value> {
-        let name = buffer.clone();
-        let told = self.owner(move |owner| owner.told(&name, &lines))??;
-        let Told { policy, features, came } = told;
-        let scores = buffer::scores(policy, &features).map_err(refused)?;
-        self.owner(move |owner| {
-            let at = owner.named(&buffer)?;
-            let held = owner.writable(at)?;
-            for (sample, score) in scores {
-                // A sample that has left the buffer needs no score.
-                let _ = held.score(sample, score);
-            }
-            Ok(came.told())
-        })?
-    }
-}
-
-fn refused(why: Refused) -> Error {
-    usage(match why {
-        Refused::NotFinite => "a feature is not a finite number; none was taken".to_owned(),
-        Refused::Dimension { found, expected } => {
-            format!("a feature has {found} numbers where the first has {expected}; none was taken")
-        }
-        Refused::NotHeld => "a sample is not in the buffer".to_owned(),
-    })
-}
-
-impl Owner {
-    /// Reads lines, and finds the sample of each.
-    fn told(&mut self, name: &str, lines: &str) -> Result<Told> {
-        self.decide();
-        let buffer = self.named(name)?;
-        let policy = self.places[buffer].held.buffer().rules().policy;
+impl KnownFeatures {
+    /// Reads lines `path feature feature ...`, and finds the sample of each. A line without features, or of
+    /// an unknown path, is refused. Features of samples that are not held count for the mean of their class.
+    ///
+    /// # Errors
+    /// If the policy of the buffer does not go by features, or if its disk takes no writes.
+    pub(super) fn read(buffer: &mut OwnedBuffer, paths: &Paths, lines: &str) -> Result<Self> {
+        let policy = buffer.journaled.buffer().rules().policy;
         if !policy.goes_by_features() {
             let message =
                 format!("the policy {} of the buffer does not go by features", json!(policy));
             return Err(usage(message).hint("`herding` and `prototypical` do"));
         }
-        self.writable(buffer)?;
-        let (mut features, mut came) = (Vec::new(), Came::default());
+        buffer.writable()?;
+        let (features, counts) = Default::default();
+        let mut known = KnownFeatures { policy, features, counts };
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let (ends, values) = numbers(line);
-            let Some(shortest) = ends.first() else {
-                came.refused.note(line, "has no feature, or one that is not of numbers");
-                continue;
-            };
-            let known = |(of_path, end): (usize, &usize)| {
-                Some((self.meant(buffer, &line[..*end])?, values[of_path..].to_vec()))
-            };
-            let mut paths = ends.iter().enumerate().take(1 + PATH_NUMBERS_MAX);
-            let held = &self.places[buffer].held;
-            let (sample, class, values) = match paths.find_map(known) {
-                None => {
-                    came.refused.note(&line[..*shortest], UNKNOWN);
-                    continue;
+            known.read_line(buffer, paths, line);
+        }
+        Ok(known)
+    }
+
+    fn read_line(&mut self, buffer: &OwnedBuffer, paths: &Paths, line: &str) {
+        let counts = &mut self.counts;
+        let (ends, values) = numbers(line);
+        let Some(shortest) = ends.first().map(|end| &line[..*end]) else {
+            return counts.refused.note(line, "has no feature, or one that is not of numbers");
+        };
+        let meaning = |(of_path, end): (usize, &usize)| {
+            Some((paths.meaning(buffer, &line[..*end])?, values[of_path..].to_vec()))
+        };
+        let (sample, class, values) =
+            match ends.iter().enumerate().take(1 + PATH_NUMBERS_MAX).find_map(meaning) {
+                None => return counts.refused.note(shortest, UNKNOWN),
+                Some((PathMeaning::OtherBuffer(other), _)) => {
+                    return counts.refused.note(shortest, &of_other_buffer(&other));
                 }
-                Some((Meant::Elsewhere(other), _)) => {
-                    came.refused.note(&line[..*shortest], &elsewhere(&other));
-                    continue;
-                }
-                Some((Meant::Held(sample), values)) => {
-                    let member = held.buffer().get(sample);
+                Some((PathMeaning::Held(sample), values)) => {
+                    counts.taken += 1;
+                    let member = buffer.journaled.buffer().get(sample);
                     (Some(sample), member.map_or(ClassId(0), |member| member.class), values)
                 }
-                Some((Meant::Other(path), values)) => {
-                    came.passed += 1;
-                    let Some(class) = held.class_number(Path::new(&path)) else { continue };
+                Some((PathMeaning::NotHeld(path), values)) => {
+                    counts.passed += 1;
+                    let Some(class) = buffer.journaled.class_id(Path::new(&path)) else { return };
                     (None, class, values)
                 }
             };
-            came.taken += u64::from(sample.is_some());
-            features.push(Feature { sample, class, values });
-        }
-        Ok(Told { policy, features, came })
+        self.features.push(Feature { sample, class, values });
+    }
+
+    /// Makes scores. Blocks, perhaps for long.
+    ///
+    /// # Errors
+    /// If a feature is not finite, or has another dimension than the first.
+    pub(super) fn scores(&self) -> Result<Vec<(SampleId, f32)>> {
+        buffer::scores(self.policy, &self.features).map_err(|why| {
+            usage(match why {
+                UpdateError::NotFinite => {
+                    "a feature is not a finite number; none was taken".to_owned()
+                }
+                UpdateError::Dimension { found, expected } => format!(
+                    "a feature has {found} numbers where the first has {expected}; none was taken"
+                ),
+                UpdateError::NotHeld => "a sample is not in the buffer".to_owned(),
+            })
+        })
     }
 }
 

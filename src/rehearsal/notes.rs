@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::offers::Waiting;
+use super::offers::WaitingBytes;
 use super::owner::Owner;
 use crate::buffer::SampleId;
 use crate::catalog::NodeId;
-use crate::rehearsal::views::{Appended, Made, Scored, Synced, View};
+use crate::rehearsal::views::{AppendReply, ScoreReply, SnapshotReply, SyncReply, View};
 
 /// How many notes may wait before notes that can be missed are dropped. Making a mix of millions of files
 /// takes seconds, in which many readers send this many.
@@ -25,84 +25,53 @@ pub(super) const NOTES_MAX: usize = 1 << 17;
 
 pub(super) enum Note {
     /// A file was read. Its bytes come along if they are at hand.
-    Read {
-        node: NodeId,
-        bytes: Option<Waiting>,
-    },
+    Read { node: NodeId, bytes: Option<WaitingBytes> },
     /// An epoch has begun. Earlier notes are of reads before it.
-    Began {
-        epoch: u32,
-    },
+    Began { epoch: u32 },
     /// A reader looks at a view that is not made yet.
-    Make {
-        buffer: usize,
-        view: View,
-        made: Made,
-    },
+    Make { buffer: usize, view: View, made: SnapshotReply },
     /// A thread needs all samples that a buffer shows.
-    Show {
-        buffer: usize,
-        shown: Made,
-    },
+    Show { buffer: usize, shown: SnapshotReply },
     /// A sample of a view was opened.
-    Shown {
-        buffer: usize,
-        sample: SampleId,
-    },
+    Shown { buffer: usize, sample: SampleId },
     /// The bytes of a view's sample are not those that were written.
-    Damaged {
-        buffer: usize,
-        sample: SampleId,
-    },
+    Damaged { buffer: usize, sample: SampleId },
     /// Lines `path score` were written.
-    Scored {
-        buffer: usize,
-        lines: Vec<u8>,
-        done: Scored,
-    },
+    Scored { buffer: usize, lines: Vec<u8>, done: ScoreReply },
     /// Codes were written.
-    Appended {
-        buffer: usize,
-        bytes: Vec<u8>,
-        done: Appended,
-    },
+    Appended { buffer: usize, bytes: Vec<u8>, done: AppendReply },
     /// All scores and codes of a buffer are to be synced.
-    Sync {
-        buffer: usize,
-        done: Synced,
-    },
-    Asked {
-        ask: Box<dyn FnOnce(&mut Owner) + Send>,
-    },
+    Sync { buffer: usize, done: SyncReply },
+    /// A thread waits until the owner has done something.
+    Ask { ask: Box<dyn FnOnce(&mut Owner) + Send> },
     /// Wakes the owner: fetched bytes have arrived, or it is to end.
     Wake,
 }
 
 #[derive(Default)]
-struct Load {
+struct Counts {
     waiting: AtomicUsize,
     reads: AtomicU64,
     openings: AtomicU64,
 }
 
-/// The owner has ended.
 #[derive(Debug)]
-pub(super) struct Ended;
+pub(super) struct OwnerEnded;
 
 #[derive(Clone)]
 pub(super) struct Notes {
     to: Sender<Note>,
-    load: Arc<Load>,
+    counts: Arc<Counts>,
 }
 
-pub(super) struct Arriving {
+pub(super) struct NoteReceiver {
     from: Receiver<Note>,
-    load: Arc<Load>,
+    counts: Arc<Counts>,
 }
 
-pub(super) fn notes() -> (Notes, Arriving) {
-    let ((to, from), load) = (channel(), Arc::<Load>::default());
-    (Notes { to, load: Arc::clone(&load) }, Arriving { from, load })
+pub(super) fn notes() -> (Notes, NoteReceiver) {
+    let ((to, from), counts) = (channel(), Arc::<Counts>::default());
+    (Notes { to, counts: Arc::clone(&counts) }, NoteReceiver { from, counts })
 }
 
 impl Notes {
@@ -110,19 +79,19 @@ impl Notes {
     ///
     /// # Errors
     /// If the owner has ended.
-    pub(super) fn send(&self, note: Note) -> Result<(), Ended> {
-        self.load.waiting.fetch_add(1, Ordering::Relaxed);
-        self.to.send(note).map_err(|_| Ended)
+    pub(super) fn send(&self, note: Note) -> Result<(), OwnerEnded> {
+        self.counts.waiting.fetch_add(1, Ordering::Relaxed);
+        self.to.send(note).map_err(|_| OwnerEnded)
     }
 
     /// Sends a note that can be missed. Returns whether it was sent.
     pub(super) fn try_send(&self, note: Note) -> bool {
-        if self.load.waiting.load(Ordering::Relaxed) < NOTES_MAX {
+        if self.counts.waiting.load(Ordering::Relaxed) < NOTES_MAX {
             return self.send(note).is_ok();
         }
         match note {
-            Note::Read { .. } => self.load.reads.fetch_add(1, Ordering::Relaxed),
-            Note::Shown { .. } => self.load.openings.fetch_add(1, Ordering::Relaxed),
+            Note::Read { .. } => self.counts.reads.fetch_add(1, Ordering::Relaxed),
+            Note::Shown { .. } => self.counts.openings.fetch_add(1, Ordering::Relaxed),
             // The next reader finds the same damage.
             _ => 0,
         };
@@ -131,7 +100,7 @@ impl Notes {
 
     /// How many notes were dropped in this mount.
     pub(super) fn missed(&self) -> Value {
-        let Load { reads, openings, .. } = &*self.load;
+        let Counts { reads, openings, .. } = &*self.counts;
         json!({
             "reads": reads.load(Ordering::Relaxed),
             "openings": openings.load(Ordering::Relaxed),
@@ -139,19 +108,18 @@ impl Notes {
     }
 }
 
-impl Arriving {
+impl NoteReceiver {
     /// The next note. Waits `patience` at most.
     pub(super) fn next(&self, patience: Duration) -> Result<Note, RecvTimeoutError> {
-        self.from.recv_timeout(patience).inspect(|_| self.took())
+        self.from.recv_timeout(patience).inspect(|_| self.count_taken())
     }
 
-    /// The notes that wait, `most` at most.
-    pub(super) fn there(&self, most: usize) -> impl Iterator<Item = Note> {
-        self.from.try_iter().take(most).inspect(|_| self.took())
+    pub(super) fn waiting(&self, most: usize) -> impl Iterator<Item = Note> {
+        self.from.try_iter().take(most).inspect(|_| self.count_taken())
     }
 
-    fn took(&self) {
-        self.load.waiting.fetch_sub(1, Ordering::Relaxed);
+    fn count_taken(&self) {
+        self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -161,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_can_be_missed_is_counted_and_all_else_arrives() {
-        let (notes, arriving) = notes();
+        let (notes, receiver) = notes();
         let shown = |sample| Note::Shown { buffer: 0, sample: SampleId(sample) };
         let all = NOTES_MAX as u32;
         assert!((0..all).all(|sample| notes.try_send(shown(sample))));
@@ -176,17 +144,17 @@ mod tests {
         notes.send(Note::Began { epoch: 8 }).unwrap();
         // Notes keep their order, and each that was taken makes room.
         for expected in 0..3 {
-            let note = arriving.next(Duration::ZERO).unwrap();
+            let note = receiver.next(Duration::ZERO).unwrap();
             assert!(matches!(note, Note::Shown { sample, .. } if sample.0 == expected));
         }
         assert!(notes.try_send(shown(all)) && !notes.try_send(shown(all)));
-        let rest: Vec<Note> = arriving.there(usize::MAX).skip(NOTES_MAX - 3).collect();
+        let rest: Vec<Note> = receiver.waiting(usize::MAX).skip(NOTES_MAX - 3).collect();
         assert!(matches!(rest[0], Note::Make { view: View::Epoch(7), .. }));
         assert!(matches!(rest[1], Note::Began { epoch: 8 }));
         assert!(matches!(rest[2], Note::Shown { sample, .. } if sample.0 == all));
         assert_eq!(rest.len(), 3);
         assert!((0..all).all(|sample| notes.try_send(shown(sample))), "all was taken");
-        drop(arriving);
+        drop(receiver);
         notes.send(Note::Wake).unwrap_err();
     }
 }

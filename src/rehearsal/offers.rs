@@ -4,8 +4,8 @@
 //! must not be rehearsed. A file counts as read in three cases:
 //!
 //! 1. It is opened, or its bytes are asked for, and then they arrive.
-//! 2. A task is seen at it after its bytes arrived.
-//! 3. Its bytes arrive at most [`SOON_S`] seconds after a task was seen at it. The reader may find them in
+//! 2. A process is seen at it after its bytes arrived.
+//! 3. Its bytes arrive at most [`SOON_S`] seconds after a process was seen at it. The reader may find them in
 //!    the page cache, and the arrival is only heard of after the open.
 //!
 //! An open without a request is not seen. So the planner withholds each file until it was offered.
@@ -29,35 +29,35 @@ const WAITING_BYTES_MAX: u64 = 64 << 20;
 /// If the bytes take longer, a reader that has opened the file asks for them.
 const SOON_S: u32 = 5;
 
-pub(super) struct Waiting {
+pub(super) struct WaitingBytes {
     /// Their version.
     node: NodeId,
     pub(super) bytes: Arc<Buffer>,
-    all: Arc<AtomicU64>,
+    total: Arc<AtomicU64>,
 }
 
-impl Waiting {
+impl WaitingBytes {
     /// None if more than `most` bytes would wait.
-    fn new(arrival: &Arrival, all: &Arc<AtomicU64>, most: u64) -> Option<Self> {
+    fn new(arrival: &Arrival, total: &Arc<AtomicU64>, most: u64) -> Option<Self> {
         let Arrival { node, bytes, .. } = arrival.clone();
         let length = bytes.len() as u64;
-        let waiting = Waiting { node, bytes, all: Arc::clone(all) };
-        let before = all.fetch_add(length, Ordering::Relaxed);
+        let waiting = WaitingBytes { node, bytes, total: Arc::clone(total) };
+        let before = total.fetch_add(length, Ordering::Relaxed);
         (before + length <= most).then_some(waiting)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingBytes {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);
     }
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Stage {
+enum ReadStage {
     #[default]
     Unknown,
-    /// A task was seen at it, this many seconds after the start.
+    /// A process was seen at it, this many seconds after the start.
     Seen(u32),
     /// Its bytes were asked for and are on their way.
     Asked,
@@ -73,22 +73,22 @@ pub(crate) struct Offers {
     cache: Arc<Cache>,
     /// Files whose bytes could not be read after all.
     failed: Receiver<NodeId>,
-    all: Arc<AtomicU64>,
+    total: Arc<AtomicU64>,
     started: Instant,
-    stages: Vec<Stage>,
+    stages: Vec<ReadStage>,
     /// Bytes of files that have arrived and were not read yet.
-    waiting: HashMap<FileId, Waiting>,
+    waiting: HashMap<FileId, WaitingBytes>,
 }
 
 impl Offers {
     pub(super) fn new(notes: Notes, cache: Arc<Cache>, failed: Receiver<NodeId>) -> Self {
-        let (stages, waiting, all) = (Vec::new(), HashMap::new(), Arc::default());
-        Offers { notes, cache, failed, all, started: Instant::now(), stages, waiting }
+        let (stages, waiting, total) = (Vec::new(), HashMap::new(), Arc::default());
+        Offers { notes, cache, failed, total, started: Instant::now(), stages, waiting }
     }
 
-    fn stage(&mut self, file: FileId) -> &mut Stage {
+    fn stage(&mut self, file: FileId) -> &mut ReadStage {
         if self.stages.len() <= file.index() {
-            self.stages.resize(file.index() + 1, Stage::Unknown);
+            self.stages.resize(file.index() + 1, ReadStage::Unknown);
         }
         &mut self.stages[file.index()]
     }
@@ -98,105 +98,107 @@ impl Offers {
     }
 
     /// Withholds files whose bytes could not be read, so that they are offered at their next read.
-    fn take_failed(&mut self, says: &mut Vec<Event>) {
+    fn take_failed(&mut self, events: &mut Vec<Event>) {
         while let Ok(node) = self.failed.try_recv() {
             if let Some(file) = node.file()
-                && *self.stage(file) == Stage::Offered
+                && *self.stage(file) == ReadStage::Offered
             {
-                *self.stage(file) = Stage::Arrived;
-                says.push(Event::Withheld { file });
+                *self.stage(file) = ReadStage::Arrived;
+                events.push(Event::Withheld { file });
             }
         }
     }
 
-    /// A task has opened a file (`is_open`), or may have.
-    fn seen(&mut self, file: FileId, is_open: bool, says: &mut Vec<Event>) {
+    /// A process has opened a file (`is_open`), or may have.
+    fn seen(&mut self, file: FileId, is_open: bool, events: &mut Vec<Event>) {
         let now_s = self.now_s();
         match self.stage(file) {
-            Stage::Arrived => self.offer_present(file, says),
-            Stage::Offered | Stage::Asked => {}
-            stage if is_open => *stage = Stage::Asked,
-            stage => *stage = Stage::Seen(now_s),
+            ReadStage::Arrived => self.offer_present(file, events),
+            ReadStage::Offered | ReadStage::Asked => {}
+            stage if is_open => *stage = ReadStage::Asked,
+            stage => *stage = ReadStage::Seen(now_s),
         }
     }
 
     /// A reader asked for bytes of a file.
-    fn asked(&mut self, located: &Located, says: &mut Vec<Event>) {
+    fn asked(&mut self, located: &Located, events: &mut Vec<Event>) {
         let Some(file) = located.node.file() else { return };
-        if *self.stage(file) == Stage::Offered {
+        if *self.stage(file) == ReadStage::Offered {
             return;
         }
-        *self.stage(file) = Stage::Asked;
+        *self.stage(file) = ReadStage::Asked;
         // The owner fetches a large file as a whole, so its arrival is not awaited.
         let size = self.cache.catalog().file(located.node).map(|(_, size)| size);
         if size.is_ok_and(|size| size >= BLOCK_BYTES) {
-            self.offer(file, located.node, says);
+            self.offer(file, located.node, events);
         }
     }
 
     /// Bytes of a file are in the page cache. The owner gets them if they are the whole file and there is
     /// room.
-    fn arrived(&mut self, located: &Located, arrival: Option<&Arrival>, says: &mut Vec<Event>) {
+    fn arrived(&mut self, located: &Located, arrival: Option<&Arrival>, events: &mut Vec<Event>) {
         let Some(file) = located.node.file() else { return };
         let before = *self.stage(file);
-        if before == Stage::Offered {
+        if before == ReadStage::Offered {
             return;
         }
-        *self.stage(file) = Stage::Arrived;
-        let whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        *self.stage(file) = ReadStage::Arrived;
+        let is_whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         let most = WAITING_BYTES_MAX.min(self.cache.memory().capacity() as u64 / 8);
-        if let Some(arrival) = arrival.filter(|arrival| whole && arrival.node == located.node)
-            && let Some(waiting) = Waiting::new(arrival, &self.all, most)
+        if let Some(arrival) = arrival.filter(|arrival| is_whole && arrival.node == located.node)
+            && let Some(waiting) = WaitingBytes::new(arrival, &self.total, most)
         {
             self.waiting.insert(file, waiting);
         }
-        let soon = |at_s| self.now_s().saturating_sub(at_s) <= SOON_S;
-        if before == Stage::Asked || matches!(before, Stage::Seen(at_s) if soon(at_s)) {
-            self.offer(file, located.node, says);
+        let is_soon = |at_s| self.now_s().saturating_sub(at_s) <= SOON_S;
+        if before == ReadStage::Asked || matches!(before, ReadStage::Seen(at_s) if is_soon(at_s)) {
+            self.offer(file, located.node, events);
         }
     }
 
-    fn offer_present(&mut self, file: FileId, says: &mut Vec<Event>) {
-        if *self.stage(file) != Stage::Offered
+    fn offer_present(&mut self, file: FileId, events: &mut Vec<Event>) {
+        if *self.stage(file) != ReadStage::Offered
             && let Some((node, ..)) = self.cache.catalog().name(file)
         {
-            self.offer(file, node, says);
+            self.offer(file, node, events);
         }
     }
 
-    fn offer(&mut self, file: FileId, node: NodeId, says: &mut Vec<Event>) {
+    fn offer(&mut self, file: FileId, node: NodeId, events: &mut Vec<Event>) {
         let bytes = self.waiting.remove(&file).filter(|waiting| waiting.node == node);
         // If there is no room, it is offered at its next read.
         if self.notes.try_send(Note::Read { node, bytes }) {
-            *self.stage(file) = Stage::Offered;
-            says.push(Event::Released { file });
+            *self.stage(file) = ReadStage::Offered;
+            events.push(Event::Released { file });
         }
     }
 }
 
 impl Observer for Offers {
-    fn observe(&mut self, event: &Event, arrival: Option<&Arrival>, says: &mut Vec<Event>) {
-        self.take_failed(says);
+    fn observe(&mut self, event: &Event, arrival: Option<&Arrival>, events: &mut Vec<Event>) {
+        self.take_failed(events);
         match *event {
             Event::Missed { block, .. }
             | Event::Joined { block, .. }
             | Event::Part { block, .. } => {
                 if let Some(located) = self.cache.catalog().locate(block) {
-                    self.asked(&located, says);
+                    self.asked(&located, events);
                 }
             }
-            Event::Opened { file, .. } => self.seen(file, true, says),
-            Event::Seen { file, .. } | Event::Touched { file, .. } => self.seen(file, false, says),
-            Event::Lent { file } => self.offer_present(file, says),
+            Event::Opened { file, .. } => self.seen(file, true, events),
+            Event::Seen { file, .. } | Event::Touched { file, .. } => {
+                self.seen(file, false, events)
+            }
+            Event::Lent { file } => self.offer_present(file, events),
             Event::Arrived { block, .. } => {
                 if let Some(located) = self.cache.catalog().locate(block) {
-                    self.arrived(&located, arrival, says);
+                    self.arrived(&located, arrival, events);
                 }
             }
             Event::Changed { ref files, .. } => {
                 for file in files {
                     self.waiting.remove(file);
-                    *self.stage(*file) = Stage::Unknown;
+                    *self.stage(*file) = ReadStage::Unknown;
                 }
             }
             _ => {}

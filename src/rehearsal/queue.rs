@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use super::notes::{Note, Notes};
-use super::offers::Waiting;
+use super::offers::WaitingBytes;
 use crate::catalog::NodeId;
 use crate::disk::Buffer;
 
@@ -21,19 +21,17 @@ pub(super) const FETCHED_BYTES_MAX: u64 = 64 << 20;
 /// Fetched bytes. Empty while they are on their way; none if they cannot be read.
 pub(super) type Fetched = OnceLock<Option<Buffer>>;
 
-pub(super) enum Bytes {
-    /// They have not been asked for.
-    Away,
+pub(super) enum OfferBytes {
+    NotRequested,
     /// They came with the note of the read.
-    Here(Arc<Waiting>),
-    /// They were asked for.
-    Asked(Arc<Fetched>),
+    Present(Arc<WaitingBytes>),
+    Requested(Arc<Fetched>),
 }
 
 pub(super) struct Offer {
     pub(super) node: NodeId,
     pub(super) hash: u64,
-    pub(super) bytes: Bytes,
+    pub(super) bytes: OfferBytes,
 }
 
 #[derive(Default)]
@@ -67,31 +65,27 @@ impl Queue {
     }
 
     /// The offers whose bytes may be fetched.
-    pub(super) fn firsts(&mut self) -> impl Iterator<Item = &mut Offer> {
+    pub(super) fn fetchable(&mut self) -> impl Iterator<Item = &mut Offer> {
         self.offers.iter_mut().take(FETCHES_MAX)
     }
 }
 
-/// Brings fetched bytes to an offer and wakes the owner. If it is dropped, there are no bytes.
+/// Delivers fetched bytes to an offer and wakes the owner. If it is dropped, there are no bytes.
 pub(super) struct Delivery {
-    to: Arc<Fetched>,
-    notes: Notes,
+    pub(super) fetched: Arc<Fetched>,
+    pub(super) notes: Notes,
 }
 
 impl Delivery {
-    pub(super) fn new(to: &Arc<Fetched>, notes: &Notes) -> Self {
-        Delivery { to: Arc::clone(to), notes: notes.clone() }
-    }
-
     /// Never waits.
-    pub(super) fn bring(self, bytes: Option<Buffer>) {
-        let _ = self.to.set(bytes);
+    pub(super) fn deliver(self, bytes: Option<Buffer>) {
+        let _ = self.fetched.set(bytes);
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        let _ = self.to.set(None);
+        let _ = self.fetched.set(None);
         // The owner may have ended.
         let _ = self.notes.send(Note::Wake);
     }

@@ -16,7 +16,7 @@ use crate::rehearsal::views::Sample;
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Record {
     /// The journal begins anew with the present state. Pinned with it are the hashes of the paths of all
-    /// offered files: 8 bytes each, little-endian, in any order.
+    /// offered files: 8 bytes each, little-endian, ascending.
     Begun { buffer: Box<Buffer>, classes: Vec<String>, task: u32, files: Vec<String> },
     /// A sample of that state. Its bytes are pinned with the record.
     Pinned { sample: SampleId, hash: u64, origin: Origin },
@@ -36,7 +36,6 @@ pub(super) enum Record {
     Task { task: u32, files: Vec<String> },
 }
 
-/// Where a sample is from.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Origin {
     pub(super) path: String,
@@ -44,32 +43,31 @@ pub(super) struct Origin {
     pub(super) access: Access,
 }
 
-/// A sample that is held.
-pub(super) struct Exemplar {
+pub(super) struct HeldSample {
     pub(super) hash: u64,
     /// Shared by all views that show it.
     pub(super) sample: Arc<Sample>,
 }
 
-impl Exemplar {
+impl HeldSample {
     pub(super) fn origin(&self) -> Origin {
         Origin { path: self.sample.source.clone(), access: self.sample.access }
     }
 }
 
-/// The names of classes. A class's number is its place here.
+/// The names of classes. A class's ID is its index here.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct ClassNames {
     pub(super) names: Vec<String>,
     ids: HashMap<String, ClassId>,
 }
 
-impl Names {
+impl ClassNames {
     pub(super) fn get(&self, class: &str) -> Option<ClassId> {
         self.ids.get(class).copied()
     }
 
-    /// The number of a class. A new class gets the next one.
+    /// The ID of a class. A new class gets the next one.
     fn id(&mut self, class: String) -> ClassId {
         let next = ClassId(self.names.len() as u32);
         *self.ids.entry(class).or_insert_with_key(|class| {
@@ -80,12 +78,12 @@ impl Names {
 }
 
 /// The state of a buffer, after all records of its journal.
-pub(super) struct State {
+pub(super) struct BufferState {
     pub(super) buffer: Buffer,
-    pub(super) classes: Names,
+    pub(super) classes: ClassNames,
     /// Hashes of the paths of all offered files.
     pub(super) offered: HashSet<u64>,
-    pub(super) exemplars: BTreeMap<SampleId, Exemplar>,
+    pub(super) held: BTreeMap<SampleId, HeldSample>,
     pub(super) by_hash: HashMap<u64, SampleId>,
     pub(super) task: u32,
     /// The files and directories of the task. None: all offered files.
@@ -94,10 +92,10 @@ pub(super) struct State {
     pub(super) changes: u64,
 }
 
-impl State {
+impl BufferState {
     pub(super) fn new(buffer: Buffer) -> Self {
-        let (classes, offered, exemplars, by_hash, files) = Default::default();
-        State { buffer, classes, offered, exemplars, by_hash, task: 0, files, changes: 0 }
+        let (classes, offered, held, by_hash, files) = Default::default();
+        BufferState { buffer, classes, offered, held, by_hash, task: 0, files, changes: 0 }
     }
 
     /// Applies a record.
@@ -107,7 +105,7 @@ impl State {
     pub(super) fn apply(&mut self, record: Record, pinned: Option<Pinned>) -> Result<()> {
         match record {
             Record::Begun { buffer, classes, task, files } => {
-                *self = State { task, files, ..State::new(*buffer) };
+                *self = BufferState { task, files, ..BufferState::new(*buffer) };
                 for class in classes {
                     self.classes.id(class);
                 }
@@ -120,9 +118,12 @@ impl State {
                     self.hold(sample, hash, (origin, pinned));
                 }
             }
-            Record::Ruled { rules } => self.reform(rules),
+            Record::Ruled { rules } => self.change_rules(rules),
             Record::Resized { capacity } => {
-                self.buffer.resize(capacity).into_iter().for_each(|gone| drop(self.forget(gone)));
+                self.buffer
+                    .resize(capacity)
+                    .into_iter()
+                    .for_each(|evicted| drop(self.forget(evicted)));
             }
             Record::Offered { hash, class, bytes, origin } => {
                 let class = self.classes.id(class);
@@ -134,8 +135,8 @@ impl State {
             Record::Shown { sample } => drop(self.buffer.replayed(sample)),
             Record::Lost { sample } => {
                 self.buffer.remove(sample);
-                if let Some(exemplar) = self.forget(sample) {
-                    self.offered.remove(&exemplar.hash);
+                if let Some(held) = self.forget(sample) {
+                    self.offered.remove(&held.hash);
                 }
             }
             Record::Task { task, files } => (self.task, self.files) = (task, files),
@@ -145,7 +146,7 @@ impl State {
 
     fn offer(&mut self, candidate: Candidate, hash: u64, found: Option<(Origin, Pinned)>) {
         let Some(offered) = self.buffer.offer(candidate) else { return };
-        offered.evicted.into_iter().for_each(|gone| drop(self.forget(gone)));
+        offered.evicted.into_iter().for_each(|evicted| drop(self.forget(evicted)));
         match found {
             Some(found) if offered.kept => self.hold(offered.sample, hash, found),
             // A sample without its bytes is not held.
@@ -155,16 +156,16 @@ impl State {
     }
 
     /// Offers the held samples, the oldest first, to a new buffer.
-    fn reform(&mut self, rules: Rules) {
+    fn change_rules(&mut self, rules: Rules) {
         let before = std::mem::replace(&mut self.buffer, Buffer::new(rules));
-        let mut exemplars = std::mem::take(&mut self.exemplars);
+        let mut held = std::mem::take(&mut self.held);
         self.by_hash.clear();
         for member in before.members() {
             let candidate =
                 Candidate { class: member.class, task: member.task, bytes: member.bytes };
-            let exemplar = exemplars.remove(&member.sample);
-            let hash = exemplar.as_ref().map_or(0, |exemplar| exemplar.hash);
-            let found = exemplar.map(|found| (found.origin(), found.sample.pinned.clone()));
+            let held = held.remove(&member.sample);
+            let hash = held.as_ref().map_or(0, |held| held.hash);
+            let found = held.map(|found| (found.origin(), found.sample.pinned.clone()));
             self.offer(candidate, hash, found);
         }
     }
@@ -174,18 +175,18 @@ impl State {
         let sample = Arc::new(Sample { id, source, access, pinned });
         self.changes += 1;
         self.by_hash.insert(hash, id);
-        self.exemplars.insert(id, Exemplar { hash, sample });
+        self.held.insert(id, HeldSample { hash, sample });
     }
 
-    fn forget(&mut self, sample: SampleId) -> Option<Exemplar> {
-        let exemplar = self.exemplars.remove(&sample)?;
+    fn forget(&mut self, sample: SampleId) -> Option<HeldSample> {
+        let held = self.held.remove(&sample)?;
         self.changes += 1;
-        self.by_hash.remove(&exemplar.hash);
-        Some(exemplar)
+        self.by_hash.remove(&held.hash);
+        Some(held)
     }
 }
 
-impl Alive for State {
+impl Alive for BufferState {
     /// The new places of samples, and the samples that are damaged.
     type Saved = (Vec<(SampleId, Pinned)>, Vec<SampleId>);
 
@@ -198,11 +199,13 @@ impl Alive for State {
         let (buffer, classes) = (Box::new(self.buffer.clone()), self.classes.names.clone());
         let (task, files) = (self.task, self.files.clone());
         let begun = serde_json::to_vec(&Record::Begun { buffer, classes, task, files })?;
-        let hashes: Vec<u8> = self.offered.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+        let mut hashes: Vec<u64> = self.offered.iter().copied().collect();
+        hashes.sort_unstable();
+        let hashes: Vec<u8> = hashes.into_iter().flat_map(u64::to_le_bytes).collect();
         journal.append(&begun, &hashes)?;
         let (mut moved, mut damaged) = (Vec::new(), Vec::new());
-        for (sample, exemplar) in &self.exemplars {
-            let bytes = match exemplar.sample.pinned.read() {
+        for (sample, held) in &self.held {
+            let bytes = match held.sample.pinned.read() {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
                     damaged.push(*sample);
@@ -210,7 +213,7 @@ impl Alive for State {
                 }
                 Err(error) => return Err(error),
             };
-            let (sample, hash, origin) = (*sample, exemplar.hash, exemplar.origin());
+            let (sample, hash, origin) = (*sample, held.hash, held.origin());
             let text = serde_json::to_vec(&Record::Pinned { sample, hash, origin })?;
             moved.push((sample, journal.append(&text, &bytes)?));
             if journal.is_full() {

@@ -7,18 +7,17 @@ use nix::libc;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
-use super::ahead::Ahead;
-use super::displays;
-use super::held::{Held, Newcomer, hash_of};
+use super::journaled::{JournaledBuffer, OfferedSample, hash_of};
 use super::notes::{Notes, notes};
 use super::record::Origin;
-use super::{answering, lapse_beside};
+use super::snapshots;
+use super::{answering, invalidate_beside};
 use crate::buffer::Labels;
 use crate::config::{Config, Host, Layers, RehearsalSettings};
 use crate::disk::tests::model::Model;
 use crate::disk::{Directory, Disk, Space};
 use crate::fs::Access;
-use crate::rehearsal::views::{BufferView, Display, View, Views};
+use crate::rehearsal::views::{BufferView, Snapshot, SnapshotFile, View, Views};
 
 pub(super) fn views(notes: &Notes) -> Arc<Views> {
     let buffer = BufferView {
@@ -27,10 +26,10 @@ pub(super) fn views(notes: &Notes) -> Arc<Views> {
         distance: 0,
         slots: 1,
         changes: Arc::default(),
-        drawn: 0,
-        latent: None,
+        progress: 0,
+        codes: None,
     };
-    Views::new(vec![buffer], notes.clone(), Ahead::new())
+    Views::new(vec![buffer], notes.clone())
 }
 
 fn settings(written: &[&str]) -> RehearsalSettings {
@@ -51,25 +50,25 @@ fn settings(written: &[&str]) -> RehearsalSettings {
     config.resolve(&host).unwrap().rehearsal.remove(0)
 }
 
-fn open_on(disk: Arc<dyn Disk>, written: &[&str]) -> Held {
-    Held::open(settings(written), Labels::default(), disk, 0).unwrap()
+fn open_on(disk: Arc<dyn Disk>, written: &[&str]) -> JournaledBuffer {
+    JournaledBuffer::open(settings(written), Labels::default(), disk, 0).unwrap()
 }
 
-fn open(directory: &Path, written: &[&str]) -> Held {
+fn open(directory: &Path, written: &[&str]) -> JournaledBuffer {
     open_on(Arc::new(Directory::open(directory, false).unwrap()), written)
 }
 
 /// Offers a file if the buffer takes it. Returns whether it is held.
-fn offer_one(held: &mut Held, path: &str, bytes: &[u8]) -> bool {
-    if !held.takes(Path::new(path), bytes.len() as u64, false) {
+fn offer_one(buffer: &mut JournaledBuffer, path: &str, bytes: &[u8]) -> bool {
+    if !buffer.accepts(Path::new(path), bytes.len() as u64, false) {
         return false;
     }
-    let class = held.class_of(Path::new(path)).unwrap();
+    let class = buffer.class_of(Path::new(path)).unwrap();
     let access = Access { mode: 0o640, uid: 7, gid: 8 };
     let origin = Origin { path: path.to_owned(), access };
     let (hash, length) = (hash_of(path.as_bytes()), bytes.len() as u64);
-    held.offer(Newcomer { hash, class, bytes: length, origin }, bytes);
-    held.sample(path).is_some()
+    buffer.offer(OfferedSample { hash, class, bytes: length, origin }, bytes);
+    buffer.sample_at(path).is_some()
 }
 
 fn bytes(n: u32) -> Vec<u8> {
@@ -81,16 +80,16 @@ fn path(n: u32) -> String {
 }
 
 /// Offers samples of ten classes. Returns how many were kept.
-fn offer(held: &mut Held, samples: std::ops::Range<u32>) -> usize {
-    let kept = samples.filter(|n| offer_one(held, &path(*n), &bytes(*n))).count();
-    let _ = held.write();
+fn offer(buffer: &mut JournaledBuffer, samples: std::ops::Range<u32>) -> usize {
+    let kept = samples.filter(|n| offer_one(buffer, &path(*n), &bytes(*n))).count();
+    let _ = buffer.write();
     kept
 }
 
 /// Each shown sample has its own bytes and rights.
-fn check(held: &Held) -> Vec<String> {
+fn check(buffer: &JournaledBuffer) -> Vec<String> {
     let mut paths = Vec::new();
-    for (class, files) in displays::all(held).classes {
+    for (class, files) in snapshots::all(buffer).classes {
         for file in files {
             let n: u32 = file.name.trim_end_matches(".jpg").parse().unwrap();
             let sample = file.sample().unwrap();
@@ -106,29 +105,29 @@ fn check(held: &Held) -> Vec<String> {
 #[test]
 fn a_buffer_is_there_again() {
     let directory = tempfile::tempdir().unwrap();
-    let mut held = open(directory.path(), &[]);
-    offer(&mut held, 0..300);
-    let shown = held.sample(&check(&held)[3]).unwrap();
-    held.shown(shown);
-    held.score(shown, 2.5).unwrap();
-    held.begin_task(4, vec!["train/c1".to_owned()]);
-    let _ = held.write();
-    let (before, paths) = (held.buffer().clone(), check(&held));
+    let mut buffer = open(directory.path(), &[]);
+    offer(&mut buffer, 0..300);
+    let shown = buffer.sample_at(&check(&buffer)[3]).unwrap();
+    buffer.count_replay(shown);
+    buffer.score(shown, 2.5).unwrap();
+    buffer.begin_task(4, vec!["train/c1".to_owned()]);
+    let _ = buffer.write();
+    let (before, paths) = (buffer.buffer().clone(), check(&buffer));
     assert_eq!((before.len(), paths.len()), (20, 20));
-    drop(held);
-    let mut held = open(directory.path(), &[]);
-    assert_eq!((held.buffer(), held.task()), (&before, 4));
-    assert_eq!(held.files(), ["train/c1"]);
-    assert_eq!(check(&held), paths);
-    let member = held.buffer().get(shown).unwrap();
+    drop(buffer);
+    let mut buffer = open(directory.path(), &[]);
+    assert_eq!((buffer.buffer(), buffer.task()), (&before, 4));
+    assert_eq!(buffer.files(), ["train/c1"]);
+    assert_eq!(check(&buffer), paths);
+    let member = buffer.buffer().get(shown).unwrap();
     assert_eq!((member.score, member.replays), (Some(2.5), 1));
-    assert_eq!(offer(&mut held, 0..300), 0, "each is offered once");
+    assert_eq!(offer(&mut buffer, 0..300), 0, "each is offered once");
     // It goes on like a buffer that was never closed.
     let other = tempfile::tempdir().unwrap();
     let mut whole = open(other.path(), &[]);
     offer(&mut whole, 0..600);
-    offer(&mut held, 300..600);
-    assert_eq!(check(&held), check(&whole));
+    offer(&mut buffer, 300..600);
+    assert_eq!(check(&buffer), check(&whole));
 }
 
 /// Wherever a crash cuts the journal, the buffer is as it was earlier.
@@ -141,11 +140,11 @@ fn a_crash_leaves_a_buffer_that_was() {
     for cut in (0..journal.len()).step_by(7) {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(&name), &journal[..cut]).unwrap();
-        let mut held = open(directory.path(), &["size=5"]);
-        check(&held);
-        assert_eq!(held.buffer().len(), check(&held).len(), "what is held has its bytes");
-        offer(&mut held, 0..40);
-        assert_eq!((held.buffer().len(), check(&held).len()), (5, 5));
+        let mut buffer = open(directory.path(), &["size=5"]);
+        check(&buffer);
+        assert_eq!(buffer.buffer().len(), check(&buffer).len(), "what is held has its bytes");
+        offer(&mut buffer, 0..40);
+        assert_eq!((buffer.buffer().len(), check(&buffer).len()), (5, 5));
     }
 }
 
@@ -153,81 +152,79 @@ fn a_crash_leaves_a_buffer_that_was() {
 fn other_rules_take_over_what_was_held() {
     let directory = tempfile::tempdir().unwrap();
     offer(&mut open(directory.path(), &[]), 0..300);
-    let held = open(directory.path(), &["size=8", "policy=ring"]);
-    let paths = check(&held);
-    assert_eq!((paths.len(), held.buffer().len()), (8, 8));
-    drop(held);
-    let mut held = open(directory.path(), &["size=8", "policy=ring"]);
-    assert_eq!(check(&held), paths);
-    assert_eq!(offer(&mut held, 0..300), 0, "what was known is known");
-    assert_eq!(offer(&mut held, 300..310), 10);
+    let buffer = open(directory.path(), &["size=8", "policy=ring"]);
+    let paths = check(&buffer);
+    assert_eq!((paths.len(), buffer.buffer().len()), (8, 8));
+    drop(buffer);
+    let mut buffer = open(directory.path(), &["size=8", "policy=ring"]);
+    assert_eq!(check(&buffer), paths);
+    assert_eq!(offer(&mut buffer, 0..300), 0, "what was known is known");
+    assert_eq!(offer(&mut buffer, 300..310), 10);
 }
 
 /// With less room some samples leave, with more there is room for new ones. All else stays.
 #[test]
 fn another_size_is_the_same_buffer() {
     let directory = tempfile::tempdir().unwrap();
-    let mut held = open(directory.path(), &[]);
-    offer(&mut held, 0..300);
-    let samples: Vec<_> = held.buffer().members().map(|member| member.sample).collect();
+    let mut buffer = open(directory.path(), &[]);
+    offer(&mut buffer, 0..300);
+    let samples: Vec<_> = buffer.buffer().members().map(|member| member.sample).collect();
     for sample in samples {
-        held.score(sample, sample.0 as f32).unwrap();
-        held.shown(sample);
+        buffer.score(sample, sample.0 as f32).unwrap();
+        buffer.count_replay(sample);
     }
-    let _ = held.write();
-    let before = check(&held);
-    drop(held);
+    let _ = buffer.write();
+    let before = check(&buffer);
+    drop(buffer);
     for (size, expected) in [(8, 8), (30, 8)] {
-        let held = open(directory.path(), &[&format!("size={size}")]);
-        assert_eq!((held.buffer().len(), held.buffer().offers()), (expected, 300));
-        assert!(check(&held).iter().all(|path| before.contains(path)));
-        for member in held.buffer().members() {
+        let buffer = open(directory.path(), &[&format!("size={size}")]);
+        assert_eq!((buffer.buffer().len(), buffer.buffer().offers()), (expected, 300));
+        assert!(check(&buffer).iter().all(|path| before.contains(path)));
+        for member in buffer.buffer().members() {
             assert_eq!((member.score, member.replays), (Some(member.sample.0 as f32), 1));
         }
     }
-    let mut held = open(directory.path(), &["size=30"]);
-    assert_eq!(offer(&mut held, 0..300), 0, "each is offered once");
-    offer(&mut held, 300..400);
-    assert_eq!((held.buffer().len(), held.buffer().offers()), (30, 400));
-    let (buffer, paths) = (held.buffer().clone(), check(&held));
-    drop(held);
-    let held = open(directory.path(), &["size=30"]);
-    assert_eq!((held.buffer(), check(&held)), (&buffer, paths));
+    let mut buffer = open(directory.path(), &["size=30"]);
+    assert_eq!(offer(&mut buffer, 0..300), 0, "each is offered once");
+    offer(&mut buffer, 300..400);
+    assert_eq!((buffer.buffer().len(), buffer.buffer().offers()), (30, 400));
+    let (known, paths) = (buffer.buffer().clone(), check(&buffer));
+    drop(buffer);
+    let buffer = open(directory.path(), &["size=30"]);
+    assert_eq!((buffer.buffer(), check(&buffer)), (&known, paths));
 }
 
 #[test]
 fn dead_bytes_are_left_behind() {
     let directory = tempfile::tempdir().unwrap();
-    let mut held = open(directory.path(), &["policy=ring"]);
+    let mut buffer = open(directory.path(), &["policy=ring"]);
     let large = vec![3; 1 << 20];
     for n in 0..150 {
-        assert!(offer_one(&mut held, &format!("train/c/{n}.jpg"), &large));
-        let _ = held.write();
+        assert!(offer_one(&mut buffer, &format!("train/c/{n}.jpg"), &large));
+        let _ = buffer.write();
     }
     let files = std::fs::read_dir(directory.path()).unwrap();
     let on_disk: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert!(on_disk < 110 << 20, "{on_disk}");
-    let frozen = displays::all(&held);
-    drop(held);
-    let held = open(directory.path(), &["policy=ring"]);
-    let files = &displays::all(&held).classes[0].1;
+    let frozen = snapshots::all(&buffer);
+    drop(buffer);
+    let buffer = open(directory.path(), &["policy=ring"]);
+    let files = &snapshots::all(&buffer).classes[0].1;
     assert_eq!(files.len(), 20);
-    let whole = |file: &crate::rehearsal::views::Exhibit| {
-        file.sample().unwrap().pinned.read().unwrap() == large
-    };
+    let whole = |file: &SnapshotFile| file.sample().unwrap().pinned.read().unwrap() == large;
     assert!(files.iter().all(whole) && frozen.classes[0].1.iter().all(whole));
 }
 
 #[test]
 fn what_is_offered_is_below_the_root_and_has_a_class() {
     let directory = tempfile::tempdir().unwrap();
-    let held = open(directory.path(), &["root=train", "offer-rate=0.5"]);
-    let takes = |path: &str, bytes, named| held.takes(Path::new(path), bytes, named);
-    assert!(!takes("val/c/1.jpg", 10, false), "not below the root");
-    assert!(takes("val/c/1.jpg", 10, true), "but for who names it");
-    assert!(!takes("1.jpg", 10, true), "of no class");
-    assert!(!takes("train/c/1.jpg", 0, true) && !takes("train/c/1.jpg", 1 << 40, true));
-    let half = (0..400).filter(|n| takes(&path(*n), 10, false)).count();
+    let buffer = open(directory.path(), &["root=train", "offer-rate=0.5"]);
+    let accepts = |path: &str, bytes, named| buffer.accepts(Path::new(path), bytes, named);
+    assert!(!accepts("val/c/1.jpg", 10, false), "not below the root");
+    assert!(accepts("val/c/1.jpg", 10, true), "but for who names it");
+    assert!(!accepts("1.jpg", 10, true), "of no class");
+    assert!(!accepts("train/c/1.jpg", 0, true) && !accepts("train/c/1.jpg", 1 << 40, true));
+    let half = (0..400).filter(|n| accepts(&path(*n), 10, false)).count();
     assert!((150..250).contains(&half), "{half} of 400 are offered");
 }
 
@@ -237,23 +234,24 @@ fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     let disk = Model::default();
     drop(open_on(Arc::new(disk.clone()), &[]));
     disk.fail_writes(Some(libc::ENOSPC));
-    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
+    let mut buffer = open_on(Arc::new(disk.clone()), &["policy=ring"]);
     let large = vec![3; 300 << 10];
-    let kept = |n: &u32| held.make_room() && offer_one(&mut held, &path(*n), &large);
+    let kept = |n: &u32| buffer.ensure_room() && offer_one(&mut buffer, &path(*n), &large);
     assert_eq!((0..100).filter(kept).count(), 4);
-    assert!(displays::all(&held).classes.is_empty() && !held.lasts());
-    let stream = displays::stream(&mut held, 0);
+    assert!(snapshots::all(&buffer).classes.is_empty() && !buffer.lasts());
+    let stream = snapshots::stream(&mut buffer, 0);
     let frozen = || stream.classes.iter().flat_map(|(_, files)| files).filter_map(|f| f.sample());
     let written = || frozen().filter(|sample| sample.pinned.is_written()).count();
     assert_eq!((frozen().count(), written()), (4, 0));
     disk.fail_writes(None);
-    held.sync().unwrap();
-    assert!(held.lasts() && held.make_room());
+    buffer.sync().unwrap();
+    assert!(buffer.lasts() && buffer.ensure_room());
     assert_eq!(written(), 4);
-    let shown =
-        |held: &Held| displays::all(held).classes.iter().map(|(_, f)| f.len()).sum::<usize>();
-    assert_eq!(shown(&held), 4);
-    drop(held);
+    let shown = |buffer: &JournaledBuffer| {
+        snapshots::all(buffer).classes.iter().map(|(_, f)| f.len()).sum::<usize>()
+    };
+    assert_eq!(shown(&buffer), 4);
+    drop(buffer);
     assert_eq!(shown(&open_on(Arc::new(disk), &["policy=ring"])), 4);
 }
 
@@ -264,57 +262,57 @@ fn space_that_is_for_others_is_not_taken() {
     let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
     let open = || {
         let settings = settings(&["policy=ring"]);
-        Held::open(settings, Labels::default(), Arc::new(disk.clone()), 1 << 30).unwrap()
+        JournaledBuffer::open(settings, Labels::default(), Arc::new(disk.clone()), 1 << 30).unwrap()
     };
     disk.set_space(room((3 << 28) - 1));
-    assert!(!open().make_room());
+    assert!(!open().ensure_room());
     disk.set_space(room(2 << 30));
-    assert!(open().make_room());
+    assert!(open().ensure_room());
 }
 
 /// Lost samples leave the buffer, and the journal is begun anew before any offer is written.
 #[test]
 fn a_buffer_goes_on_without_what_a_failed_sync_has_lost() {
     let disk = Model::default();
-    let mut held = open_on(Arc::new(disk.clone()), &[]);
-    assert_eq!(offer(&mut held, 0..10), 10);
-    held.sync().unwrap();
-    assert_eq!(offer(&mut held, 10..20), 10);
+    let mut buffer = open_on(Arc::new(disk.clone()), &[]);
+    assert_eq!(offer(&mut buffer, 0..10), 10);
+    buffer.sync().unwrap();
+    assert_eq!(offer(&mut buffer, 10..20), 10);
     disk.fail_syncs(Some(libc::EIO));
-    held.sync().unwrap_err();
-    assert!(held.write().is_ok() && !held.make_room() && !held.lasts());
+    buffer.sync().unwrap_err();
+    assert!(buffer.write().is_ok() && !buffer.ensure_room() && !buffer.lasts());
     disk.fail_syncs(None);
     disk.edit("journal-00000001", |bytes| *bytes.last_mut().unwrap() ^= 1);
-    held.sync().unwrap();
-    assert!(held.lasts() && held.make_room());
-    assert_eq!((held.buffer().len(), check(&held).len()), (19, 19));
+    buffer.sync().unwrap();
+    assert!(buffer.lasts() && buffer.ensure_room());
+    assert_eq!((buffer.buffer().len(), check(&buffer).len()), (19, 19));
     assert_eq!(disk.names().unwrap().len(), 1);
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let again = open_on(Arc::new(disk.crash(disk.ops(), &mut random)), &[]);
-    assert_eq!(check(&again), check(&held));
+    assert_eq!(check(&again), check(&buffer));
 }
 
 /// After any crash, a sample that was given up is there, or its successor.
 #[test]
 fn nothing_is_given_up_before_its_successor_is_there() {
     let disk = Model::default();
-    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
-    assert_eq!(offer(&mut held, 0..20), 20);
-    held.sync().unwrap();
-    let before = check(&held);
+    let mut buffer = open_on(Arc::new(disk.clone()), &["policy=ring"]);
+    assert_eq!(offer(&mut buffer, 0..20), 20);
+    buffer.sync().unwrap();
+    let before = check(&buffer);
     disk.fail_writes(Some(libc::ENOSPC));
-    offer(&mut held, 20..60);
-    drop(held);
+    offer(&mut buffer, 20..60);
+    drop(buffer);
     disk.fail_writes(None);
     assert_eq!(check(&open_on(Arc::new(disk.clone()), &["policy=ring"])), before);
-    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring"]);
-    offer(&mut held, 20..60);
-    held.sync().unwrap();
+    let mut buffer = open_on(Arc::new(disk.clone()), &["policy=ring"]);
+    offer(&mut buffer, 20..60);
+    buffer.sync().unwrap();
     let mut random = ChaCha8Rng::seed_from_u64(5);
     for cut in 1..=disk.ops() {
         for _ in 0..20 {
-            let held = open_on(Arc::new(disk.crash(cut, &mut random)), &["policy=ring"]);
-            assert_eq!(check(&held).len(), held.buffer().len());
+            let buffer = open_on(Arc::new(disk.crash(cut, &mut random)), &["policy=ring"]);
+            assert_eq!(check(&buffer).len(), buffer.buffer().len());
         }
     }
 }
@@ -322,67 +320,69 @@ fn nothing_is_given_up_before_its_successor_is_there() {
 #[test]
 fn a_damaged_sample_is_given_up_and_may_be_offered_again() {
     let disk = Model::default();
-    let mut held = open_on(Arc::new(disk.clone()), &[]);
-    assert_eq!(offer(&mut held, 0..20), 20);
-    let wrong = held.sample(&path(19)).unwrap();
+    let mut buffer = open_on(Arc::new(disk.clone()), &[]);
+    assert_eq!(offer(&mut buffer, 0..20), 20);
+    let wrong = buffer.sample_at(&path(19)).unwrap();
     disk.edit("journal-00000001", |bytes| *bytes.last_mut().unwrap() ^= 1);
     disk.fail_reads(Some(libc::EIO));
-    held.examine(wrong);
-    assert_eq!(held.buffer().len(), 20, "an error is no damage");
+    buffer.check_sample(wrong);
+    assert_eq!(buffer.buffer().len(), 20, "an error is no damage");
     disk.fail_reads(None);
-    held.examine(held.sample(&path(18)).unwrap());
-    held.examine(wrong);
-    assert_eq!((held.buffer().len(), check(&held).len()), (19, 19));
-    assert_eq!(offer(&mut held, 19..20), 1);
-    assert_eq!(check(&held).len(), 20);
+    buffer.check_sample(buffer.sample_at(&path(18)).unwrap());
+    buffer.check_sample(wrong);
+    assert_eq!((buffer.buffer().len(), check(&buffer).len()), (19, 19));
+    assert_eq!(offer(&mut buffer, 19..20), 1);
+    assert_eq!(check(&buffer).len(), 20);
 }
 
 /// It is not tried at every write, and a failed attempt leaves no file.
 #[test]
 fn a_rewrite_that_cannot_be_is_tried_later() {
     let disk = Model::default();
-    let mut held = open_on(Arc::new(disk.clone()), &["policy=ring", "size=1"]);
+    let mut buffer = open_on(Arc::new(disk.clone()), &["policy=ring", "size=1"]);
     let large = vec![3; 16 << 20];
     let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
     disk.set_space(room(1 << 20));
     (0..8).for_each(|n| {
-        assert!(offer_one(&mut held, &path(n), &large));
-        let _ = held.write();
+        assert!(offer_one(&mut buffer, &path(n), &large));
+        let _ = buffer.write();
     });
     let names = disk.names().unwrap();
     assert!(names.len() == 1 && names[0].1 > 8 * large.len() as u64, "{names:?}");
     disk.set_space(None);
-    (8..14).for_each(|n| assert!(offer_one(&mut held, &path(n), &large)));
-    let _ = held.write();
+    (8..14).for_each(|n| assert!(offer_one(&mut buffer, &path(n), &large)));
+    let _ = buffer.write();
     let names = disk.names().unwrap();
     assert!(names.len() == 1 && names[0].1 < 2 * large.len() as u64, "{names:?}");
-    drop(held);
-    let held = open_on(Arc::new(disk), &["policy=ring", "size=1"]);
-    assert_eq!((held.buffer().len(), displays::all(&held).classes.len()), (1, 1));
+    drop(buffer);
+    let buffer = open_on(Arc::new(disk), &["policy=ring", "size=1"]);
+    assert_eq!((buffer.buffer().len(), snapshots::all(&buffer).classes.len()), (1, 1));
 }
 
-/// Names lapse when the owner has changed them, even if the asking thread is gone.
+/// Names are invalidated when the owner has changed them, even if the asking thread has given up.
 #[test]
-fn names_lapse_also_where_nobody_waits_for_the_answer() {
-    let (notes, _arriving) = notes();
+fn names_are_invalidated_also_if_nobody_waits_for_the_answer() {
+    let (notes, _receiver) = notes();
     let mut views = views(&notes);
-    let (lapsing, lapsed) = std::sync::mpsc::channel();
-    views.lapse_by(Arc::new(move |_, name| lapsing.send(name.to_owned()).unwrap()));
+    let (invalidating, invalidated) = std::sync::mpsc::channel();
+    views
+        .snapshots
+        .set_invalidate(Arc::new(move |_, name| invalidating.send(name.to_owned()).unwrap()));
     let begin = |views: &mut Arc<Views>| {
-        views.keep(0, View::TaskMix, Display::default());
-        views.begin_task(0, true);
+        views.snapshots.keep(0, View::TaskMix, Snapshot::default());
+        views.snapshots.begin_task(0, true);
     };
     let beside = Arc::clone(&views);
-    let (ask, answered) = answering(begin, move || lapse_beside(beside));
+    let (ask, answered) = answering(begin, move || invalidate_beside(beside));
     ask(&mut views);
     answered.recv().unwrap();
-    assert!(lapsed.try_recv().is_err(), "who asked has them lapse");
-    views.lapse();
-    assert_eq!(lapsed.try_recv().as_deref(), Ok("mix"));
+    assert!(invalidated.try_recv().is_err(), "who asked invalidates them");
+    views.snapshots.invalidate_names();
+    assert_eq!(invalidated.try_recv().as_deref(), Ok("mix"));
     let beside = Arc::clone(&views);
-    let (ask, answered) = answering(begin, move || lapse_beside(beside));
+    let (ask, answered) = answering(begin, move || invalidate_beside(beside));
     drop(answered);
     ask(&mut views);
     let patience = std::time::Duration::from_secs(300);
-    assert_eq!(lapsed.recv_timeout(patience).as_deref(), Ok("mix"));
+    assert_eq!(invalidated.recv_timeout(patience).as_deref(), Ok("mix"));
 }

@@ -3,15 +3,15 @@
 //! If no sample of a class was ever given up, its newcomers replace samples of the largest class. A class
 //! that lost samples, or is the largest, is a reservoir of its own.
 
-use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim, highest};
+use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention, Victim, highest};
 
 pub(super) struct ClassBalanced;
 
-impl Keeper for ClassBalanced {
+impl Retention for ClassBalanced {
     fn admits(
         &self,
         _: &Members,
-        evicted: &Evicted,
+        evicted: &LowestEvicted,
         newcomer: &Newcomer,
         _: &mut CounterRng,
     ) -> bool {
@@ -21,7 +21,7 @@ impl Keeper for ClassBalanced {
     fn victim(
         &self,
         held: &Members,
-        evicted: &Evicted,
+        evicted: &LowestEvicted,
         newcomer: &Newcomer,
         _: &mut CounterRng,
     ) -> Victim {

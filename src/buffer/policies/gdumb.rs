@@ -2,17 +2,29 @@
 //! than an equal share of the room. If there is no room, it replaces a random sample of the largest class. A
 //! balanced buffer does not change.
 
-use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim};
+use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention, Victim};
 
 pub(super) struct Gdumb;
 
-impl Keeper for Gdumb {
-    fn admits(&self, held: &Members, _: &Evicted, newcomer: &Newcomer, _: &mut CounterRng) -> bool {
+impl Retention for Gdumb {
+    fn admits(
+        &self,
+        held: &Members,
+        _: &LowestEvicted,
+        newcomer: &Newcomer,
+        _: &mut CounterRng,
+    ) -> bool {
         let used = u128::from(held.used_by(newcomer.member.class));
         used * (held.classes().len() as u128) < u128::from(held.capacity.limit())
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, _: &Newcomer, rng: &mut CounterRng) -> Victim {
+    fn victim(
+        &self,
+        held: &Members,
+        _: &LowestEvicted,
+        _: &Newcomer,
+        rng: &mut CounterRng,
+    ) -> Victim {
         let any = |(class, count)| held.of_class(class, rng.index(count));
         held.largest().and_then(any).map_or(Victim::Newcomer, Victim::Held)
     }

@@ -1,15 +1,15 @@
 //! The buffer of REMIND (Hayes et al., ECCV 2020) and SIESTA: every newcomer is added, then a random sample
 //! of the largest class is given up.
 
-use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim};
+use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention, Victim};
 
 pub(super) struct LargestClass;
 
-impl Keeper for LargestClass {
+impl Retention for LargestClass {
     fn victim(
         &self,
         held: &Members,
-        _: &Evicted,
+        _: &LowestEvicted,
         newcomer: &Newcomer,
         rng: &mut CounterRng,
     ) -> Victim {

@@ -2,7 +2,7 @@
 //!
 //! A policy decides whether it wants a newcomer at all. While the newcomer does not fit, the policy chooses
 //! the victim: a held sample or the newcomer itself. Policies have no state. What they need of the past is in
-//! [`Members`] and [`Evicted`].
+//! [`Members`] and [`LowestEvicted`].
 //!
 //! Most policies order samples by *rank* and give up the highest. If ranks are random, the kept samples are a
 //! uniform sample of all offers, by the argument for Algorithm R: the k lowest of n random numbers are
@@ -81,7 +81,7 @@ impl Policy {
         matches!(self, Policy::Herding | Policy::Prototypical)
     }
 
-    pub(super) fn keeper(self) -> &'static dyn Keeper {
+    pub(super) fn retention(self) -> &'static dyn Retention {
         match self {
             Policy::Reservoir => &reservoir::Reservoir,
             Policy::ClassBalanced => &class_balanced::ClassBalanced,
@@ -90,8 +90,10 @@ impl Policy {
             Policy::RandomReplace => &random_replace::RandomReplace,
             Policy::UniformBalanced => &uniform_balanced::UniformBalanced,
             Policy::LargestClass => &largest_class::LargestClass,
-            Policy::Herding | Policy::Prototypical | Policy::MinMargin => &scored::Least,
-            Policy::MaxLoss | Policy::Mir => &scored::Most,
+            Policy::Herding | Policy::Prototypical | Policy::MinMargin => {
+                &scored::ByScore { sign: 1.0 }
+            }
+            Policy::MaxLoss | Policy::Mir => &scored::ByScore { sign: -1.0 },
             Policy::MinReplay => &scored::MinReplay,
         }
     }
@@ -113,9 +115,9 @@ pub(super) enum Victim {
 
 /// The lowest rank given up for want of room, by class. A sample with a higher rank is not kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Evicted(BTreeMap<ClassId, u64>);
+pub(super) struct LowestEvicted(BTreeMap<ClassId, u64>);
 
-impl Evicted {
+impl LowestEvicted {
     /// Notes a rank. Returns the lowest rank of the class before.
     pub(super) fn note(&mut self, class: ClassId, rank: u64) -> Option<u64> {
         let before = self.of(class);
@@ -142,7 +144,7 @@ impl Evicted {
 }
 
 /// The decisions of a policy.
-pub(super) trait Keeper: Sync {
+pub(super) trait Retention: Sync {
     /// Whether ranks are compared within a class only.
     fn by_class(&self) -> bool {
         true
@@ -157,25 +159,28 @@ pub(super) trait Keeper: Sync {
     fn admits(
         &self,
         _held: &Members,
-        _evicted: &Evicted,
+        _evicted: &LowestEvicted,
         _newcomer: &Newcomer,
-        _luck: &mut CounterRng,
+        _rng: &mut CounterRng,
     ) -> bool {
         true
     }
 
-    /// The victim of a newcomer that does not fit.
+    /// The victim of a newcomer that does not fit. By default the highest rank of the class that is the
+    /// largest with the newcomer.
     fn victim(
         &self,
         held: &Members,
-        evicted: &Evicted,
+        _evicted: &LowestEvicted,
         newcomer: &Newcomer,
-        rng: &mut CounterRng,
-    ) -> Victim;
+        _rng: &mut CounterRng,
+    ) -> Victim {
+        highest_of_largest(held, newcomer)
+    }
 
     /// The first victim if the capacity shrinks: the highest rank, in the largest class if ranks are compared
     /// within a class.
-    fn spare(&self, held: &Members, _luck: &mut CounterRng) -> Option<SampleId> {
+    fn shrink_victim(&self, held: &Members, _rng: &mut CounterRng) -> Option<SampleId> {
         let (class, _) = held.largest()?;
         held.last(class).map(|(_, sample)| sample)
     }

@@ -1,29 +1,35 @@
 //! The update of Neomem. A full buffer takes a newcomer with a fixed probability, in place of any sample. Old
 //! and new samples are replaced equally often, so recent tasks prevail.
 
-use super::{CounterRng, Evicted, Keeper, Members, Newcomer, SampleId, Victim};
+use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention, SampleId, Victim};
 
 /// One of this many newcomers is taken: 14 candidates of a batch of 56.
 const ONE_IN: u64 = 4;
 
 pub(super) struct RandomReplace;
 
-impl Keeper for RandomReplace {
+impl Retention for RandomReplace {
     fn admits(
         &self,
         held: &Members,
-        _: &Evicted,
+        _: &LowestEvicted,
         newcomer: &Newcomer,
         rng: &mut CounterRng,
     ) -> bool {
         held.fits(newcomer.member.bytes) || rng.below(ONE_IN) == 0
     }
 
-    fn victim(&self, held: &Members, _: &Evicted, _: &Newcomer, rng: &mut CounterRng) -> Victim {
+    fn victim(
+        &self,
+        held: &Members,
+        _: &LowestEvicted,
+        _: &Newcomer,
+        rng: &mut CounterRng,
+    ) -> Victim {
         held.any(rng).map_or(Victim::Newcomer, Victim::Held)
     }
 
-    fn spare(&self, held: &Members, rng: &mut CounterRng) -> Option<SampleId> {
+    fn shrink_victim(&self, held: &Members, rng: &mut CounterRng) -> Option<SampleId> {
         held.any(rng)
     }
 }

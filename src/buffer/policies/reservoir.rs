@@ -1,10 +1,10 @@
 //! A uniform sample of all offers: the lowest ranks, which are random.
 
-use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim, highest};
+use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention, Victim, highest};
 
 pub(super) struct Reservoir;
 
-impl Keeper for Reservoir {
+impl Retention for Reservoir {
     fn by_class(&self) -> bool {
         false
     }
@@ -12,7 +12,7 @@ impl Keeper for Reservoir {
     fn admits(
         &self,
         _: &Members,
-        evicted: &Evicted,
+        evicted: &LowestEvicted,
         newcomer: &Newcomer,
         _: &mut CounterRng,
     ) -> bool {
@@ -22,7 +22,7 @@ impl Keeper for Reservoir {
     fn victim(
         &self,
         held: &Members,
-        _: &Evicted,
+        _: &LowestEvicted,
         newcomer: &Newcomer,
         _: &mut CounterRng,
     ) -> Victim {

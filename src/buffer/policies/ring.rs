@@ -1,22 +1,22 @@
 //! The samples offered last: first in, first out.
 
-use super::{CounterRng, Evicted, Keeper, Member, Members, Newcomer, Victim, highest};
+use super::{CounterRng, LowestEvicted, Member, Members, Newcomer, Retention, Victim, highest};
 
 pub(super) struct Ring;
 
-impl Keeper for Ring {
+impl Retention for Ring {
     fn by_class(&self) -> bool {
         false
     }
 
-    fn rank(&self, member: &Member, _luck: u64) -> u64 {
+    fn rank(&self, member: &Member, _rng: u64) -> u64 {
         u64::from(u32::MAX - member.sample.0)
     }
 
     fn victim(
         &self,
         held: &Members,
-        _: &Evicted,
+        _: &LowestEvicted,
         newcomer: &Newcomer,
         _: &mut CounterRng,
     ) -> Victim {

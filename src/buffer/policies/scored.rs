@@ -1,13 +1,13 @@
 //! Policies by scores of the trainer. From the largest class, the sample whose replay promises least is given
 //! up. A sample without a score stays until all others are gone. Ties are random.
 
-use super::{CounterRng, Evicted, Keeper, Member, Members, Newcomer, Victim, highest_of_largest};
+use super::{Member, Retention};
 
-/// Keeps small scores: a margin, a distance from the mean, a place in an order of herding.
-pub(super) struct Least;
-
-/// Keeps large scores: a loss, the growth of a loss.
-pub(super) struct Most;
+/// Keeps the samples of the smallest `sign * score`. With 1 these are a margin, a distance from the mean, a
+/// place in an order of herding; with -1 a loss, the growth of a loss.
+pub(super) struct ByScore {
+    pub(super) sign: f32,
+}
 
 /// Keeps the samples that were shown again least often.
 pub(super) struct MinReplay;
@@ -26,58 +26,22 @@ fn ordered(score: f32) -> u32 {
     if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
 }
 
-impl Keeper for Least {
+impl Retention for ByScore {
     fn rank(&self, member: &Member, rng: u64) -> u64 {
-        rank(member.score.map(ordered), rng)
-    }
-
-    fn victim(
-        &self,
-        held: &Members,
-        _: &Evicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> Victim {
-        highest_of_largest(held, newcomer)
+        rank(member.score.map(|score| ordered(self.sign * score)), rng)
     }
 }
 
-impl Keeper for Most {
-    fn rank(&self, member: &Member, rng: u64) -> u64 {
-        rank(member.score.map(|score| ordered(-score)), rng)
-    }
-
-    fn victim(
-        &self,
-        held: &Members,
-        _: &Evicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> Victim {
-        highest_of_largest(held, newcomer)
-    }
-}
-
-impl Keeper for MinReplay {
+impl Retention for MinReplay {
     fn rank(&self, member: &Member, rng: u64) -> u64 {
         rank(Some(member.replays), rng)
-    }
-
-    fn victim(
-        &self,
-        held: &Members,
-        _: &Evicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> Victim {
-        highest_of_largest(held, newcomer)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::tests::{buffer_of, candidate, fill};
-    use super::super::super::{Buffer, Capacity, Policy, Refused, SampleId};
+    use super::super::super::{Buffer, Capacity, Policy, SampleId, UpdateError};
     use super::*;
 
     #[test]
@@ -133,9 +97,9 @@ mod tests {
         for sample in 0..10 {
             (0..sample).for_each(|_| assert_eq!(buffer.replayed(SampleId(sample)), Ok(())));
         }
-        for gone in (7..10).rev() {
+        for evicted in (7..10).rev() {
             let offered = buffer.offer(candidate(0, 1)).unwrap();
-            assert_eq!((offered.kept, offered.evicted), (true, vec![SampleId(gone)]));
+            assert_eq!((offered.kept, offered.evicted), (true, vec![SampleId(evicted)]));
         }
     }
 
@@ -143,10 +107,10 @@ mod tests {
     fn what_cannot_be_a_score_changes_nothing() {
         let mut buffer = scored(Policy::MaxLoss);
         let before = buffer.clone();
-        assert_eq!(buffer.score(SampleId(3), f32::NAN), Err(Refused::NotFinite));
-        assert_eq!(buffer.score(SampleId(3), f32::INFINITY), Err(Refused::NotFinite));
-        assert_eq!(buffer.score(SampleId(99), 1.0), Err(Refused::NotHeld));
-        assert_eq!(buffer.replayed(SampleId(99)), Err(Refused::NotHeld));
+        assert_eq!(buffer.score(SampleId(3), f32::NAN), Err(UpdateError::NotFinite));
+        assert_eq!(buffer.score(SampleId(3), f32::INFINITY), Err(UpdateError::NotFinite));
+        assert_eq!(buffer.score(SampleId(99), 1.0), Err(UpdateError::NotHeld));
+        assert_eq!(buffer.replayed(SampleId(99)), Err(UpdateError::NotHeld));
         assert_eq!(buffer, before);
     }
 }

@@ -2,29 +2,19 @@
 //!
 //! Unlike with CBRS, a class that lost samples takes room from a larger class when it gets offers again.
 
-use super::{CounterRng, Evicted, Keeper, Members, Newcomer, Victim, highest_of_largest};
+use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention};
 
 pub(super) struct UniformBalanced;
 
-impl Keeper for UniformBalanced {
+impl Retention for UniformBalanced {
     fn admits(
         &self,
         _: &Members,
-        evicted: &Evicted,
+        evicted: &LowestEvicted,
         newcomer: &Newcomer,
         _: &mut CounterRng,
     ) -> bool {
         evicted.of(newcomer.member.class).is_none_or(|lowest| newcomer.rank < lowest)
-    }
-
-    fn victim(
-        &self,
-        held: &Members,
-        _: &Evicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> Victim {
-        highest_of_largest(held, newcomer)
     }
 }
 

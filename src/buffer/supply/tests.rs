@@ -10,9 +10,9 @@ fn supply(n: u32, distance: usize) -> Supply {
 }
 
 fn take(supply: &mut Supply) -> u32 {
-    let deal = supply.deal().unwrap();
-    supply.take(deal);
-    deal.sample.0
+    let reservation = supply.reserve().unwrap();
+    supply.take(reservation);
+    reservation.sample.0
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn each_round_takes_every_sample_once() {
             assert!(round.into_iter().eq(0..n), "{n} {distance}");
         }
     }
-    assert_eq!(supply(0, 3).deal(), None);
+    assert_eq!(supply(0, 3).reserve(), None);
 }
 
 /// Every taking was drawn ahead, even if names are looked up twice. The first takings of a round are
@@ -36,9 +36,9 @@ fn what_comes_next_is_known_ahead() {
         let (mut supply, mut ahead) = (supply(n, distance), HashSet::new());
         let mut unforeseen = 0;
         for _ in 0..10 * n {
-            let looked = supply.deal().unwrap();
-            let found = supply.deal().unwrap();
-            supply.give_back(looked);
+            let looked = supply.reserve().unwrap();
+            let found = supply.reserve().unwrap();
+            supply.release(looked);
             supply.take(found);
             unforeseen += u32::from(!ahead.contains(&found.sample));
             ahead = supply.upcoming().collect();
@@ -50,22 +50,24 @@ fn what_comes_next_is_known_ahead() {
 /// Readers look names up and open what they find much later, or never.
 #[test]
 fn nothing_repeats_within_the_distance_whatever_readers_do() {
-    for (n, distance, hands) in [(137, 64, 16), (40, 20, 8), (20, 12, 7), (9, 4, 4)] {
+    for (n, distance, readers) in [(137, 64, 16), (40, 20, 8), (20, 12, 7), (9, 4, 4)] {
         let mut supply = supply(n, distance);
         let mut rng = CounterRng::new(1, Purpose::Offer, 9);
         let (mut held, mut last) = (Vec::new(), HashMap::new());
         for _ in 0..20_000 {
-            if held.len() < hands {
-                held.push(supply.deal().unwrap());
+            if held.len() < readers {
+                held.push(supply.reserve().unwrap());
             }
-            let deal: Deal = held.swap_remove(rng.index(held.len()));
+            let reservation: Reservation = held.swap_remove(rng.index(held.len()));
             match rng.below(4) {
-                0 => supply.give_back(deal),
-                1 => held.push(deal),
+                0 => supply.release(reservation),
+                1 => held.push(reservation),
                 _ => {
-                    supply.take(deal);
+                    supply.take(reservation);
                     let now = supply.takings;
-                    let gap = last.insert(deal.sample, now).map_or(u64::MAX, |before| now - before);
+                    let gap = last
+                        .insert(reservation.sample, now)
+                        .map_or(u64::MAX, |before| now - before);
                     assert!(gap >= distance as u64, "{n} {distance}: {gap}");
                 }
             }
@@ -73,21 +75,21 @@ fn nothing_repeats_within_the_distance_whatever_readers_do() {
     }
 }
 
-/// All samples are taken equally often, although many are dealt and given back. The first taking of a supply
+/// All samples are taken equally often, although many are reserved and released. The first taking of a supply
 /// is uniform.
 #[test]
 fn no_sample_is_favoured() {
     let mut counts = vec![0; 30];
     let mut supply = supply(30, 10);
     for turn in 0..60_000 {
-        let dealt: Vec<Deal> = (0..3).map(|_| supply.deal().unwrap()).collect();
-        counts[dealt[turn % 3].sample.0 as usize] += 1;
-        for (at, deal) in dealt.into_iter().enumerate() {
-            if at == turn % 3 { supply.take(deal) } else { supply.give_back(deal) }
+        let reserved: Vec<Reservation> = (0..3).map(|_| supply.reserve().unwrap()).collect();
+        counts[reserved[turn % 3].sample.0 as usize] += 1;
+        for (at, reservation) in reserved.into_iter().enumerate() {
+            if at == turn % 3 { supply.take(reservation) } else { supply.release(reservation) }
         }
     }
     let (most, least) = (*counts.iter().max().unwrap(), *counts.iter().min().unwrap());
-    // A sample may be owed several times, but gets only one extra taking.
+    // A sample may be missed several times, but gets only one extra taking.
     assert!(most - least <= 20, "{counts:?}");
     let mut first = vec![0; 10];
     for number in 0..5000 {
@@ -104,31 +106,31 @@ fn a_buffer_that_changes_is_followed() {
     for _ in 0..5 {
         take(&mut supply);
     }
-    let held = supply.deal().unwrap();
+    let held = supply.reserve().unwrap();
     supply.renew((5..20).map(SampleId));
     supply.take(held);
     let mut seen: Vec<u32> = (0..40).map(|_| take(&mut supply)).collect();
     assert!(seen.iter().all(|sample| (5..20).contains(sample)));
     seen.sort_unstable();
     seen.dedup();
-    assert_eq!((seen.len(), supply.len()), (15, 15));
+    assert_eq!((seen.len(), supply.all.len()), (15, 15));
     supply.renew([]);
-    assert_eq!((supply.deal(), supply.is_empty()), (None, true));
-    // All samples are dealt, but every reader gets one.
+    assert_eq!((supply.reserve(), supply.is_empty()), (None, true));
+    // All samples are reserved, but every reader gets one.
     supply.renew([SampleId(1)]);
-    let dealt = [supply.deal().unwrap(), supply.deal().unwrap()];
-    assert_eq!(dealt.map(|deal| deal.sample.0), [1, 1]);
-    supply.take(dealt[0]);
-    supply.give_back(dealt[1]);
+    let reserved = [supply.reserve().unwrap(), supply.reserve().unwrap()];
+    assert_eq!(reserved.map(|reservation| reservation.sample.0), [1, 1]);
+    supply.take(reserved[0]);
+    supply.release(reserved[1]);
     assert_eq!(take(&mut supply), 1);
 }
 
 /// Names that readers look up. As with the kernel, a sample that was found behind a name and not taken stays
-/// dealt until the name is looked up again. Then the name is looked up twice.
+/// reserved until the name is looked up again. Then the name is looked up twice.
 struct Names {
     supply: Supply,
-    found: Vec<Option<Deal>>,
-    /// Whether the first deal is given back only after the second look.
+    found: Vec<Option<Reservation>>,
+    /// Whether the first reservation is released only after the second look.
     late: bool,
 }
 
@@ -137,19 +139,19 @@ impl Names {
         Names { supply, found: vec![None; names], late }
     }
 
-    fn look(&mut self, name: usize) -> Deal {
+    fn look(&mut self, name: usize) -> Reservation {
         if let Some(before) = self.found[name].take() {
-            let first = self.supply.deal().unwrap();
-            let gone = [before, first];
+            let first = self.supply.reserve().unwrap();
+            let unused = [before, first];
             if !self.late {
-                gone.into_iter().for_each(|deal| self.supply.give_back(deal));
+                unused.into_iter().for_each(|reservation| self.supply.release(reservation));
             }
-            self.found[name] = self.supply.deal();
+            self.found[name] = self.supply.reserve();
             if self.late {
-                gone.into_iter().for_each(|deal| self.supply.give_back(deal));
+                unused.into_iter().for_each(|reservation| self.supply.release(reservation));
             }
         } else {
-            self.found[name] = self.supply.deal();
+            self.found[name] = self.supply.reserve();
         }
         self.found[name].unwrap()
     }
@@ -157,7 +159,7 @@ impl Names {
     /// Gives back the samples behind names.
     fn give_up(&mut self) {
         let found = self.found.iter_mut().filter_map(Option::take);
-        found.for_each(|deal| self.supply.give_back(deal));
+        found.for_each(|reservation| self.supply.release(reservation));
     }
 
     /// A sample that is opened stays behind the name, too.
@@ -187,7 +189,7 @@ fn open_few(mut names: Names, held: std::ops::Range<u32>) {
 }
 
 /// More names than samples. All names are looked up, then few of them are opened: all samples that can be
-/// found are found. At last the samples that were never opened are given back.
+/// found are found. At last the samples that were never opened are released.
 #[test]
 fn what_is_looked_at_and_never_opened_is_drawn_like_the_rest() {
     for (n, late) in [(50, false), (50, true), (30, false), (30, true), (63, true)] {
@@ -200,9 +202,9 @@ fn what_is_looked_at_and_never_opened_is_drawn_like_the_rest() {
     }
 }
 
-/// Half of the samples that were dealt and not taken are replaced by other samples.
+/// Half of the samples that were reserved and not taken are replaced by other samples.
 #[test]
-fn what_is_held_no_more_is_not_dealt() {
+fn what_is_held_no_more_is_not_reserved() {
     for late in [false, true] {
         let mut names = Names::new(supply(50, 64), 64, late);
         (0..64).for_each(|name| _ = names.look(name));
@@ -213,25 +215,25 @@ fn what_is_held_no_more_is_not_dealt() {
     }
 }
 
-/// A sample is taken after it was given back, or two readers take the same sample.
+/// A sample is taken after it was released, or two readers take the same sample.
 #[test]
 fn a_taking_counts_whoever_comes() {
     let mut supply = supply(10, 10);
-    let late = supply.deal().unwrap();
-    supply.give_back(late);
+    let late = supply.reserve().unwrap();
+    supply.release(late);
     supply.take(late);
     assert!((0..9).all(|_| take(&mut supply) != late.sample.0), "it was taken");
     let mut one = Supply::new(3, 0, 2);
     one.renew((0..3).map(SampleId));
-    let dealt: Vec<Deal> = (0..4).map(|_| one.deal().unwrap()).collect();
-    assert_eq!(dealt[0].sample, dealt[3].sample, "the one that waits for the longest");
-    one.take(dealt[0]);
-    one.take(dealt[1]);
-    one.take(dealt[3]);
-    one.give_back(dealt[2]);
-    assert_eq!(take(&mut one), dealt[2].sample.0);
+    let reserved: Vec<Reservation> = (0..4).map(|_| one.reserve().unwrap()).collect();
+    assert_eq!(reserved[0].sample, reserved[3].sample, "the one that waits for the longest");
+    one.take(reserved[0]);
+    one.take(reserved[1]);
+    one.take(reserved[3]);
+    one.release(reserved[2]);
+    assert_eq!(take(&mut one), reserved[2].sample.0);
     let others = HashSet::from([take(&mut one), take(&mut one)]);
-    assert_eq!(others, HashSet::from([dealt[0].sample.0, dealt[1].sample.0]));
+    assert_eq!(others, HashSet::from([reserved[0].sample.0, reserved[1].sample.0]));
 }
 
 /// New samples have their chance in the round in which they come.

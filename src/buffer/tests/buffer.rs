@@ -22,7 +22,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..300)
 }
 
-fn apply(buffer: &mut Buffer, step: &Step) -> Option<Offered> {
+fn apply(buffer: &mut Buffer, step: &Step) -> Option<OfferResult> {
     match *step {
         Step::Offer { class, bytes } => buffer.offer(candidate(class, bytes)),
         Step::Score { sample, score } => {
@@ -81,7 +81,7 @@ proptest! {
             if let Some(copy) = &mut copy {
                 prop_assert_eq!(&apply(copy, step), &offered);
             }
-            if let Some(Offered { sample, kept, evicted }) = offered {
+            if let Some(OfferResult { sample, kept, evicted }) = offered {
                 for gone in evicted {
                     prop_assert!(held.remove(&gone));
                 }

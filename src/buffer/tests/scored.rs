@@ -42,8 +42,8 @@ impl Naive {
         if self.0.len() <= CAPACITY {
             return;
         }
-        let told = self.0.iter().filter(|known| known.class == own && known.spared.is_some());
-        let goes = told.max_by(|a, b| a.spared.partial_cmp(&b.spared).unwrap());
+        let scored = self.0.iter().filter(|known| known.class == own && known.spared.is_some());
+        let goes = scored.max_by(|a, b| a.spared.partial_cmp(&b.spared).unwrap());
         let goes = goes.map_or(sample, |known| known.sample);
         self.0.retain(|known| known.sample != goes);
     }
@@ -92,7 +92,7 @@ fn prototypical(units: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// Gives both buffers a distinct score for each held sample.
-fn tell(policy: Policy, buffer: &mut Buffer, naive: &mut Naive, random: &mut ChaCha12Rng) {
+fn give_scores(policy: Policy, buffer: &mut Buffer, naive: &mut Naive, random: &mut ChaCha12Rng) {
     match policy {
         Policy::Herding | Policy::Prototypical => {
             let score = if policy == Policy::Herding { herding } else { prototypical };
@@ -162,7 +162,7 @@ fn the_same_is_held_as_by_the_papers() {
                 naive.offer(sample, class);
                 let held: Vec<u32> = buffer.members().map(|member| member.sample.0).collect();
                 assert_eq!(held, naive.samples(), "{policy:?}, seed {seed}, offer {sample}");
-                tell(policy, &mut buffer, &mut naive, &mut random);
+                give_scores(policy, &mut buffer, &mut naive, &mut random);
             }
         }
     }

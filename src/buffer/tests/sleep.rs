@@ -181,10 +181,10 @@ fn a_set_is_the_same_again() {
     assert_ne!(set(4), set(5));
 }
 
-/// A night of SIESTA: 2,502 batches of 512, from as many samples as ImageNet has codes. Classes have one
+/// A sleep of SIESTA: 2,502 batches of 512, from as many samples as ImageNet has codes. Classes have one
 /// size, or sizes up to half of all.
 #[test]
-fn a_night_is_chosen_at_once() {
+fn a_sleep_set_of_imagenet_is_chosen_at_once() {
     let even = |n: u32| n % 1000;
     let uneven = |n: u32| (f64::from(n + 1) / 959_665.0).log2().abs() as u32 * 50 + n % 50;
     let classes: [(&str, &dyn Fn(u32) -> u32); 2] = [("even", &even), ("uneven", &uneven)];

@@ -37,7 +37,7 @@ impl<T: Clone> Chunks<T> {
         }
         let Some(chunk) = self.0.get_mut(at / CHUNK).map(Arc::make_mut) else { return };
         match chunk.get_mut(at % CHUNK) {
-            Some(place) => *place = entry,
+            Some(there) => *there = entry,
             None => chunk.push(entry),
         }
     }

@@ -20,7 +20,7 @@ use nix::libc;
 
 use crate::disk::Disk;
 use crate::disk::journal::{Alive, Journal, Kept, Pinned};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use chunks::Chunks;
 
 const NUMBER_BYTES: usize = 8;
@@ -98,15 +98,15 @@ impl CodeFile {
 }
 
 #[derive(Default)]
-struct Held {
+struct CodeTable {
     codes: Codes,
     /// The index of each number in the order.
-    places: HashMap<u64, usize>,
+    indices: HashMap<u64, usize>,
     version: u64,
 }
 
-impl Held {
-    fn take(&mut self, text: &[u8], pinned: Option<&Pinned>) -> Result<()> {
+impl CodeTable {
+    fn apply(&mut self, text: &[u8], pinned: Option<&Pinned>) -> Result<()> {
         let (heads, rest) = text.as_chunks::<HEAD_BYTES>();
         let length = pinned.map_or(0, |pinned| pinned.length() as usize);
         let bytes = self.codes.bytes;
@@ -121,10 +121,10 @@ impl Held {
             let number = number.try_into().map_or(0, u64::from_le_bytes);
             let checksum = checksum.try_into().map_or(0, u32::from_le_bytes);
             let code = pinned.part(at * bytes as u32, bytes as u32, checksum);
-            let next = self.places.len();
-            let place = *self.places.entry(number).or_insert(next);
-            self.codes.numbers.set(place, number);
-            self.codes.codes.set(place, code);
+            let next = self.indices.len();
+            let index = *self.indices.entry(number).or_insert(next);
+            self.codes.numbers.set(index, number);
+            self.codes.codes.set(index, code);
         }
         self.version += 1;
         Ok(())
@@ -132,32 +132,20 @@ impl Held {
 }
 
 /// The codes of a store, for readers.
-pub struct Shelf {
-    bytes: usize,
-    held: Mutex<Held>,
+pub struct CodeReader {
+    /// Bytes of a code.
+    pub(super) bytes: usize,
+    table: Mutex<CodeTable>,
 }
 
-impl Shelf {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock()
+impl CodeReader {
+    fn apply(&self, records: impl IntoIterator<Item = (Vec<u8>, Pinned)>) -> Result<()> {
+        let mut table = self.table.lock();
+        records.into_iter().try_for_each(|(text, pinned)| table.apply(&text, Some(&pinned)))
     }
 
-    fn take(&self, records: impl IntoIterator<Item = (Vec<u8>, Pinned)>) -> Result<()> {
-        let mut held = self.held();
-        records.into_iter().try_for_each(|(text, pinned)| held.take(&text, Some(&pinned)))
-    }
-
-    pub fn len(&self) -> usize {
-        self.held().places.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Bytes of a code.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    pub(super) fn len(&self) -> usize {
+        self.table.lock().indices.len()
     }
 
     /// Bytes of a code with its number.
@@ -167,25 +155,25 @@ impl Shelf {
 
     /// All codes, and their version.
     pub fn all(&self) -> (u64, Codes) {
-        let held = self.held();
-        (held.version, held.codes.clone())
+        let table = self.table.lock();
+        (table.version, table.codes.clone())
     }
 
     /// A number that changes with each append.
     pub fn version(&self) -> u64 {
-        self.held().version
+        self.table.lock().version
     }
 
     pub fn get(&self, number: u64) -> Option<Pinned> {
-        let held = self.held();
-        held.codes.codes.get(*held.places.get(&number)?).cloned()
+        let table = self.table.lock();
+        table.codes.codes.get(*table.indices.get(&number)?).cloned()
     }
 }
 
 /// A store, for its writer.
 pub struct CodeStore {
     kept: Kept,
-    shelf: Arc<Shelf>,
+    reader: Arc<CodeReader>,
 }
 
 impl CodeStore {
@@ -196,21 +184,21 @@ impl CodeStore {
     pub fn open(disk: Arc<dyn Disk>, bytes: u32, min_free: u64) -> Result<CodeStore> {
         let bytes = bytes.max(1) as usize;
         let codes = Codes { bytes, ..Codes::default() };
-        let mut held = Held { codes, ..Held::default() };
-        let mut taken = Ok(());
+        let mut table = CodeTable { codes, ..CodeTable::default() };
+        let mut applied = Ok(());
         let journal = Journal::open(disk, |text, pinned| {
-            if taken.is_ok() {
-                taken = held.take(text, pinned.as_ref());
+            if applied.is_ok() {
+                applied = table.apply(text, pinned.as_ref());
             }
         })?;
-        taken?;
-        let shelf = Arc::new(Shelf { bytes, held: Mutex::new(held) });
-        let kept = Kept::new(journal, &*shelf, min_free);
-        Ok(CodeStore { kept, shelf })
+        applied?;
+        let reader = Arc::new(CodeReader { bytes, table: Mutex::new(table) });
+        let kept = Kept::new(journal, &*reader, min_free);
+        Ok(CodeStore { kept, reader })
     }
 
-    pub fn shelf(&self) -> &Arc<Shelf> {
-        &self.shelf
+    pub fn reader(&self) -> &Arc<CodeReader> {
+        &self.reader
     }
 
     /// Adds and writes codes, each after its number of 8 bytes, little-endian: all of them, or none on an
@@ -220,9 +208,9 @@ impl CodeStore {
     /// `InvalidInput` if they are not whole codes, `StorageFull` if other programs need the space of the
     /// disk, and the disk's.
     pub fn append(&mut self, bytes: &[u8]) -> Result<usize> {
-        let each = self.shelf.bytes_with_number();
+        let each = self.reader.bytes_with_number();
         if !bytes.len().is_multiple_of(each) {
-            let (found, code) = (bytes.len(), self.shelf.bytes);
+            let (found, code) = (bytes.len(), self.reader.bytes);
             let message = format!("{found} bytes are no multiple of {NUMBER_BYTES} + {code}");
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
@@ -230,10 +218,10 @@ impl CodeStore {
         if count == 0 {
             return Ok(0);
         }
-        if !self.make_room(bytes.len() as u64) {
+        if !self.ensure_room(bytes.len() as u64) {
             return Err(Error::from_raw_os_error(libc::ENOSPC));
         }
-        let mut record = Record::of(count, self.shelf.bytes);
+        let mut record = Record::of(count, self.reader.bytes);
         for code in bytes.chunks_exact(each) {
             let (number, code) = code.split_at(NUMBER_BYTES);
             record.add(number, crc32c::crc32c(code), code);
@@ -243,7 +231,7 @@ impl CodeStore {
             self.kept.journal.discard();
             return Err(error);
         }
-        self.shelf.take([(record.text, pinned)])?;
+        self.reader.apply([(record.text, pinned)])?;
         if let Err(error) = self.leave_dead_bytes() {
             tracing::warn!(%error, "the journal of codes cannot be rewritten");
         }
@@ -251,15 +239,16 @@ impl CodeStore {
     }
 
     /// Makes room for `bytes` more bytes. If other programs need the space, replaced codes are given back.
-    fn make_room(&mut self, bytes: u64) -> bool {
+    /// Returns whether there is room.
+    fn ensure_room(&mut self, bytes: u64) -> bool {
         self.kept.check_room(bytes)
             || self.leave_dead_bytes().is_ok() && self.kept.check_room(bytes)
     }
 
     /// Syncs the journal. If the disk lost a part, the journal is begun anew with the rest.
     pub fn sync(&mut self) -> Result<()> {
-        while let Some(saved) = self.kept.sync(&*self.shelf)? {
-            self.shelf.take(saved)?;
+        while let Some(saved) = self.kept.sync(&*self.reader)? {
+            self.reader.apply(saved)?;
         }
         Ok(())
     }
@@ -273,12 +262,12 @@ impl CodeStore {
     }
 
     fn leave_dead_bytes(&mut self) -> Result<()> {
-        let saved = self.kept.leave_dead_bytes(&*self.shelf)?;
-        self.shelf.take(saved.into_iter().flatten())
+        let saved = self.kept.leave_dead_bytes(&*self.reader)?;
+        self.reader.apply(saved.into_iter().flatten())
     }
 }
 
-impl Alive for Shelf {
+impl Alive for CodeReader {
     /// The texts of records, and where their codes are.
     type Saved = Vec<(Vec<u8>, Pinned)>;
 

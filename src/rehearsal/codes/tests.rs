@@ -23,57 +23,57 @@ fn open(disk: &Model) -> CodeStore {
 impl CodeStore {
     /// Begins the journal anew, however much of it is dead.
     fn begin_anew(&mut self) {
-        let saved = self.kept.journal.rewrite(|journal| self.shelf.save(journal)).unwrap();
-        self.shelf.take(saved).unwrap();
+        let saved = self.kept.journal.rewrite(|journal| self.reader.save(journal)).unwrap();
+        self.reader.apply(saved).unwrap();
     }
 }
 
-/// The code of a number in a turn.
-fn code(number: u64, turn: u8) -> Vec<u8> {
-    (0..BYTES as u8).map(|at| (number as u8).wrapping_mul(7) ^ turn ^ at).collect()
+/// The code of a number in a round.
+fn code(number: u64, round: u8) -> Vec<u8> {
+    (0..BYTES as u8).map(|at| (number as u8).wrapping_mul(7) ^ round ^ at).collect()
 }
 
-fn written(numbers: &[u64], turn: u8) -> Vec<u8> {
-    let one = |number: &u64| [number.to_le_bytes().to_vec(), code(*number, turn)].concat();
+fn written(numbers: &[u64], round: u8) -> Vec<u8> {
+    let one = |number: &u64| [number.to_le_bytes().to_vec(), code(*number, round)].concat();
     numbers.iter().flat_map(one).collect()
 }
 
 /// All numbers and codes in their order. All ways to read must agree.
 #[track_caller]
 fn read(store: &CodeStore) -> Vec<(u64, Vec<u8>)> {
-    let (_, codes) = store.shelf().all();
+    let (_, codes) = store.reader().all();
     let (all, numbers) = (CodeFile::All(codes.clone()), CodeFile::Numbers(codes));
     let whole = |file: &CodeFile| file.read(0, usize::MAX).unwrap();
     let (all, numbers) = (whole(&all), whole(&numbers));
-    assert_eq!(all.len() / BYTES as usize, store.shelf().len());
+    assert_eq!(all.len() / BYTES as usize, store.reader().len());
     let numbers = numbers.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number));
     let codes = all.chunks(BYTES as usize).map(<[u8]>::to_vec);
     let read: Vec<(u64, Vec<u8>)> = numbers.zip(codes).collect();
     for (number, code) in &read {
-        let one = CodeFile::One(store.shelf().get(*number).unwrap());
+        let one = CodeFile::One(store.reader().get(*number).unwrap());
         assert_eq!((one.length(), &one.read(0, 99).unwrap()), (u64::from(BYTES), code));
     }
     read
 }
 
 fn expected(numbers: &[(u64, u8)]) -> Vec<(u64, Vec<u8>)> {
-    numbers.iter().map(|(number, turn)| (*number, code(*number, *turn))).collect()
+    numbers.iter().map(|(number, round)| (*number, code(*number, *round))).collect()
 }
 
 #[test]
 fn codes_are_there_again_in_the_order_of_their_numbers() {
     let disk = Model::default();
     let mut store = open(&disk);
-    assert!(store.shelf().is_empty() && read(&store).is_empty());
+    assert!(store.reader().len() == 0 && read(&store).is_empty());
     assert_eq!(store.append(&[]).unwrap(), 0);
     assert_eq!(store.append(&written(&[9, 3, u64::MAX], 1)).unwrap(), 3);
-    let (version, before) = store.shelf().all();
+    let (version, before) = store.reader().all();
     // A number that is given again keeps its place. In one append the last code of a number counts.
     let again = [written(&[3, 5], 2), written(&[5], 3)].concat();
     assert_eq!(store.append(&again).unwrap(), 3);
     let now = expected(&[(9, 1), (3, 2), (u64::MAX, 1), (5, 3)]);
     assert_eq!(read(&store), now);
-    assert!(store.shelf().get(4).is_none() && store.shelf().version() != version);
+    assert!(store.reader().get(4).is_none() && store.reader().version() != version);
     // An older file does not change.
     let before = CodeFile::All(before).read(0, 1000).unwrap();
     assert_eq!(before, [code(9, 1), code(3, 1), code(u64::MAX, 1)].concat());
@@ -87,8 +87,8 @@ fn any_part_of_a_file_can_be_read() {
     let disk = Model::default();
     let mut store = open(&disk);
     (0..5).for_each(|n| assert_eq!(store.append(&written(&[2 * n, 2 * n + 1], 0)).unwrap(), 2));
-    let (_, codes) = store.shelf().all();
-    let one = CodeFile::One(store.shelf().get(3).unwrap());
+    let (_, codes) = store.reader().all();
+    let one = CodeFile::One(store.reader().get(3).unwrap());
     for file in [CodeFile::All(codes.clone()), CodeFile::Numbers(codes), one] {
         let whole = file.read(0, usize::MAX).unwrap();
         assert_eq!(whole.len() as u64, file.length());
@@ -151,12 +151,12 @@ fn a_damaged_code_is_an_error_until_it_is_given_again() {
         bytes[at] ^= 1;
     });
     let mut store = open(&disk);
-    let whole = |store: &CodeStore| CodeFile::All(store.shelf().all().1).read(0, 1000);
+    let whole = |store: &CodeStore| CodeFile::All(store.reader().all().1).read(0, 1000);
     assert_eq!(whole(&store).unwrap_err().kind(), ErrorKind::InvalidData);
-    assert_eq!(CodeFile::All(store.shelf().all().1).read(0, 24).unwrap(), code(1, 0));
+    assert_eq!(CodeFile::All(store.reader().all().1).read(0, 24).unwrap(), code(1, 0));
     // Only this code is damaged, and it stays so when the journal is rewritten.
     store.begin_anew();
-    let damaged = store.shelf().get(2).unwrap().read().unwrap_err();
+    let damaged = store.reader().get(2).unwrap().read().unwrap_err();
     assert_eq!(damaged.kind(), ErrorKind::InvalidData);
     store.append(&written(&[2], 5)).unwrap();
     let now = expected(&[(1, 0), (2, 5), (3, 0)]);
@@ -185,14 +185,14 @@ fn dead_codes_are_left_behind() {
     let disk = Model::default();
     let mut store = CodeStore::open(Arc::new(disk.clone()), 1 << 16, 0).unwrap();
     let numbers = 0..40_u64;
-    for turn in 0..40_u8 {
-        let one = |number: u64| [number.to_le_bytes().to_vec(), vec![turn; 1 << 16]].concat();
+    for round in 0..40_u8 {
+        let one = |number: u64| [number.to_le_bytes().to_vec(), vec![round; 1 << 16]].concat();
         store.append(&numbers.clone().flat_map(one).collect::<Vec<u8>>()).unwrap();
     }
     let names = disk.names().unwrap();
     assert!(names.len() == 1 && names[0].1 < 80 << 20, "{names:?}");
     let whole = |store: &CodeStore| {
-        let codes = CodeFile::All(store.shelf().all().1);
+        let codes = CodeFile::All(store.reader().all().1);
         codes.read(0, usize::MAX).unwrap().iter().filter(|byte| **byte == 39).count()
     };
     let again = CodeStore::open(Arc::new(disk.clone()), 1 << 16, 0).unwrap();
@@ -200,20 +200,20 @@ fn dead_codes_are_left_behind() {
 }
 
 /// The codes after each step; and the steps that last, each with the number of disk operations until then.
-type Lived = (Vec<BTreeMap<u64, u8>>, Vec<(usize, usize)>);
+type States = (Vec<BTreeMap<u64, u8>>, Vec<(usize, usize)>);
 
-fn work(disk: &Model, random: &mut ChaCha8Rng) -> Lived {
+fn work(disk: &Model, random: &mut ChaCha8Rng) -> States {
     let mut store = open(disk);
     let mut states = vec![BTreeMap::new()];
     let mut lasting = vec![(disk.ops(), 0)];
-    for turn in 0..30 {
+    for round in 0..30 {
         match random.random_range(0..10) {
             0..7 => {
                 let count = random.random_range(1..30);
                 let numbers: Vec<u64> = (0..count).map(|_| random.random_range(0..40)).collect();
-                store.append(&written(&numbers, turn)).unwrap();
+                store.append(&written(&numbers, round)).unwrap();
                 let mut state = states.last().unwrap().clone();
-                state.extend(numbers.into_iter().map(|number| (number, turn)));
+                state.extend(numbers.into_iter().map(|number| (number, round)));
                 states.push(state);
             }
             7..9 => {
@@ -244,7 +244,7 @@ fn crash_images() {
                 let held: BTreeMap<u64, Vec<u8>> = read(&open(&image)).into_iter().collect();
                 let was = states[last..].iter().any(|state| {
                     state.len() == held.len()
-                        && state.iter().all(|(number, turn)| held[number] == code(*number, *turn))
+                        && state.iter().all(|(number, round)| held[number] == code(*number, *round))
                 });
                 assert!(was, "seed {seed}, cut {cut}: {} never were since {last}", held.len());
             }
@@ -262,7 +262,7 @@ fn dead_codes_make_room_for_others() {
     let room = |bytes| Some(Space { bytes, total: 1 << 40, files: None });
     let mut store = CodeStore::open(Arc::new(disk.clone()), BYTES, 1 << 30).unwrap();
     let numbers: Vec<u64> = (0..100).collect();
-    (0..3).for_each(|turn| _ = store.append(&written(&numbers, turn)).unwrap());
+    (0..3).for_each(|round| _ = store.append(&written(&numbers, round)).unwrap());
     let before = store.length();
     // Opening a store asks the disk again.
     let mut store = CodeStore::open(Arc::new(disk.clone()), BYTES, 1 << 30).unwrap();

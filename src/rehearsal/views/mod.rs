@@ -19,57 +19,83 @@
 //! ```
 //!
 //! A request that needs the owner is answered when the owner has answered, and no thread waits for that.
-//! Requests that need the disk are done by threads that may wait (`waits`). Nothing here knows FUSE.
+//! Requests that need the disk are done by threads that may wait (`waiting`). Nothing here knows FUSE.
 
-mod damage;
-mod display;
-mod kept;
-mod latent;
-mod names;
-mod place;
+mod code_files;
+mod kept_snapshots;
+mod node;
 mod slots;
-mod streams;
+mod snapshot;
+mod stream;
 #[cfg(test)]
 mod tests;
-mod waits;
+mod waiting;
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::ahead::Ahead;
+use super::CodeReader;
 use super::notes::{Note, Notes};
+use super::read_ahead::ReadAhead;
 use crate::catalog::FOR_EVER;
 use crate::disk::journal::Pinned;
-use crate::fs::{Access, Rights};
-use crate::source::Pool;
+use crate::fs::{Access, NAME_MAX, VIEWS_NAME};
 use crate::sync::Mutex;
-use display::STREAMS;
-pub use display::{Content, Display, Exhibit, Sample, View};
-use kept::State;
-pub use latent::Appended;
-use place::Place;
-pub use place::ROOT;
-pub use slots::BufferView;
-use slots::{Dealt, Slots};
-pub use waits::Awaited;
+use code_files::CodeFiles;
+use kept_snapshots::KeptSnapshots;
+use node::Node;
+pub use node::ROOT;
+use slots::{ClassOrAny, ReservedSample, Slots};
+use snapshot::STREAMS;
+pub use snapshot::{Content, Sample, Snapshot, SnapshotFile, View};
+use waiting::WaitingRequests;
 
-/// Takes a display, unless it could not be made.
-pub type Made = Box<dyn FnOnce(Option<Display>) + Send>;
+/// Takes a snapshot, unless it could not be made.
+pub type SnapshotReply = Box<dyn FnOnce(Option<Snapshot>) + Send>;
 
 /// Takes the error, if lines were refused.
-pub type Scored = Box<dyn FnOnce(Option<Errno>) + Send>;
+pub type ScoreReply = Box<dyn FnOnce(Option<Errno>) + Send>;
+
+/// Takes the result of an append: how many codes.
+pub type AppendReply = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
+
+pub type SyncReply = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 /// Has a name in the directory of this node looked up again. May block.
-pub type Lapse = Arc<dyn Fn(u64, &str) + Send + Sync>;
+pub type InvalidateName = Arc<dyn Fn(u64, &str) + Send + Sync>;
 
-pub type Synced = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+type EntryReply = Box<dyn FnOnce(Result<Entry, Errno>) + Send>;
 
-/// Samples that a stream shows next, or the slots of a buffer or class.
+/// Names in the directory of a buffer that are not views.
+const FIXED: [&str; 4] = ["slots", "stream", "scores", "latent"];
+
+/// A buffer as views serve it.
+#[derive(Clone)]
+pub struct BufferView {
+    pub name: String,
+    /// The seed of the random order of slots and streams.
+    pub seed: u64,
+    /// How far the buffer was when the mount began, so that each mount shows slots in another order.
+    pub progress: u64,
+    /// How many openings in a row find different samples.
+    pub distance: usize,
+    /// How many slots the buffer has, and each of its classes.
+    pub slots: u32,
+    /// Counts the changes of the samples that it shows.
+    pub changes: Arc<AtomicU64>,
+    /// Its codes, if it has any.
+    pub codes: Option<Arc<CodeReader>>,
+}
+
+/// Samples that are shown next.
 pub struct Upcoming {
-    /// The number of the stream or slots. It is unique.
-    pub by: u64,
+    /// The number of the stream, or of the slots of a buffer or class. It is unique.
+    pub sequence: u64,
     /// The soonest first.
     pub next: Vec<Arc<Sample>>,
 }
@@ -94,31 +120,16 @@ pub enum EntryKind {
     Codes(u64),
     /// The file that takes scores.
     Scores,
+    /// The file that takes codes.
     Append,
 }
 
-pub struct Views {
-    buffers: Vec<BufferView>,
-    state: Mutex<State>,
-    slots: Mutex<Slots>,
-    codes: Mutex<latent::Files>,
-    /// Where links lead: the dataset, with a slash at its end.
-    dataset: OnceLock<String>,
-    lapse: Mutex<Option<Lapse>>,
-    /// Asks the source who may read a sample.
-    rights: OnceLock<Rights>,
-    /// Threads that wait for the disk.
-    threads: Pool,
-    notes: Notes,
-    ahead: Ahead,
+fn lasting(node: Node, kind: EntryKind) -> Entry {
+    Entry { node: node.number(), kind, lasting: true }
 }
 
-fn scores(buffer: usize) -> Entry {
-    Entry { node: Place::Scores(buffer).node(), kind: EntryKind::Scores, lasting: true }
-}
-
-fn directory(place: Place) -> Entry {
-    Entry { node: place.node(), kind: EntryKind::Directory, lasting: true }
+fn directory(node: Node) -> Entry {
+    lasting(node, EntryKind::Directory)
 }
 
 fn sample(node: u64, sample: &Sample, lasting: bool) -> Entry {
@@ -126,21 +137,29 @@ fn sample(node: u64, sample: &Sample, lasting: bool) -> Entry {
     Entry { node, kind: EntryKind::File(size, sample.access), lasting }
 }
 
+pub struct Views {
+    buffers: Vec<BufferView>,
+    pub snapshots: KeptSnapshots,
+    slots: Mutex<Slots>,
+    pub codes: CodeFiles,
+    pub waiting: WaitingRequests,
+    /// What the targets of links begin with: the dataset, with a slash at its end.
+    link_prefix: OnceLock<String>,
+    notes: Notes,
+    ahead: Arc<ReadAhead>,
+}
+
 impl Views {
-    /// The views of these buffers. The owner receives `notes`, and samples that come next are read `ahead`.
-    pub(super) fn new(buffers: Vec<BufferView>, notes: Notes, ahead: Ahead) -> Arc<Views> {
-        let slots = Mutex::new(Slots::new(&buffers));
-        let (state, codes, dataset, lapse, rights) = Default::default();
-        let threads = Pool::new("belady-view", 0, waits::THREADS);
+    /// The views of these buffers. The owner receives `notes`.
+    pub(super) fn new(buffers: Vec<BufferView>, notes: Notes) -> Arc<Views> {
+        let ahead = Arc::new(ReadAhead::new());
         Arc::new(Views {
+            snapshots: KeptSnapshots::new(&buffers, Arc::clone(&ahead)),
+            slots: Mutex::new(Slots::new(&buffers)),
+            codes: CodeFiles::new(&buffers),
+            waiting: WaitingRequests::new(),
+            link_prefix: OnceLock::new(),
             buffers,
-            state,
-            slots,
-            codes,
-            dataset,
-            lapse,
-            rights,
-            threads,
             notes,
             ahead,
         })
@@ -151,41 +170,41 @@ impl Views {
         let _ = self.notes.send(note);
     }
 
-    /// Sets where links lead: a directory, relative to a file of a display, or absolute. The first call
+    /// Sets where links lead: a directory, relative to a file of a snapshot, or absolute. The first call
     /// counts.
-    pub fn lead_to(&self, dataset: String) {
-        let _ = self.dataset.set(dataset);
+    pub fn set_link_prefix(&self, dataset: String) {
+        let _ = self.link_prefix.set(dataset);
     }
 
-    /// Has samples read only by users whom the source permits it. The first call counts.
-    pub fn obey(&self, rights: Rights) {
-        let _ = self.rights.set(rights);
+    /// The number of the buffer that has this name.
+    pub fn buffer(&self, name: &str) -> Option<usize> {
+        self.buffers.iter().position(|buffer| buffer.name == name)
     }
 
     /// Calls `then` with the present state of a node, and how long it may be believed: who may read a sample
     /// follows the source.
-    pub fn told(&self, entry: Entry, then: impl FnOnce(Entry, Duration) + Send + 'static) {
-        let (EntryKind::File(size, kept), Some(rights)) = (entry.kind, self.rights.get()) else {
+    pub fn with_present_rights(
+        &self,
+        entry: Entry,
+        then: impl FnOnce(Entry, Duration) + Send + 'static,
+    ) {
+        let (EntryKind::File(size, kept), Some(rights)) = (entry.kind, self.waiting.rights.get())
+        else {
             return then(entry, FOR_EVER);
         };
         let with = move |access| Entry { kind: EntryKind::File(size, access), ..entry };
         match self.label(entry.node) {
             Ok((_, path)) => rights.now(path, kept, move |access, valid| then(with(access), valid)),
-            // Its display was given up.
+            // Its snapshot was given up.
             Err(_) => then(with(Access::default()), Duration::ZERO),
         }
     }
 
-    /// The number of the buffer that has this name.
-    pub fn place(&self, name: &str) -> Option<usize> {
-        self.buffers.iter().position(|buffer| buffer.name == name)
-    }
-
     pub fn forget(&self, node: u64, lookups: u64) {
-        match Place::of(node) {
-            // A dealt node is looked up only once.
-            Some(Place::Dealt(node)) => self.slots.lock().forget(node),
-            Some(Place::Codes(node)) => self.codes.lock().forget(node, lookups),
+        match Node::parse(node) {
+            // A reserved node is looked up only once.
+            Some(Node::Reserved(node)) => self.slots.lock().forget(node),
+            Some(Node::Codes(node)) => self.codes.forget(node, lookups),
             _ => {}
         }
     }
@@ -193,69 +212,70 @@ impl Views {
     /// The entry of a node.
     ///
     /// # Errors
-    /// `ESTALE` if its display was given up.
+    /// `ESTALE` if its snapshot was given up.
     pub fn entry(&self, node: u64) -> Result<Entry, Errno> {
-        let place = Place::of(node).ok_or(Errno::ENOENT)?;
-        match place {
-            Place::Display(slot) | Place::Class(slot, _) => drop(self.display(slot)?),
-            Place::File(slot, class, file) => {
-                return self
-                    .exhibit(slot, class, file)
-                    .map(|(_, _, found)| self.shows(node, &found));
+        let parsed = Node::parse(node).ok_or(Errno::ENOENT)?;
+        match parsed {
+            Node::Snapshot(id) | Node::Class(id, _) => drop(self.snapshots.get(id)?),
+            Node::File(id, class, file) => {
+                let (_, _, found) = self.file(id, class, file)?;
+                return Ok(self.file_entry(node, &found));
             }
-            Place::Dealt(_) => return self.dealt(node, |dealt| sample(node, &dealt.sample, false)),
-            Place::Scores(buffer) => return Ok(scores(buffer)),
-            Place::Append(buffer) => return Ok(latent::append(buffer)),
-            Place::Codes(node) => return self.code_entry(node),
-            Place::Root
-            | Place::Buffer(_)
-            | Place::Slots(_)
-            | Place::SlotClass(..)
-            | Place::Streams(_)
-            | Place::Latent(_) => {}
+            Node::Reserved(_) => {
+                return self.reserved(node, |reserved| sample(node, &reserved.sample, false));
+            }
+            Node::Scores(_) => return Ok(lasting(parsed, EntryKind::Scores)),
+            Node::Append(_) => return Ok(lasting(parsed, EntryKind::Append)),
+            Node::Codes(node) => return self.codes.entry(node),
+            Node::Root
+            | Node::Buffer(_)
+            | Node::Slots(_)
+            | Node::SlotClass(..)
+            | Node::Streams(_)
+            | Node::Latent(_) => {}
         }
-        Ok(directory(place))
+        Ok(directory(parsed))
     }
 
-    fn shows(&self, node: u64, exhibit: &Exhibit) -> Entry {
-        match &exhibit.content {
-            Content::Held(held) => sample(node, held, true),
+    fn file_entry(&self, node: u64, file: &SnapshotFile) -> Entry {
+        match &file.content {
+            Content::Sample(held) => sample(node, held, true),
             Content::Link(path) => {
-                let length = self.dataset.get().map_or(0, String::len) + path.len();
+                let length = self.link_prefix.get().map_or(0, String::len) + path.len();
                 Entry { node, kind: EntryKind::Link(length as u64), lasting: true }
             }
         }
     }
 
-    fn dealt<T>(&self, node: u64, of: impl FnOnce(&Dealt) -> T) -> Result<T, Errno> {
+    fn reserved<T>(&self, node: u64, of: impl FnOnce(&ReservedSample) -> T) -> Result<T, Errno> {
         self.slots.lock().get(node).map(of).ok_or(Errno::ESTALE)
     }
 
-    fn exhibit(
+    /// The buffer, class and file of a file's node.
+    fn file(
         &self,
-        slot: usize,
+        id: usize,
         class: usize,
         file: usize,
-    ) -> Result<(usize, String, Exhibit), Errno> {
-        let display = self.display(slot)?;
-        let buffer = self.state.lock().slots.get(slot).map(|slot| slot.buffer);
-        let (label, files) = display.classes.get(class).ok_or(Errno::ENOENT)?;
-        let exhibit = files.get(file).ok_or(Errno::ENOENT)?;
-        Ok((buffer.ok_or(Errno::ENOENT)?, label.clone(), exhibit.clone()))
+    ) -> Result<(usize, String, SnapshotFile), Errno> {
+        let (buffer, snapshot) = self.snapshots.get(id)?;
+        let (label, files) = snapshot.classes.get(class).ok_or(Errno::ENOENT)?;
+        let file = files.get(file).ok_or(Errno::ENOENT)?;
+        Ok((buffer, label.clone(), file.clone()))
     }
 
     /// The bytes of a file for a reader that opens it. The owner is told.
     ///
     /// # Errors
-    /// `ESTALE` if its display was given up or its slot's sample was dealt to another reader, `EISDIR` for a
-    /// directory.
+    /// `ESTALE` if its snapshot was given up or its slot's sample was reserved for another reader, `EISDIR`
+    /// for a directory.
     pub fn open(&self, node: u64) -> Result<Pinned, Errno> {
-        let (buffer, sample) = match Place::of(node) {
-            Some(Place::File(slot, class, file)) => {
-                let (buffer, _, exhibit) = self.exhibit(slot, class, file)?;
-                (buffer, exhibit.sample().cloned().ok_or(Errno::ELOOP)?)
+        let (buffer, sample) = match Node::parse(node) {
+            Some(Node::File(id, class, file)) => {
+                let (buffer, _, file) = self.file(id, class, file)?;
+                (buffer, file.sample().cloned().ok_or(Errno::ELOOP)?)
             }
-            Some(Place::Dealt(node)) => {
+            Some(Node::Reserved(node)) => {
                 let taken = self.slots.lock().take(node);
                 let (buffer, sample, upcoming) = taken.ok_or(Errno::ESTALE)?;
                 upcoming.iter().for_each(|upcoming| self.ahead.read(upcoming));
@@ -267,41 +287,34 @@ impl Views {
         Ok(sample.pinned.clone())
     }
 
-    /// The class of a file, and its path within the dataset.
-    pub fn label(&self, node: u64) -> Result<(String, String), Errno> {
-        match Place::of(node) {
-            Some(Place::File(slot, class, file)) => {
-                self.exhibit(slot, class, file).map(|(_, label, exhibit)| {
-                    let source = match exhibit.content {
-                        Content::Held(sample) => sample.source.clone(),
-                        Content::Link(path) => path,
-                    };
-                    (label, source)
-                })
-            }
-            Some(Place::Dealt(_)) => {
-                self.dealt(node, |dealt| (dealt.label.clone(), dealt.sample.source.clone()))
-            }
+    /// The buffer, class and content of a file.
+    fn content(&self, node: u64) -> Result<(usize, String, Content), Errno> {
+        match Node::parse(node) {
+            Some(Node::File(id, class, file)) => self
+                .file(id, class, file)
+                .map(|(buffer, label, file)| (buffer, label, file.content)),
+            Some(Node::Reserved(node)) => self.reserved(node, |reserved| {
+                let content = Content::Sample(Arc::clone(&reserved.sample));
+                (reserved.buffer, reserved.label.clone(), content)
+            }),
             _ => Err(Errno::EISDIR),
         }
     }
 
-    /// Has the owner take lines `path score` for this file's buffer, and then calls `done`.
-    pub fn score(&self, node: u64, lines: Vec<u8>, done: Scored) {
-        match Place::of(node) {
-            Some(Place::Scores(buffer)) => self.tell(Note::Scored { buffer, lines, done }),
-            _ => done(Some(Errno::EBADF)),
+    /// Tells the owner that a file's bytes are damaged.
+    pub fn damaged(&self, node: u64) {
+        if let Ok((buffer, _, Content::Sample(sample))) = self.content(node) {
+            self.notes.try_send(Note::Damaged { buffer, sample: sample.id });
         }
     }
 
-    /// Has the scores and codes of this file's buffer synced, and then calls `done`.
-    pub fn sync(&self, node: u64, done: Synced) {
-        match Place::of(node) {
-            Some(Place::Scores(buffer) | Place::Append(buffer)) => {
-                self.tell(Note::Sync { buffer, done });
-            }
-            _ => done(Err(Errno::EBADF)),
-        }
+    /// The class of a file, and its path within the dataset.
+    pub fn label(&self, node: u64) -> Result<(String, String), Errno> {
+        let (_, label, content) = self.content(node)?;
+        Ok(match content {
+            Content::Sample(sample) => (label, sample.source.clone()),
+            Content::Link(path) => (label, path),
+        })
     }
 
     /// The target of a link.
@@ -309,14 +322,302 @@ impl Views {
     /// # Errors
     /// `EINVAL` if the node is no link, and as of [`Views::open`].
     pub fn read_link(&self, node: u64) -> Result<String, Errno> {
-        let Some(Place::File(slot, class, file)) = Place::of(node) else {
+        let Some(Node::File(id, class, file)) = Node::parse(node) else {
             return Err(Errno::EINVAL);
         };
-        match self.exhibit(slot, class, file)?.2.content {
+        match self.file(id, class, file)?.2.content {
             Content::Link(path) => {
-                Ok(format!("{}{path}", self.dataset.get().map_or("", String::as_str)))
+                Ok(format!("{}{path}", self.link_prefix.get().map_or("", String::as_str)))
             }
-            Content::Held(_) => Err(Errno::EINVAL),
+            Content::Sample(_) => Err(Errno::EINVAL),
         }
+    }
+
+    /// Has the owner take lines `path score` for this file's buffer.
+    pub fn score(&self, node: u64, lines: Vec<u8>, done: ScoreReply) {
+        match Node::parse(node) {
+            Some(Node::Scores(buffer)) => self.tell(Note::Scored { buffer, lines, done }),
+            _ => done(Some(Errno::EBADF)),
+        }
+    }
+
+    /// Has codes appended to this file's buffer.
+    pub fn append(&self, node: u64, bytes: Vec<u8>, done: AppendReply) {
+        match Node::parse(node) {
+            Some(Node::Append(buffer)) => self.tell(Note::Appended { buffer, bytes, done }),
+            _ => done(Err(Errno::EBADF)),
+        }
+    }
+
+    /// Has the scores and codes of this file's buffer synced.
+    pub fn sync(&self, node: u64, done: SyncReply) {
+        match Node::parse(node) {
+            Some(Node::Scores(buffer) | Node::Append(buffer)) => {
+                self.tell(Note::Sync { buffer, done });
+            }
+            _ => done(Err(Errno::EBADF)),
+        }
+    }
+
+    /// Looks up a name for a process. The kernel knows the node until it [forgets](Self::forget) it.
+    pub fn lookup(
+        self: &Arc<Self>,
+        parent: u64,
+        name: &OsStr,
+        pid: u32,
+        reply: impl FnOnce(Result<Entry, Errno>) + Send + 'static,
+    ) {
+        if name.len() > NAME_MAX {
+            return reply(Err(Errno::ENAMETOOLONG));
+        }
+        let Some(name) = name.to_str() else { return reply(Err(Errno::ENOENT)) };
+        match Node::parse(parent) {
+            Some(Node::Buffer(buffer)) if !FIXED.contains(&name) => {
+                self.lookup_view(buffer, View::parse(name), pid, Box::new(reply));
+            }
+            Some(Node::Streams(buffer)) => {
+                let view = View::parse(&format!("{STREAMS}{name}"));
+                self.lookup_view(buffer, view, pid, Box::new(reply));
+            }
+            Some(Node::Slots(buffer)) => {
+                self.lookup_slot((buffer, None), name, pid, Box::new(reply));
+            }
+            Some(Node::SlotClass(buffer, class)) => {
+                self.lookup_slot((buffer, Some(class)), name, pid, Box::new(reply));
+            }
+            // The binding of an ordinal is written before the answer.
+            Some(node @ Node::Snapshot(id)) if self.snapshots.stream(id).is_some() => {
+                let (views, name) = (Arc::clone(self), name.to_owned());
+                self.waiting.on_disk(pid, reply, move || views.lookup_known(node, &name));
+            }
+            Some(node) => reply(self.lookup_known(node, name)),
+            None => reply(Err(Errno::ENOENT)),
+        }
+    }
+
+    fn lookup_view(
+        self: &Arc<Self>,
+        buffer: usize,
+        view: Option<View>,
+        pid: u32,
+        reply: EntryReply,
+    ) {
+        let Some(view) = view.filter(|_| buffer < self.buffers.len()) else {
+            return reply(Err(Errno::ENOENT));
+        };
+        let entry = |id| directory(Node::Snapshot(id));
+        if let Some(id) = self.snapshots.look_up(buffer, view) {
+            return reply(Ok(entry(id)));
+        }
+        if matches!(view, View::Sleep(_)) {
+            return reply(Err(Errno::ENOENT));
+        }
+        let (views, reply) = (Arc::clone(self), self.waiting.reply(pid, reply));
+        let made = move |snapshot: Option<Snapshot>| {
+            let id = snapshot.map(|snapshot| views.snapshots.keep(buffer, view, snapshot));
+            reply.answer(id.map(entry).ok_or(Errno::EIO));
+        };
+        self.tell(Note::Make { buffer, view, made: Box::new(made) });
+    }
+
+    fn lookup_slot(
+        self: &Arc<Self>,
+        (buffer, class): (usize, ClassOrAny),
+        name: &str,
+        pid: u32,
+        reply: EntryReply,
+    ) {
+        if let Some(entry) = self.slot(buffer, class, name) {
+            // No request waits for this.
+            if self.slots.lock().buffers.get_mut(buffer).is_some_and(|of| of.claim_renewal()) {
+                self.renew(buffer, |_| ());
+            }
+            return reply(Ok(entry));
+        }
+        if self.slots.lock().buffers.get(buffer).is_none_or(|of| of.is_current()) {
+            return reply(Err(Errno::ENOENT));
+        }
+        let (name, reply) = (name.to_owned(), self.waiting.reply(pid, reply));
+        self.renew(buffer, move |views| {
+            reply.answer(views.slot(buffer, class, &name).ok_or(Errno::ENOENT));
+        });
+    }
+
+    /// Has slots use the samples that a buffer holds now, and then calls `then`.
+    fn renew(self: &Arc<Self>, buffer: usize, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let changes = self.buffers.get(buffer).map(|view| view.changes.load(Ordering::Acquire));
+        let views = Arc::clone(self);
+        let made = move |held: Option<Snapshot>| {
+            if let Some(slots) = views.slots.lock().buffers.get_mut(buffer) {
+                slots.renew(changes, held.as_ref());
+            }
+            then(&views);
+        };
+        self.tell(Note::Show { buffer, shown: Box::new(made) });
+    }
+
+    fn slot(&self, buffer: usize, class: ClassOrAny, name: &str) -> Option<Entry> {
+        let mut slots = self.slots.lock();
+        let own = slots.buffers.get(buffer)?;
+        if class.is_none()
+            && let Some(class) = own.class(name)
+        {
+            return Some(directory(Node::SlotClass(buffer, class)));
+        }
+        if !own.has(name) {
+            return None;
+        }
+        let (node, reserved) = slots.reserve(buffer, class, Instant::now())?;
+        let entry = sample(node, &reserved.sample, false);
+        let upcoming = slots.buffers.get_mut(buffer).and_then(|own| own.first_upcoming(class));
+        drop(slots);
+        upcoming.iter().for_each(|upcoming| self.ahead.read(upcoming));
+        Some(entry)
+    }
+
+    fn lookup_known(&self, parent: Node, name: &str) -> Result<Entry, Errno> {
+        let node = match parent {
+            Node::Root => self.buffer(name).map(Node::Buffer),
+            Node::Buffer(buffer) => match name {
+                "scores" => Some(Node::Scores(buffer)),
+                "stream" => Some(Node::Streams(buffer)),
+                "latent" => self.codes.directory(buffer),
+                _ => Some(Node::Slots(buffer)),
+            },
+            Node::Latent(buffer) => return self.codes.lookup(buffer, name),
+            Node::Snapshot(id) => {
+                if let Some(stream) = self.snapshots.stream(id) {
+                    let (file, is_new) = stream.lookup(id, name)?;
+                    if is_new {
+                        self.snapshots.read_ahead_of_stream(id);
+                    }
+                    return self.entry(file.number());
+                }
+                let (_, snapshot) = self.snapshots.get(id)?;
+                let classes = &snapshot.classes;
+                let found = classes.binary_search_by(|(class, _)| class.as_str().cmp(name));
+                found.ok().map(|class| Node::Class(id, class))
+            }
+            Node::Class(id, class) => {
+                let (_, snapshot) = self.snapshots.get(id)?;
+                let (_, files) = snapshot.classes.get(class).ok_or(Errno::ENOENT)?;
+                let found = files.binary_search_by(|file| file.name.as_str().cmp(name));
+                found.ok().map(|file| Node::File(id, class, file))
+            }
+            _ => None,
+        };
+        self.entry(node.ok_or(Errno::ENOENT)?.number())
+    }
+
+    pub fn list(
+        self: &Arc<Self>,
+        node: u64,
+        pid: u32,
+        reply: impl FnOnce(Result<Vec<(String, Entry)>, Errno>) + Send + 'static,
+    ) {
+        match Node::parse(node) {
+            // A listing shows the present classes.
+            Some(Node::Slots(buffer)) => {
+                let reply = self.waiting.reply(pid, reply);
+                self.renew(buffer, move |views| reply.answer(Ok(views.list_slots(buffer, None))));
+            }
+            Some(Node::SlotClass(buffer, class)) => {
+                reply(Ok(self.list_slots(buffer, Some(class))));
+            }
+            Some(node) => reply(self.list_known(node)),
+            None => reply(Err(Errno::ENOENT)),
+        }
+    }
+
+    /// The names of slots. A sample is reserved when one is looked up.
+    fn list_slots(&self, buffer: usize, class: ClassOrAny) -> Vec<(String, Entry)> {
+        let mut slots = self.slots.lock();
+        let Some(own) = slots.buffers.get_mut(buffer) else { return Vec::new() };
+        let kind = EntryKind::File(0, Access::default());
+        let unknown = Entry { node: node::FIRST_RESERVED, kind, lasting: false };
+        let mut listed: BTreeMap<String, Entry> =
+            own.names(class).map(|name| (name, unknown)).collect();
+        // If samples have no extension, a class may have the name of a slot, and goes first.
+        if class.is_none() {
+            let entry = |class| directory(Node::SlotClass(buffer, class));
+            listed.extend(own.classes().map(|(name, class)| (name.clone(), entry(class))));
+        }
+        listed.into_iter().collect()
+    }
+
+    fn list_known(&self, node: Node) -> Result<Vec<(String, Entry)>, Errno> {
+        let entry = |name: &str, node: Node| (name.to_owned(), directory(node));
+        Ok(match node {
+            Node::Root => {
+                let buffers = self.buffers.iter().enumerate();
+                buffers.map(|(at, buffer)| entry(&buffer.name, Node::Buffer(at))).collect()
+            }
+            Node::Buffer(buffer) => {
+                let views = self.snapshots.names(buffer).into_iter();
+                let views = views.filter(|(name, _)| !name.starts_with(STREAMS));
+                let views = views.map(|(name, id)| entry(&name, Node::Snapshot(id)));
+                let directories =
+                    [entry("slots", Node::Slots(buffer)), entry("stream", Node::Streams(buffer))];
+                let latent = self.codes.directory(buffer).map(|node| entry("latent", node));
+                let scores = lasting(Node::Scores(buffer), EntryKind::Scores);
+                views
+                    .chain(directories)
+                    .chain(latent)
+                    .chain([("scores".to_owned(), scores)])
+                    .collect()
+            }
+            Node::Latent(buffer) => CodeFiles::list(buffer),
+            Node::Streams(buffer) => {
+                let names = self.snapshots.names(buffer);
+                let epoch = |(name, id): &(String, usize)| {
+                    Some(entry(name.strip_prefix(STREAMS)?, Node::Snapshot(*id)))
+                };
+                names.iter().filter_map(epoch).collect()
+            }
+            Node::Snapshot(id) => {
+                if let Some(stream) = self.snapshots.stream(id) {
+                    return Ok(stream.list(id));
+                }
+                let (_, snapshot) = self.snapshots.get(id)?;
+                let classes = snapshot.classes.iter().enumerate();
+                classes.map(|(at, (name, _))| entry(name, Node::Class(id, at))).collect()
+            }
+            Node::Class(id, class) => {
+                let (_, snapshot) = self.snapshots.get(id)?;
+                let (_, files) = snapshot.classes.get(class).ok_or(Errno::ENOENT)?;
+                let entry = |(at, file): (usize, &SnapshotFile)| {
+                    let node = Node::File(id, class, at).number();
+                    (file.name.clone(), self.file_entry(node, file))
+                };
+                files.iter().enumerate().map(entry).collect()
+            }
+            _ => return Err(Errno::ENOTDIR),
+        })
+    }
+
+    /// The buffer in a path of a view's file: if there is one of this name, or if it is below `rehearsal`.
+    pub fn buffer_of<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let mut parts = path.rsplitn(4, '/').skip(1);
+        let (above, top, before) = (parts.next()?, parts.next()?, parts.next()?);
+        View::parse(top).or_else(|| View::parse(&format!("{top}/{above}")))?;
+        let mut before = before.rsplit('/').filter(|part| !part.is_empty() && *part != ".");
+        let name = before.next()?;
+        let is_one = self.buffer(name).is_some() || before.next() == Some(VIEWS_NAME);
+        is_one.then_some(name)
+    }
+
+    /// The path within the dataset of a view's file, which ends in `VIEW/CLASS/FILE` or `stream/K/ORDINAL`.
+    pub fn source(&self, buffer: usize, path: &str) -> Option<String> {
+        let mut parts = path.rsplitn(4, '/');
+        let (file, above, top) = (parts.next()?, parts.next()?, parts.next()?);
+        let node = if let Some(view) = View::parse(&format!("{top}/{above}")) {
+            let id = self.snapshots.id(buffer, view)?;
+            self.snapshots.stream(id)?.find(id, file)?.number()
+        } else {
+            let view = Node::Snapshot(self.snapshots.id(buffer, View::parse(top)?)?);
+            let class = self.lookup_known(view, above).ok()?;
+            self.lookup_known(Node::parse(class.node)?, file).ok()?.node
+        };
+        self.label(node).ok().map(|(_, source)| source)
     }
 }

@@ -1,23 +1,23 @@
-//! When a name of a view leads to the same display again, and when to another.
+//! When a name of a view leads to the same snapshot again, and when to another.
 
 use std::ffi::OsStr;
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::rehearsal::Shelf;
+use crate::rehearsal::CodeReader;
 use crate::rehearsal::notes::notes;
 
-/// Views of two buffers. Each display has as many classes as displays were made before.
+/// Views of two buffers. Each snapshot has as many classes as snapshots were made before.
 fn views() -> Arc<Views> {
     views_of(None)
 }
 
 /// The same with codes.
-pub(super) fn views_of(codes: Option<Arc<Shelf>>) -> Arc<Views> {
+pub(super) fn views_of(codes: Option<Arc<CodeReader>>) -> Arc<Views> {
     let mut made = 0;
     let make = move || {
         made += 1;
-        display(made - 1)
+        snapshot(made - 1)
     };
     let buffer = |name: &str| BufferView {
         name: name.to_owned(),
@@ -25,16 +25,16 @@ pub(super) fn views_of(codes: Option<Arc<Shelf>>) -> Arc<Views> {
         distance: 0,
         slots: 1,
         changes: Arc::default(),
-        drawn: 0,
-        latent: codes.clone(),
+        progress: 0,
+        codes: codes.clone(),
     };
     shown(vec![buffer("old"), buffer("new")], make)
 }
 
-/// Views whose owner only makes these displays.
+/// Views whose owner only makes these snapshots.
 pub(super) fn shown(
     buffers: Vec<BufferView>,
-    mut make: impl FnMut() -> Display + Send + 'static,
+    mut make: impl FnMut() -> Snapshot + Send + 'static,
 ) -> Arc<Views> {
     let (notes, arriving) = notes();
     std::thread::spawn(move || {
@@ -50,16 +50,16 @@ pub(super) fn shown(
             }
         }
     });
-    Views::new(buffers, notes, Ahead::new())
+    Views::new(buffers, notes)
 }
 
-fn display(classes: usize) -> Display {
+fn snapshot(classes: usize) -> Snapshot {
     let classes = (0..classes).map(|class| (format!("c{class}"), Vec::new())).collect();
-    Display { classes, bindings: None }
+    Snapshot { classes, bindings: None }
 }
 
 fn buffer() -> u64 {
-    Place::Buffer(0).node()
+    Node::Buffer(0).number()
 }
 
 fn look(views: &Arc<Views>, name: &str) -> u64 {
@@ -84,19 +84,19 @@ fn classes(views: &Arc<Views>, node: u64) -> usize {
 #[test]
 fn an_epoch_whose_name_was_looked_up_stays() {
     let views = views();
-    views.freeze(0, View::Epoch(3), display(40));
-    views.freeze(0, View::Epoch(4), display(41));
+    views.snapshots.freeze(0, View::Epoch(3), snapshot(40));
+    views.snapshots.freeze(0, View::Epoch(4), snapshot(41));
     let node = look(&views, "epoch-4");
-    assert!(views.is_seen(0, View::Epoch(4)));
-    (5..30).for_each(|epoch| views.freeze(0, View::Epoch(epoch), display(50)));
+    assert!(views.snapshots.is_seen(0, View::Epoch(4)));
+    (5..30).for_each(|epoch| views.snapshots.freeze(0, View::Epoch(epoch), snapshot(50)));
     assert_eq!((look(&views, "epoch-4"), classes(&views, node)), (node, 41));
     let unseen = look(&views, "epoch-3");
     assert_eq!(classes(&views, unseen), 0, "nobody had looked, so it is made anew");
     // It is frozen while it is made for a reader.
-    views.freeze(0, View::Epoch(31), display(60));
-    assert!(!views.is_seen(0, View::Epoch(31)));
-    views.keep(0, View::Epoch(31), display(61));
-    views.freeze(0, View::Epoch(32), display(70));
+    views.snapshots.freeze(0, View::Epoch(31), snapshot(60));
+    assert!(!views.snapshots.is_seen(0, View::Epoch(31)));
+    views.snapshots.keep(0, View::Epoch(31), snapshot(61));
+    views.snapshots.freeze(0, View::Epoch(32), snapshot(70));
     assert_eq!(classes(&views, look(&views, "epoch-31")), 60);
 }
 
@@ -105,22 +105,22 @@ fn the_mixes_of_a_task_end_with_it() {
     let views = views();
     let names = ["mix", "mix-0", "mix-7", "epoch-0"];
     let before = names.map(|name| look(&views, name));
-    views.freeze(0, View::Epoch(1), display(40));
-    let lapsed = Arc::<Mutex<Vec<(u64, String)>>>::default();
-    let told = Arc::clone(&lapsed);
-    views.lapse_by(Arc::new(move |directory, name| {
-        told.lock().push((directory, name.to_owned()));
+    views.snapshots.freeze(0, View::Epoch(1), snapshot(40));
+    let stale = Arc::<Mutex<Vec<(u64, String)>>>::default();
+    let invalidated = Arc::clone(&stale);
+    views.snapshots.set_invalidate(Arc::new(move |directory, name| {
+        invalidated.lock().push((directory, name.to_owned()));
     }));
-    views.lapse();
-    assert!(lapsed.lock().is_empty());
-    views.begin_task(0, true);
-    views.begin_task(0, true);
-    views.lapse();
-    views.lapse();
-    let mut lapsed = std::mem::take(&mut *lapsed.lock());
-    lapsed.sort();
+    views.snapshots.invalidate_names();
+    assert!(stale.lock().is_empty());
+    views.snapshots.begin_task(0, true);
+    views.snapshots.begin_task(0, true);
+    views.snapshots.invalidate_names();
+    views.snapshots.invalidate_names();
+    let mut stale = std::mem::take(&mut *stale.lock());
+    stale.sort();
     let expected = ["epoch-1", "mix", "mix-0", "mix-7"].map(|name| (buffer(), name.to_owned()));
-    assert_eq!(lapsed, expected);
+    assert_eq!(stale, expected);
     let after = names.map(|name| look(&views, name));
     assert!(before.iter().zip(&after).take(3).all(|(before, after)| before != after));
     assert_eq!(before[3], after[3], "who has looked at an epoch finds it as it was");
@@ -130,12 +130,12 @@ fn the_mixes_of_a_task_end_with_it() {
     assert_eq!(classes(&views, look(&views, "epoch-1")), 7);
 }
 
-/// Displays without a name are kept for their readers: those of the last task that was looked at.
+/// Snapshots without a name are kept for their readers: those of the last task that was looked at.
 #[test]
 fn the_mixes_of_the_task_before_the_last_are_given_up() {
     let views = views();
     let pass = |epoch: &str| {
-        let streams = Place::Streams(0).node();
+        let streams = Node::Streams(0).number();
         ["mix", "mix-3"]
             .map(|name| look(&views, name))
             .into_iter()
@@ -143,23 +143,23 @@ fn the_mixes_of_the_task_before_the_last_are_given_up() {
     };
     let open = |nodes: &[u64]| nodes.iter().filter(|node| views.entry(**node).is_ok()).count();
     let first: Vec<u64> = pass("0").collect();
-    views.begin_task(0, true);
+    views.snapshots.begin_task(0, true);
     assert_eq!(open(&first), 3);
     let second: Vec<u64> = pass("0").collect();
-    views.begin_task(0, true);
+    views.snapshots.begin_task(0, true);
     // No reader looks at this task.
-    views.freeze(0, View::Epoch(1), display(4));
-    views.begin_task(0, true);
+    views.snapshots.freeze(0, View::Epoch(1), snapshot(4));
+    views.snapshots.begin_task(0, true);
     assert_eq!((open(&first), open(&second)), (0, 3));
     let found = first.iter().map(|node| views.entry(*node));
     assert!(found.into_iter().all(|found| found == Err(Errno::ESTALE)));
     // The same task again: its streams stay.
     let third: Vec<u64> = pass("1").collect();
-    views.begin_task(0, false);
+    views.snapshots.begin_task(0, false);
     assert_eq!((open(&second), open(&third)), (0, 3));
     let again: Vec<u64> = pass("1").collect();
     assert_eq!((again[2] == third[2], again[0] == third[0]), (true, false));
-    views.begin_task(0, true);
+    views.snapshots.begin_task(0, true);
     assert_eq!((open(&third), open(&again)), (1, 3));
 }
 

@@ -3,7 +3,7 @@
 //! Goal: no sample comes twice within the distance, even if several readers read at the same time. Method:
 //! readers wait for each other after as many openings as the distance. So these openings follow each other,
 //! in whatever order they were served, and all of them must find different samples. A late reader holds the
-//! file that it looked up by a descriptor that is not open (`O_PATH`), until its sample is dealt to others.
+//! file that it looked up by a descriptor that is not open (`O_PATH`), until its sample is reserved for others.
 
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
@@ -63,7 +63,7 @@ fn behind(looked: &fs::File) -> PathBuf {
 }
 
 #[test]
-fn who_comes_late_has_nothing_that_others_were_dealt() {
+fn who_comes_late_has_nothing_that_others_have_reserved() {
     let ground = ground();
     let mounted = filled(&ground, &ALL);
     let (slots, known) = (mounted.path("rehearsal/old/slots"), planted());

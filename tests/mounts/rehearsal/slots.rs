@@ -66,7 +66,7 @@ fn each_opening_finds_a_fresh_sample() {
         *counts.entry(sample).or_default() += 1;
     }
     assert_eq!(counts.len(), 30);
-    // A sample that is dealt at the border of a round may belong to the next one.
+    // A sample that is reserved at the border of a round may belong to the next one.
     let (most, least) = (counts.values().max().unwrap(), counts.values().min().unwrap());
     assert!(most - least <= 2, "{counts:?}");
     for turn in 0..40 {
@@ -126,7 +126,7 @@ fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
     let slots = mounted.path("rehearsal/old/slots");
     let known = planted();
     let counts: Mutex<HashMap<String, u32>> = Mutex::default();
-    // Openings by all readers, and the rounds that were dealt while a reader held a sample.
+    // Openings by all readers, and the rounds that were shown while a reader held a sample.
     let (opened, missed) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for reader in 0..8 {
@@ -155,7 +155,7 @@ fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
     mounted.umount();
 }
 
-/// The buffer goes on while its slots are read. Samples that it gave up are soon dealt no more.
+/// The buffer goes on while its slots are read. Samples that it gave up are soon shown no more.
 #[test]
 fn slots_follow_the_buffer() {
     let ground = ground();
@@ -171,7 +171,7 @@ fn slots_follow_the_buffer() {
     let mut open = fs::File::open(&slot).unwrap();
     read_class(&mounted, "train/b");
     wait_for_offers(&ground, 2 * FILES);
-    wait_until("the next class is dealt", || which(&known, &read_slot(&slot)).starts_with("b/"));
+    wait_until("the next class is shown", || which(&known, &read_slot(&slot)).starts_with("b/"));
     (0..100).for_each(|_| assert!(which(&known, &read_slot(&slot)).starts_with("b/")));
     let mut bytes = Vec::new();
     open.read_to_end(&mut bytes).unwrap();

@@ -8,9 +8,9 @@ use nix::errno::Errno;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::place::Place;
+use super::super::node::Node;
 use super::super::tests::shown;
-use super::super::{Content, Entry, EntryKind, Exhibit, Views};
+use super::super::{Content, Entry, EntryKind, Snapshot, SnapshotFile, Views};
 use super::*;
 use crate::buffer::SampleId;
 use crate::disk::journal::Journal;
@@ -19,21 +19,21 @@ use crate::fs::Access;
 
 fn view(distance: usize, changes: Arc<AtomicU64>) -> BufferView {
     let (name, slots) = ("old".to_owned(), 64);
-    BufferView { name, seed: 1, drawn: 0, distance, slots, changes, latent: None }
+    BufferView { name, seed: 1, progress: 0, distance, slots, changes, codes: None }
 }
 
-/// The display of a buffer with these samples, in two classes.
-fn holding(samples: std::ops::Range<u32>) -> Display {
+/// The snapshot of a buffer with these samples, in two classes.
+fn holding(samples: std::ops::Range<u32>) -> Snapshot {
     let mut journal = Journal::open(Arc::new(Model::default()), |_, _| ()).unwrap();
-    let mut exhibit = |n: u32| {
+    let mut file = |n: u32| {
         let pinned = journal.append(b"x", &[1]).unwrap();
         let (id, access, source) = (SampleId(n), Access::default(), format!("d/{n}.jpg"));
-        let content = Content::Held(Arc::new(Sample { id, source, access, pinned }));
-        Exhibit { name: format!("{n:04}.jpg"), content }
+        let content = Content::Sample(Arc::new(Sample { id, source, access, pinned }));
+        SnapshotFile { name: format!("{n:04}.jpg"), content }
     };
-    let mut class = |of| samples.clone().filter(|n| n % 2 == of).map(&mut exhibit).collect();
+    let mut class = |of| samples.clone().filter(|n| n % 2 == of).map(&mut file).collect();
     let classes = vec![("even".to_owned(), class(0)), ("odd".to_owned(), class(1))];
-    Display { classes, bindings: None }
+    Snapshot { classes, bindings: None }
 }
 
 /// Names that readers look up. As in the kernel, a lookup forgets the node before.
@@ -45,8 +45,8 @@ struct Names {
 
 impl Names {
     fn look(&mut self, name: usize) -> (u64, u32) {
-        let (node, dealt) = self.slots.deal(0, None, self.now).expect("something is held");
-        let sample = dealt.sample.id.0;
+        let (node, reserved) = self.slots.reserve(0, None, self.now).expect("something is held");
+        let sample = reserved.sample.id.0;
         if let Some(before) = self.found.insert(name, node) {
             self.slots.forget(before);
         }
@@ -64,10 +64,10 @@ impl Names {
 #[test]
 fn what_is_only_looked_at_comes_back_after_a_while() {
     let mut slots = Slots::new(&[view(20, Arc::default())]);
-    slots.renew(0, Some(1), Some(&holding(0..100)));
+    slots.buffers[0].renew(Some(1), Some(&holding(0..100)));
     let mut names = Names { slots, found: HashMap::new(), now: Instant::now() };
     for held in [0..100, 50..150, 100..130] {
-        names.slots.renew(0, Some(1), Some(&holding(held.clone())));
+        names.slots.buffers[0].renew(Some(1), Some(&holding(held.clone())));
         (0..64).for_each(|name| _ = names.look(name));
         names.now += PATIENCE;
         let (mut counts, mut last) = (HashMap::<u32, u32>::new(), HashMap::new());
@@ -84,9 +84,9 @@ fn what_is_only_looked_at_comes_back_after_a_while() {
 
 /// A sample is kept between its lookup and its opening.
 #[test]
-fn what_is_about_to_be_opened_is_not_dealt_to_others() {
+fn what_is_about_to_be_opened_is_not_reserved_for_others() {
     let mut slots = Slots::new(&[view(20, Arc::default())]);
-    slots.renew(0, Some(1), Some(&holding(0..50)));
+    slots.buffers[0].renew(Some(1), Some(&holding(0..50)));
     let mut names = Names { slots, found: HashMap::new(), now: Instant::now() };
     let (node, sample) = names.look(0);
     names.now += PATIENCE / 2;
@@ -102,10 +102,10 @@ fn what_is_about_to_be_opened_is_not_dealt_to_others() {
     names.now += PATIENCE;
     assert!((0..500).all(|turn| names.open(1 + turn % 8) != sample));
     assert_eq!(names.slots.take(late).unwrap().1.id.0, sample);
-    // The sample was given back, and dealt to no other reader.
+    // The sample was released, and reserved for no other reader.
     let (late, sample) = names.look(0);
     names.now += PATIENCE_MAX;
-    names.slots.take_back(names.now);
+    names.slots.release_old(names.now);
     assert_eq!(names.slots.take(late).unwrap().1.id.0, sample, "it is what was found");
     assert!((0..19).all(|turn| names.open(1 + turn % 8) != sample), "that counts as well");
 }
@@ -121,18 +121,18 @@ fn look_up(views: &Arc<Views>, directory: u64, name: &str) -> Result<EntryKind, 
 #[test]
 fn a_class_goes_before_the_slot_of_its_name() {
     let make = || {
-        let Display { mut classes, .. } = holding(0..4);
+        let Snapshot { mut classes, .. } = holding(0..4);
         classes.truncate(1);
         let (class, files) = &mut classes[0];
         *class = "0001".to_owned();
-        for Exhibit { content, .. } in files {
-            let Content::Held(sample) = content else { continue };
+        for SnapshotFile { content, .. } in files {
+            let Content::Sample(sample) = content else { continue };
             Arc::make_mut(sample).source = "0001/sample".to_owned();
         }
-        Display { classes, bindings: None }
+        Snapshot { classes, bindings: None }
     };
     let views = shown(vec![view(4, Arc::default())], make);
-    let slots = Place::Slots(0).node();
+    let slots = Node::Slots(0).number();
     let (send, listed) = channel();
     views.list(slots, 1, move |names| send.send(names.unwrap()).unwrap());
     let listed = listed.recv().unwrap();
@@ -140,7 +140,7 @@ fn a_class_goes_before_the_slot_of_its_name() {
     let kinds = listed.iter().map(|(_, entry)| entry.kind == EntryKind::Directory);
     assert!(kinds.eq((0..64).map(|slot| slot == 1)));
     assert_eq!(look_up(&views, slots, "0001"), Ok(EntryKind::Directory));
-    let class = Place::SlotClass(0, 0).node();
+    let class = Node::SlotClass(0, 0).number();
     assert!(matches!(look_up(&views, class, "0001"), Ok(EntryKind::File(..))));
 }
 
@@ -152,10 +152,10 @@ fn what_has_not_changed_is_not_looked_at_again() {
     let looking = Arc::clone(&looks);
     let make = move || {
         looking.fetch_add(1, Ordering::Relaxed);
-        Display::default()
+        Snapshot::default()
     };
     let views = shown(vec![view], make);
-    let slots = Place::Slots(0).node();
+    let slots = Node::Slots(0).number();
     for change in 1..4 {
         for name in ["0000", "class", "no slot"] {
             assert_eq!(look_up(&views, slots, name), Err(Errno::ENOENT));
@@ -165,30 +165,30 @@ fn what_has_not_changed_is_not_looked_at_again() {
     }
 }
 
-/// As many classes as samples come and go. Each is found by its name, and keeps its place.
+/// As many classes as samples come and go. Each is found by its name, and keeps its number.
 #[test]
-fn classes_keep_their_places_however_many_there_are() {
+fn classes_keep_their_numbers_however_many_there_are() {
     let mut slots = Slots::new(&[view(4, Arc::default())]);
     let named = |range: std::ops::Range<u32>| {
-        let Display { classes, .. } = holding(range);
+        let Snapshot { classes, .. } = holding(range);
         let files = classes.into_iter().flat_map(|(_, files)| files);
         let mut classes: Vec<_> =
             files.map(|file| (format!("c{}", file.name), vec![file])).collect();
         classes.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Display { classes, bindings: None }
+        Snapshot { classes, bindings: None }
     };
-    let mut places = HashMap::new();
+    let mut numbers = HashMap::new();
     for held in [0..2000, 1000..5000, 0..5000] {
-        slots.renew(0, Some(1), Some(&named(held.clone())));
-        assert_eq!(slots.classes(0).len(), held.len());
+        slots.buffers[0].renew(Some(1), Some(&named(held.clone())));
+        assert_eq!(slots.buffers[0].classes().count(), held.len());
         for n in 0..5000 {
             let name = format!("c{n:04}.jpg");
-            let place = slots.class(0, &name);
-            assert_eq!(place.is_some(), held.contains(&n), "{name} of {held:?}");
-            let Some(place) = place else { continue };
-            assert_eq!(*places.entry(n).or_insert(place), place, "{name} of {held:?}");
-            let (_, dealt) = slots.deal(0, Some(place), Instant::now()).unwrap();
-            assert_eq!((&dealt.label, dealt.sample.id.0), (&name, n));
+            let number = slots.buffers[0].class(&name);
+            assert_eq!(number.is_some(), held.contains(&n), "{name} of {held:?}");
+            let Some(number) = number else { continue };
+            assert_eq!(*numbers.entry(n).or_insert(number), number, "{name} of {held:?}");
+            let (_, reserved) = slots.reserve(0, Some(number), Instant::now()).unwrap();
+            assert_eq!((&reserved.label, reserved.sample.id.0), (&name, n));
         }
     }
 }
@@ -199,13 +199,13 @@ fn nothing_repeats_within_the_distance_however_late_readers_come() {
     let mut random = ChaCha8Rng::seed_from_u64(8);
     for class in [None, Some(1)] {
         let mut slots = Slots::new(&[view(20, Arc::default())]);
-        slots.renew(0, Some(1), Some(&holding(0..120)));
+        slots.buffers[0].renew(Some(1), Some(&holding(0..120)));
         let (mut now, mut readers, mut refused) = (Instant::now(), Vec::new(), 0);
         let (mut counts, mut last) = (HashMap::<u32, u32>::new(), HashMap::new());
         let mut taken = 0;
         while taken < 20_000 {
             if readers.len() < 8 {
-                readers.push(slots.deal(0, class, now).unwrap().0);
+                readers.push(slots.reserve(0, class, now).unwrap().0);
                 continue;
             }
             now += Duration::from_millis(random.random_range(0..4000));

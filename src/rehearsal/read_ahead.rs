@@ -25,24 +25,24 @@ const BYTES_MAX: u64 = 32 << 20;
 const BYTES_OF_ONE_MAX: u64 = BYTES_MAX / 4;
 
 /// How many streams and sets of slots are remembered.
-const SHOWING_MAX: NonZeroUsize = NonZeroUsize::new(1 << 10).expect("more than none");
+const SEQUENCES_MAX: NonZeroUsize = NonZeroUsize::new(1 << 10).expect("more than none");
 
-pub(super) struct Ahead {
-    asked: Mutex<Asked>,
+pub(super) struct ReadAhead {
+    asked: Mutex<AskedSamples>,
     readers: Pool,
 }
 
-impl Ahead {
+impl ReadAhead {
     pub(super) fn new() -> Self {
         let readers = Pool::new("belady-ahead", READERS, 0);
-        Ahead { asked: Mutex::new(Asked::default()), readers }
+        ReadAhead { asked: Mutex::new(AskedSamples::default()), readers }
     }
 
     /// Reads the upcoming samples that were not asked for before. Never waits for the disk.
     pub(super) fn read(&self, upcoming: &Upcoming) {
         let next = upcoming.next.iter();
         let next = next.map(|sample| (sample.id, u64::from(sample.pinned.length())));
-        let new = self.asked.lock().take(upcoming.by, next);
+        let new = self.asked.lock().take(upcoming.sequence, next);
         for sample in upcoming.next.iter().filter(|sample| new.contains(&sample.id)) {
             let sample = Arc::downgrade(sample);
             // Its reader gets the error.
@@ -53,27 +53,31 @@ impl Ahead {
     }
 
     /// Forgets a stream that has ended.
-    pub(super) fn end(&self, by: u64) {
-        self.asked.lock().forget(by);
+    pub(super) fn forget(&self, sequence: u64) {
+        self.asked.lock().forget(sequence);
     }
 }
 
 /// Samples that were asked for, by stream or slots.
-struct Asked {
-    by: LruCache<u64, Vec<(SampleId, u64)>>,
+struct AskedSamples {
+    by_sequence: LruCache<u64, Vec<(SampleId, u64)>>,
     bytes: u64,
 }
 
-impl Default for Asked {
+impl Default for AskedSamples {
     fn default() -> Self {
-        Asked { by: LruCache::new(SHOWING_MAX), bytes: 0 }
+        AskedSamples { by_sequence: LruCache::new(SEQUENCES_MAX), bytes: 0 }
     }
 }
 
-impl Asked {
+impl AskedSamples {
     /// Takes upcoming samples with their sizes, the soonest first. Returns those that are to be read.
-    fn take(&mut self, by: u64, next: impl Iterator<Item = (SampleId, u64)>) -> Vec<SampleId> {
-        let before = self.forget(by);
+    fn take(
+        &mut self,
+        sequence: u64,
+        next: impl Iterator<Item = (SampleId, u64)>,
+    ) -> Vec<SampleId> {
+        let before = self.forget(sequence);
         let mut sum = 0;
         let next = next.take_while(|(_, bytes)| {
             sum += bytes;
@@ -83,19 +87,19 @@ impl Asked {
         let new = next.iter().filter(|sample| !before.contains(sample));
         let new = new.map(|(sample, _)| *sample).collect();
         self.bytes += bytes_of(&next);
-        if let Some((_, silent)) = self.by.push(by, next) {
-            self.bytes -= bytes_of(&silent);
+        if let Some((_, oldest)) = self.by_sequence.push(sequence, next) {
+            self.bytes -= bytes_of(&oldest);
         }
         while self.bytes > BYTES_MAX
-            && let Some((_, silent)) = self.by.pop_lru()
+            && let Some((_, oldest)) = self.by_sequence.pop_lru()
         {
-            self.bytes -= bytes_of(&silent);
+            self.bytes -= bytes_of(&oldest);
         }
         new
     }
 
-    fn forget(&mut self, by: u64) -> Vec<(SampleId, u64)> {
-        let before = self.by.pop(&by).unwrap_or_default();
+    fn forget(&mut self, sequence: u64) -> Vec<(SampleId, u64)> {
+        let before = self.by_sequence.pop(&sequence).unwrap_or_default();
         self.bytes -= bytes_of(&before);
         before
     }
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn each_sample_is_read_once_while_it_is_shown_next() {
-        let mut asked = Asked::default();
+        let mut asked = AskedSamples::default();
         assert_eq!(asked.take(1, of(10, 0..4)), ids(0..4));
         assert_eq!(asked.take(1, of(10, 1..6)), ids(4..6));
         assert_eq!(asked.take(2, of(10, 5..6)), ids(5..6), "another one shows it");
@@ -133,7 +137,7 @@ mod tests {
 
     #[test]
     fn one_has_its_part_and_all_have_the_whole() {
-        let mut asked = Asked::default();
+        let mut asked = AskedSamples::default();
         assert_eq!(asked.take(0, of(BYTES_OF_ONE_MAX / 4, 0..9)), ids(0..4));
         assert_eq!(asked.take(0, of(BYTES_OF_ONE_MAX + 1, 9..12)), ids(0..0), "it never fits");
         for by in 0..8 {
@@ -141,13 +145,13 @@ mod tests {
             assert!(asked.bytes <= BYTES_MAX);
         }
         assert_eq!(asked.take(7, of(BYTES_OF_ONE_MAX / 4, 0..9)), ids(0..0), "it is remembered");
-        assert_eq!(asked.take(0, of(BYTES_OF_ONE_MAX / 4, 0..9)), ids(0..4), "it was silent");
+        assert_eq!(asked.take(0, of(BYTES_OF_ONE_MAX / 4, 0..9)), ids(0..4), "it was the oldest");
     }
 
     #[test]
     fn so_many_are_remembered() {
-        let mut asked = Asked::default();
-        (0..2 * SHOWING_MAX.get() as u64).for_each(|by| _ = asked.take(by, of(1, 0..2)));
-        assert_eq!(asked.bytes, 2 * SHOWING_MAX.get() as u64);
+        let mut asked = AskedSamples::default();
+        (0..2 * SEQUENCES_MAX.get() as u64).for_each(|by| _ = asked.take(by, of(1, 0..2)));
+        assert_eq!(asked.bytes, 2 * SEQUENCES_MAX.get() as u64);
     }
 }

@@ -7,9 +7,9 @@ use nix::errno::Errno;
 use serde_json::{Value, json};
 
 use super::answers::Refusals;
-use crate::rehearsal::{CodeStore, Shelf};
+use super::{CodeReader, CodeStore};
 
-pub(super) struct Latent {
+pub(super) struct BufferCodes {
     store: CodeStore,
     /// How many codes were taken in this mount.
     appended: u64,
@@ -18,13 +18,13 @@ pub(super) struct Latent {
     warned: bool,
 }
 
-impl Latent {
-    pub(super) fn new(store: CodeStore) -> Latent {
-        Latent { store, appended: 0, refused: Refusals::default(), warned: false }
+impl BufferCodes {
+    pub(super) fn new(store: CodeStore) -> BufferCodes {
+        BufferCodes { store, appended: 0, refused: Refusals::default(), warned: false }
     }
 
-    pub(super) fn shelf(&self) -> &Arc<Shelf> {
-        self.store.shelf()
+    pub(super) fn reader(&self) -> &Arc<CodeReader> {
+        self.store.reader()
     }
 
     /// Takes and writes codes: all of them, or none on an error. Returns how many.
@@ -32,8 +32,8 @@ impl Latent {
     /// # Errors
     /// `EINVAL` if they are not whole codes, else the disk's.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
-        let came = self.store.append(bytes);
-        came.inspect(|count| self.appended += *count as u64).map_err(|error| {
+        let taken = self.store.append(bytes);
+        taken.inspect(|count| self.appended += *count as u64).map_err(|error| {
             self.refused.note("latent/append", &error.to_string());
             match error.kind() {
                 ErrorKind::InvalidInput => Errno::EINVAL,
@@ -62,10 +62,10 @@ impl Latent {
     }
 
     pub(super) fn stats(&self) -> Value {
-        let shelf = self.shelf();
+        let reader = self.reader();
         json!({
-            "codes": shelf.len(),
-            "bytes_each": shelf.bytes(),
+            "codes": reader.len(),
+            "bytes_each": reader.bytes,
             "bytes_on_disk": self.store.length(),
             "appended": self.appended,
             "refused": self.refused.count,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::counter_rng::{CounterRng, Purpose};
 use super::members::{Capacity, ClassId, Member, Members, SampleId};
-use super::policies::{Evicted, Keeper, Newcomer, Policy, Victim};
+use super::policies::{LowestEvicted, Newcomer, Policy, Retention, Victim};
 
 /// The rules that a buffer decides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,13 @@ pub struct Rules {
     pub capacity: Capacity,
     /// The seed of all random decisions.
     pub seed: u64,
+}
+
+impl Rules {
+    fn rank(&self, member: &Member) -> u64 {
+        let rng = CounterRng::new(self.seed, Purpose::Rank, u64::from(member.sample.0)).next();
+        self.policy.retention().rank(member, rng)
+    }
 }
 
 /// A sample that is offered.
@@ -30,7 +37,7 @@ pub struct Candidate {
 
 /// The result of an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offered {
+pub struct OfferResult {
     /// The number of the sample, kept or not.
     pub sample: SampleId,
     pub kept: bool,
@@ -38,9 +45,9 @@ pub struct Offered {
     pub evicted: Vec<SampleId>,
 }
 
-/// Why a buffer refused news about a sample.
+/// Why a buffer does not take a score, a feature or a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum UpdateError {
     /// The buffer does not hold it.
     NotHeld,
     /// A score or a feature is not a finite number.
@@ -63,7 +70,7 @@ pub struct Buffer {
     rules: Rules,
     offers: u32,
     members: Members,
-    evicted: Evicted,
+    evicted: LowestEvicted,
 }
 
 /// The serialized form of a buffer.
@@ -74,7 +81,7 @@ struct State {
     offers: u32,
     classes: Vec<ClassId>,
     members: Vec<(Member, usize)>,
-    evicted: Evicted,
+    evicted: LowestEvicted,
 }
 
 impl From<Buffer> for State {
@@ -96,7 +103,7 @@ impl TryFrom<State> for Buffer {
         let mut buffer = Buffer::new(state.rules);
         buffer.offers = state.offers;
         buffer.evicted = state.evicted;
-        state.classes.into_iter().for_each(|class| buffer.members.meet(class));
+        state.classes.into_iter().for_each(|class| buffer.members.add_class(class));
         let mut indices = BTreeMap::new();
         for (member, at_class) in state.members {
             let sample = member.sample;
@@ -106,7 +113,7 @@ impl TryFrom<State> for Buffer {
             if !buffer.members.fits(member.bytes) {
                 return Err("more is held than the buffer can hold".to_owned());
             }
-            let rank = buffer.rank(&member);
+            let rank = buffer.rules.rank(&member);
             buffer.members.insert(member, rank);
         }
         buffer.members.reorder(&indices);
@@ -116,53 +123,47 @@ impl TryFrom<State> for Buffer {
 
 impl Buffer {
     pub fn new(rules: Rules) -> Buffer {
-        let members = Members::new(rules.capacity, rules.policy.keeper().by_class());
-        Buffer { rules, offers: 0, members, evicted: Evicted::default() }
+        let members = Members::new(rules.capacity, rules.policy.retention().by_class());
+        Buffer { rules, offers: 0, members, evicted: LowestEvicted::default() }
     }
 
-    fn keeper(&self) -> &'static dyn Keeper {
-        self.rules.policy.keeper()
-    }
-
-    fn rank(&self, member: &Member) -> u64 {
-        let rng =
-            CounterRng::new(self.rules.seed, Purpose::Rank, u64::from(member.sample.0)).next();
-        self.keeper().rank(member, rng)
+    fn retention(&self) -> &'static dyn Retention {
+        self.rules.policy.retention()
     }
 
     /// Offers a sample. `None` after 2^32 offers, because then all numbers are used.
-    pub fn offer(&mut self, candidate: Candidate) -> Option<Offered> {
+    pub fn offer(&mut self, candidate: Candidate) -> Option<OfferResult> {
         let Candidate { class, bytes, .. } = candidate;
         let sample = SampleId(self.offers);
         self.offers = self.offers.checked_add(1)?;
-        self.members.meet(class);
+        self.members.add_class(class);
         let newcomer = self.newcomer(sample, candidate);
-        let mut offered = Offered { sample, kept: false, evicted: Vec::new() };
+        let mut offered = OfferResult { sample, kept: false, evicted: Vec::new() };
         let capacity = self.rules.capacity;
         let mut rng = CounterRng::new(self.rules.seed, Purpose::Offer, u64::from(sample.0));
-        let keeper = self.keeper();
+        let retention = self.retention();
         if capacity.share(bytes) > capacity.limit()
-            || !keeper.admits(&self.members, &self.evicted, &newcomer, &mut rng)
+            || !retention.admits(&self.members, &self.evicted, &newcomer, &mut rng)
         {
             return Some(offered);
         }
-        let mut gone = Vec::new();
+        let mut victims = Vec::new();
         while !self.members.fits(bytes) {
-            let victim = keeper.victim(&self.members, &self.evicted, &newcomer, &mut rng);
+            let victim = retention.victim(&self.members, &self.evicted, &newcomer, &mut rng);
             let Victim::Held(victim) = victim else { break };
-            let Some(place) = self.members.take(victim) else { break };
-            let lowest = self.evicted.note(place.member.class, self.rank(&place.member));
-            gone.push((place, lowest));
+            let Some(victim) = self.members.take(victim) else { break };
+            let lowest = self.evicted.note(victim.member.class, self.rules.rank(&victim.member));
+            victims.push((victim, lowest));
         }
         if self.members.fits(bytes) {
             self.members.insert(newcomer.member, newcomer.rank);
             offered.kept = true;
-            offered.evicted.extend(gone.iter().map(|(place, _)| place.member.sample));
+            offered.evicted.extend(victims.iter().map(|(victim, _)| victim.member.sample));
         } else {
             // The newcomer does not come, so the victims stay.
-            for (place, lowest) in gone.into_iter().rev() {
-                self.evicted.take_back(place.member.class, lowest);
-                self.members.put_back(place);
+            for (victim, lowest) in victims.into_iter().rev() {
+                self.evicted.take_back(victim.member.class, lowest);
+                self.members.put_back(victim);
             }
             self.evicted.note(class, newcomer.rank);
         }
@@ -175,18 +176,18 @@ impl Buffer {
         let Some(number) = self.offers.checked_add(ahead) else { return false };
         let newcomer = self.newcomer(SampleId(number), candidate);
         let mut rng = CounterRng::new(self.rules.seed, Purpose::Offer, u64::from(number));
-        let (keeper, capacity) = (self.keeper(), self.rules.capacity);
+        let (retention, capacity) = (self.retention(), self.rules.capacity);
         capacity.share(candidate.bytes) <= capacity.limit()
-            && keeper.admits(&self.members, &self.evicted, &newcomer, &mut rng)
+            && retention.admits(&self.members, &self.evicted, &newcomer, &mut rng)
             && (self.members.fits(candidate.bytes)
-                || keeper.victim(&self.members, &self.evicted, &newcomer, &mut rng)
+                || retention.victim(&self.members, &self.evicted, &newcomer, &mut rng)
                     != Victim::Newcomer)
     }
 
     fn newcomer(&self, sample: SampleId, candidate: Candidate) -> Newcomer {
         let Candidate { class, task, bytes } = candidate;
         let member = Member { sample, class, task, bytes, score: None, replays: 0 };
-        Newcomer { member, rank: self.rank(&member) }
+        Newcomer { member, rank: self.rules.rank(&member) }
     }
 
     /// Changes the capacity. If the buffer holds more, it gives up the samples that the policy can spare
@@ -197,15 +198,15 @@ impl Buffer {
         let mut rng = CounterRng::new(self.rules.seed, Purpose::Resize, u64::from(self.offers));
         let mut evicted = Vec::new();
         while self.members.used() > capacity.limit()
-            && let Some(victim) = self.keeper().spare(&self.members, &mut rng)
-            && let Some(gone) = self.members.remove(victim)
+            && let Some(victim) = self.retention().shrink_victim(&self.members, &mut rng)
+            && let Some(evictee) = self.members.remove(victim)
         {
-            self.evicted.note(gone.class, self.rank(&gone));
+            self.evicted.note(evictee.class, self.rules.rank(&evictee));
             evicted.push(victim);
         }
         if evicted.is_empty() {
             // There is room, so samples given up for want of room must not keep others out.
-            self.evicted = Evicted::default();
+            self.evicted = LowestEvicted::default();
         }
         evicted
     }
@@ -214,9 +215,9 @@ impl Buffer {
     ///
     /// # Errors
     /// If the score is not finite or the sample is not in the buffer. Nothing changes then.
-    pub fn score(&mut self, sample: SampleId, score: f32) -> Result<(), Refused> {
+    pub fn score(&mut self, sample: SampleId, score: f32) -> Result<(), UpdateError> {
         if !score.is_finite() {
-            return Err(Refused::NotFinite);
+            return Err(UpdateError::NotFinite);
         }
         self.update(sample, |member| member.score = Some(score))
     }
@@ -225,7 +226,7 @@ impl Buffer {
     ///
     /// # Errors
     /// If the sample is not in the buffer.
-    pub fn replayed(&mut self, sample: SampleId) -> Result<(), Refused> {
+    pub fn replayed(&mut self, sample: SampleId) -> Result<(), UpdateError> {
         self.update(sample, |member| member.replays = member.replays.saturating_add(1))
     }
 
@@ -233,13 +234,10 @@ impl Buffer {
         &mut self,
         sample: SampleId,
         change: impl FnOnce(&mut Member),
-    ) -> Result<(), Refused> {
-        let (keeper, seed) = (self.keeper(), self.rules.seed);
-        let rank = |member: &Member| {
-            let rng = CounterRng::new(seed, Purpose::Rank, u64::from(member.sample.0)).next();
-            keeper.rank(member, rng)
-        };
-        if self.members.update(sample, change, rank) { Ok(()) } else { Err(Refused::NotHeld) }
+    ) -> Result<(), UpdateError> {
+        let rules = self.rules;
+        let updated = self.members.update(sample, change, |member| rules.rank(member));
+        updated.then_some(()).ok_or(UpdateError::NotHeld)
     }
 
     /// Gives up a sample whose bytes are lost. Returns whether the sample was there.

@@ -1,4 +1,4 @@
-//! Displays: the files of one view, fixed when it is made.
+//! Snapshots: the files of one view, fixed when it is made.
 
 use std::sync::Arc;
 
@@ -19,31 +19,31 @@ pub struct Sample {
 
 #[derive(Clone, Debug)]
 pub enum Content {
-    Held(Arc<Sample>),
+    Sample(Arc<Sample>),
     /// A link to this file of the dataset.
     Link(String),
 }
 
 #[derive(Clone, Debug)]
-pub struct Exhibit {
+pub struct SnapshotFile {
     pub name: String,
     pub content: Content,
 }
 
-impl Exhibit {
+impl SnapshotFile {
     /// The sample, unless it is a link.
     pub fn sample(&self) -> Option<&Arc<Sample>> {
         match &self.content {
-            Content::Held(sample) => Some(sample),
+            Content::Sample(sample) => Some(sample),
             Content::Link(_) => None,
         }
     }
 }
 
 /// Classes and their files, sorted by name. A loader takes them for a dataset.
-#[derive(Clone, Debug, Default)]
-pub struct Display {
-    pub classes: Vec<(String, Vec<Exhibit>)>,
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    pub classes: Vec<(String, Vec<SnapshotFile>)>,
     /// The bindings of a stream, if the disk takes them.
     pub bindings: Option<Arc<Bindings>>,
 }
@@ -73,7 +73,7 @@ fn number(text: &str) -> Option<u64> {
 
 impl View {
     /// The view that has this name in the directory of its buffer.
-    pub fn of(name: &str) -> Option<View> {
+    pub fn parse(name: &str) -> Option<View> {
         let number = |prefix: &str| name.strip_prefix(prefix).and_then(number);
         match name {
             "mix" => Some(View::TaskMix),

@@ -13,23 +13,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher24;
 
-use super::record::{Origin, Record, State};
-use super::scores::Came;
-use super::streams::Streams;
+use super::bindings::{Bindings, BindingsInUse};
+use super::record::{BufferState, Origin, Record};
 use crate::buffer::{
-    Buffer, Candidate, ClassId, Labels, Refused, Rules, SampleId, SleepSet, sleep_set,
+    Buffer, Candidate, ClassId, Labels, Rules, SampleId, SleepSet, UpdateError, sleep_set,
 };
 use crate::config::RehearsalSettings;
 use crate::disk::Disk;
 use crate::disk::journal::{Alive, Journal, Kept};
-use crate::rehearsal::Bindings;
 use crate::rehearsal::views::Sample;
 
 /// Larger samples are never kept: a sample is read and served in one piece.
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;
 
-/// A sample that is offered.
-pub(super) struct Newcomer {
+pub(super) struct OfferedSample {
     pub(super) hash: u64,
     pub(super) class: String,
     /// Size of the encoded file in bytes.
@@ -37,17 +34,15 @@ pub(super) struct Newcomer {
     pub(super) origin: Origin,
 }
 
-pub(super) struct Held {
+pub(super) struct JournaledBuffer {
     pub(super) settings: RehearsalSettings,
     labels: Labels,
-    state: State,
+    state: BufferState,
     disk: Arc<dyn Disk>,
     kept: Kept,
-    streams: Streams,
-    /// What became of the scores of this mount.
-    pub(super) scores: Came,
+    bindings: BindingsInUse,
     /// Whether the disk had room when that was last asked.
-    is_left: bool,
+    had_room: bool,
     /// A warning was logged that the disk takes no writes, and it still takes none.
     warned: bool,
     /// The last sync failed, so the disk may have lost what was written before it.
@@ -56,14 +51,13 @@ pub(super) struct Held {
     pub(super) changes: Arc<AtomicU64>,
 }
 
-/// The hash that stands for a path.
 pub(super) fn hash_of(path: &[u8]) -> u64 {
     let mut hasher = SipHasher24::new();
     hasher.write(path);
     hasher.finish()
 }
 
-impl Held {
+impl JournaledBuffer {
     /// Opens the buffer on `disk`, or begins one. If the policy or the seed has changed, the held samples are
     /// offered to a new buffer. If the disk takes no writes, records wait for it.
     ///
@@ -76,46 +70,45 @@ impl Held {
         min_free: u64,
     ) -> Result<Self> {
         let rules = settings.rules;
-        let mut state = State::new(Buffer::new(rules));
-        let mut lived = Ok(());
+        let mut state = BufferState::new(Buffer::new(rules));
+        let mut applied = Ok(());
         let journal = Journal::open(Arc::clone(&disk), |text, pinned| {
-            if lived.is_ok() {
+            if applied.is_ok() {
                 let record = serde_json::from_slice(text).map_err(Error::from);
-                lived = record.and_then(|record| state.apply(record, pinned));
+                applied = record.and_then(|record| state.apply(record, pinned));
             }
         })?;
-        lived.map_err(|error| {
+        applied.map_err(|error| {
             let message = format!("a record of the buffer's journal cannot be understood: {error}");
             Error::new(ErrorKind::InvalidData, message)
         })?;
         let before = *state.buffer.rules();
         let is_new = journal.length() == 0;
-        let mut held = Held {
+        let mut buffer = JournaledBuffer {
             settings,
             labels,
             kept: Kept::new(journal, &state, min_free),
             state,
             disk,
-            streams: Streams::default(),
-            scores: Came::default(),
-            is_left: true,
+            bindings: BindingsInUse::default(),
+            had_room: true,
             warned: false,
             sync_failed: false,
             changes: Arc::default(),
         };
-        let held_with_bytes = |sample: &SampleId| held.state.exemplars.contains_key(sample);
-        let samples = held.buffer().members().map(|member| member.sample);
-        let without: Vec<SampleId> = samples.filter(|sample| !held_with_bytes(sample)).collect();
-        without.into_iter().for_each(|sample| held.commit(Record::Lost { sample }, &[]));
+        let has_bytes = |sample: &SampleId| buffer.state.held.contains_key(sample);
+        let samples = buffer.state.buffer.members().map(|member| member.sample);
+        let without: Vec<SampleId> = samples.filter(|sample| !has_bytes(sample)).collect();
+        without.into_iter().for_each(|sample| buffer.commit(Record::Lost { sample }, &[]));
         let capacity = rules.capacity;
         if is_new || before != (Rules { capacity: before.capacity, ..rules }) {
-            held.commit(Record::Ruled { rules }, &[]);
-            held.end_streams();
+            buffer.commit(Record::Ruled { rules }, &[]);
+            buffer.end_streams();
         } else if before.capacity != capacity {
-            held.commit(Record::Resized { capacity }, &[]);
+            buffer.commit(Record::Resized { capacity }, &[]);
         }
-        let _ = held.write();
-        Ok(held)
+        let _ = buffer.write();
+        Ok(buffer)
     }
 
     pub(super) fn buffer(&self) -> &Buffer {
@@ -123,8 +116,8 @@ impl Held {
     }
 
     /// A number that changes with each sample that is shown or offered.
-    pub(super) fn drawn(&self) -> u64 {
-        let buffer = self.buffer();
+    pub(super) fn progress(&self) -> u64 {
+        let buffer = &self.state.buffer;
         let replays: u64 = buffer.members().map(|member| u64::from(member.replays)).sum();
         (u64::from(buffer.offers()) << 32).wrapping_add(replays)
     }
@@ -153,7 +146,7 @@ impl Held {
     }
 
     /// Whether a file is to be offered. A file that a user names may be anywhere.
-    pub(super) fn takes(&self, path: &Path, bytes: u64, named: bool) -> bool {
+    pub(super) fn accepts(&self, path: &Path, bytes: u64, named: bool) -> bool {
         let hash = hash_of(path.as_os_str().as_bytes());
         let rate = self.settings.offer_rate;
         // By the hash, so that a file is offered in every mount or in none.
@@ -171,41 +164,40 @@ impl Held {
     }
 
     /// Whether a sample may be kept after `ahead` other offers. If `ahead` is 0, false is certain.
-    pub(super) fn may_keep(&self, sample: &Newcomer, ahead: u32) -> bool {
+    pub(super) fn may_keep(&self, sample: &OfferedSample, ahead: u32) -> bool {
         let candidate = |class| Candidate { class, task: self.state.task, bytes: sample.bytes };
         let class = self.state.classes.get(&sample.class);
         // A new class changes the share of each.
-        class.is_none_or(|class| self.buffer().may_keep(candidate(class), ahead))
+        class.is_none_or(|class| self.state.buffer.may_keep(candidate(class), ahead))
     }
 
     /// Offers a sample, with its bytes if it [may be kept](Self::may_keep).
-    pub(super) fn offer(&mut self, sample: Newcomer, bytes: &[u8]) {
+    pub(super) fn offer(&mut self, sample: OfferedSample, bytes: &[u8]) {
         let may_keep = self.may_keep(&sample, 0);
-        let Newcomer { hash, class, bytes: length, origin } = sample;
+        let OfferedSample { hash, class, bytes: length, origin } = sample;
         let origin = may_keep.then_some(origin);
         let record = Record::Offered { hash, class, bytes: length, origin };
         self.commit(record, if may_keep { bytes } else { &[] });
     }
 
     /// Gives a sample up if it is damaged. It may be offered again. Blocks.
-    pub(super) fn examine(&mut self, sample: SampleId) {
-        let exemplar = self.state.exemplars.get(&sample);
-        let Some(Err(error)) = exemplar.map(|exemplar| exemplar.sample.pinned.read()) else {
+    pub(super) fn check_sample(&mut self, sample: SampleId) {
+        let held = self.state.held.get(&sample);
+        let Some(Err(error)) = held.map(|held| held.sample.pinned.read()) else {
             return;
         };
         if error.kind() == ErrorKind::InvalidData {
-            self.lose(sample);
+            self.give_up(sample);
         }
     }
 
-    fn lose(&mut self, sample: SampleId) {
+    fn give_up(&mut self, sample: SampleId) {
         let (name, path) = (&self.settings.name, self.path(sample));
         tracing::warn!(name, path, "a sample of a rehearsal buffer is damaged and given up");
         self.commit(Record::Lost { sample }, &[]);
     }
 
-    /// The held sample that has this path.
-    pub(super) fn sample(&self, path: &str) -> Option<SampleId> {
+    pub(super) fn sample_at(&self, path: &str) -> Option<SampleId> {
         self.state.by_hash.get(&hash_of(path.as_bytes())).copied()
     }
 
@@ -213,8 +205,8 @@ impl Held {
         self.state.offered.contains(&hash_of(path.as_bytes()))
     }
 
-    /// The number of a file's class, if that was met.
-    pub(super) fn class_number(&self, path: &Path) -> Option<ClassId> {
+    /// The ID of a file's class, if a file of the class was offered.
+    pub(super) fn class_id(&self, path: &Path) -> Option<ClassId> {
         self.state.classes.get(&self.class_of(path)?)
     }
 
@@ -222,19 +214,19 @@ impl Held {
         &mut self,
         sample: SampleId,
         score: f32,
-    ) -> std::result::Result<(), Refused> {
+    ) -> std::result::Result<(), UpdateError> {
         if !score.is_finite() {
-            return Err(Refused::NotFinite);
+            return Err(UpdateError::NotFinite);
         }
-        self.buffer().get(sample).ok_or(Refused::NotHeld)?;
+        self.state.buffer.get(sample).ok_or(UpdateError::NotHeld)?;
         self.commit(Record::Scored { sample, score }, &[]);
         Ok(())
     }
 
     /// Counts a replay, unless the disk takes no writes.
-    pub(super) fn shown(&mut self, sample: SampleId) {
+    pub(super) fn count_replay(&mut self, sample: SampleId) {
         // A view may show a sample that has left the buffer.
-        if self.buffer().get(sample).is_some() && self.make_room() {
+        if self.state.buffer.get(sample).is_some() && self.ensure_room() {
             self.commit(Record::Shown { sample }, &[]);
         }
     }
@@ -252,9 +244,9 @@ impl Held {
     /// The bindings of an epoch's stream. If it has none, it begins with the held samples. None if nothing is
     /// held or the disk takes no writes.
     pub(super) fn bindings(&mut self, epoch: u64) -> Option<Arc<Bindings>> {
-        let exemplars = &self.state.exemplars;
-        let held = |sample| exemplars.contains_key(&SampleId(sample));
-        let bindings = match self.streams.take_up(&*self.disk, epoch, held) {
+        let samples = &self.state.held;
+        let held = |sample| samples.contains_key(&SampleId(sample));
+        let bindings = match self.bindings.take_up(&*self.disk, epoch, held) {
             Ok(None) => self.begin_stream(epoch),
             found => found,
         };
@@ -266,19 +258,19 @@ impl Held {
     }
 
     fn begin_stream(&mut self, epoch: u64) -> Result<Option<Arc<Bindings>>> {
-        if !self.make_room() {
+        if !self.ensure_room() {
             return Err(Error::from(ErrorKind::StorageFull));
         }
         // A sample that is lost in a crash would leave its number to another one.
         self.sync()?;
-        let set: Vec<u32> = self.state.exemplars.keys().map(|sample| sample.0).collect();
+        let set: Vec<u32> = self.state.held.keys().map(|sample| sample.0).collect();
         let disk = &*self.disk;
-        (!set.is_empty()).then(|| self.streams.begin(disk, epoch, &set)).transpose()
+        (!set.is_empty()).then(|| self.bindings.begin(disk, epoch, &set)).transpose()
     }
 
     /// Forgets all streams: further epochs have other samples.
     fn end_streams(&mut self) {
-        if let Err(error) = self.streams.end(&*self.disk) {
+        if let Err(error) = self.bindings.clear(&*self.disk) {
             let name = &self.settings.name;
             tracing::warn!(name, %error, "streams of before may be taken up by the next mount");
         }
@@ -286,21 +278,21 @@ impl Held {
 
     /// Makes room for further records by writing those that wait. Returns whether there is room: not if the
     /// disk takes no writes, or if other programs need its space.
-    pub(super) fn make_room(&mut self) -> bool {
+    pub(super) fn ensure_room(&mut self) -> bool {
         if self.kept.journal.is_full() {
             let _ = self.write();
         }
-        let is_left = self.kept.check_room(0);
-        if self.is_left && !is_left {
+        let has_room = self.kept.check_room(0);
+        if self.had_room && !has_room {
             let name = &self.settings.name;
             tracing::warn!(
                 name,
                 "others need the space of a rehearsal buffer's disk; it stays as it is"
             );
         }
-        self.is_left = is_left;
+        self.had_room = has_room;
         // A record behind a gap would be lost with the gap.
-        is_left && !self.sync_failed && !self.kept.journal.is_full()
+        has_room && !self.sync_failed && !self.kept.journal.is_full()
     }
 
     /// Writes the records that wait, and rewrites the journal if most of it is dead. Records stay if they
@@ -309,19 +301,19 @@ impl Held {
     /// # Errors
     /// The disk's. Only the first of several in a row is logged.
     pub(super) fn write(&mut self) -> Result<()> {
-        let result = self.put();
+        let result = self.write_journal();
         // After a failed sync, a successful write proves nothing.
         if result.is_err() || !self.sync_failed {
-            self.settle(&result);
+            self.note_result(&result);
         }
         result
     }
 
-    fn put(&mut self) -> Result<()> {
+    fn write_journal(&mut self) -> Result<()> {
         self.kept.journal.write()?;
         match self.kept.leave_dead_bytes(&self.state) {
-            Ok(saved) => saved.into_iter().for_each(|saved| self.begun_anew(saved)),
-            Err(error) if self.is_left => {
+            Ok(saved) => saved.into_iter().for_each(|saved| self.repin(saved)),
+            Err(error) if self.had_room => {
                 let name = &self.settings.name;
                 tracing::warn!(name, %error, "the journal of a rehearsal buffer cannot be rewritten");
             }
@@ -333,26 +325,26 @@ impl Held {
 
     /// Writes the records that wait, and syncs the journal and the streams.
     pub(super) fn sync(&mut self) -> Result<()> {
-        let result = self.put().and_then(|()| {
+        let result = self.write_journal().and_then(|()| {
             let synced = self.sync_journal();
             self.sync_failed = synced.is_err();
             synced
         });
-        self.settle(&result);
-        self.streams.sync(&self.settings.name);
+        self.note_result(&result);
+        self.bindings.sync(&self.settings.name);
         result
     }
 
     /// Syncs the journal. If the disk lost a part, the journal is begun anew with the rest.
     fn sync_journal(&mut self) -> Result<()> {
         while let Some(saved) = self.kept.sync(&self.state)? {
-            self.begun_anew(saved);
+            self.repin(saved);
             self.kept.journal.write()?;
         }
         Ok(())
     }
 
-    fn settle(&mut self, result: &Result<()>) {
+    fn note_result(&mut self, result: &Result<()>) {
         if let Err(error) = result
             && !self.warned
         {
@@ -361,62 +353,60 @@ impl Held {
         }
         if self.warned && result.is_ok() {
             // Samples that waited to be written are shown now.
-            self.change();
+            self.count_change();
         }
         self.warned = result.is_err();
     }
 
     /// Counts a change for which no sample came or went.
-    fn change(&mut self) {
+    fn count_change(&mut self) {
         self.state.changes += 1;
         self.changes.store(self.state.changes, Ordering::Release);
     }
 
     /// Whether all records and bindings are synced.
     pub(super) fn lasts(&self) -> bool {
-        self.kept.journal.lasts() && self.streams.last()
+        self.kept.journal.lasts() && self.bindings.lasts()
     }
 
-    /// Takes the new places of samples.
-    fn begun_anew(&mut self, (moved, damaged): <State as Alive>::Saved) {
+    /// Takes what was saved: the new places of samples, and the samples that are damaged.
+    fn repin(&mut self, (moved, damaged): <BufferState as Alive>::Saved) {
         for (sample, pinned) in moved {
-            if let Some(exemplar) = self.state.exemplars.get_mut(&sample) {
-                Arc::make_mut(&mut exemplar.sample).pinned = pinned;
+            if let Some(held) = self.state.held.get_mut(&sample) {
+                Arc::make_mut(&mut held.sample).pinned = pinned;
             }
         }
         // A view of the old places keeps the old journal on the disk.
-        self.change();
-        damaged.into_iter().for_each(|sample| self.lose(sample));
+        self.count_change();
+        damaged.into_iter().for_each(|sample| self.give_up(sample));
     }
 
-    pub(super) fn class(&self, class: ClassId) -> &str {
+    pub(super) fn class_name(&self, class: ClassId) -> &str {
         self.state.classes.names.get(class.0 as usize).map_or("", String::as_str)
     }
 
     pub(super) fn path(&self, sample: SampleId) -> &str {
-        self.state.exemplars.get(&sample).map_or("", |exemplar| &exemplar.sample.source)
+        self.state.held.get(&sample).map_or("", |held| &held.sample.source)
     }
 
-    /// A held sample, written or not.
-    pub(super) fn holds(&self, id: SampleId) -> Option<Arc<Sample>> {
-        self.state.exemplars.get(&id).map(|exemplar| Arc::clone(&exemplar.sample))
+    pub(super) fn held_sample(&self, id: SampleId) -> Option<Arc<Sample>> {
+        self.state.held.get(&id).map(|held| Arc::clone(&held.sample))
     }
 
-    /// A held sample that has been written.
-    pub(super) fn shows(&self, id: SampleId) -> Option<Arc<Sample>> {
-        self.holds(id).filter(|sample| sample.pinned.is_written())
+    pub(super) fn written_sample(&self, id: SampleId) -> Option<Arc<Sample>> {
+        self.held_sample(id).filter(|sample| sample.pinned.is_written())
     }
 
     /// Chooses a sleep set among the written samples, with their classes.
-    pub(super) fn sleep(&self, set: &SleepSet) -> Vec<(ClassId, Arc<Sample>)> {
-        let chosen = sleep_set(self.buffer().members(), set);
+    pub(super) fn sleep_set(&self, set: &SleepSet) -> Vec<(ClassId, Arc<Sample>)> {
+        let chosen = sleep_set(self.state.buffer.members(), set);
         // There may be millions, which are found faster in the order of their numbers.
-        let mut places: Vec<(SampleId, usize)> = chosen.into_iter().zip(0..).collect();
-        places.sort_unstable();
-        let mut found = vec![None; places.len()];
-        for (id, place) in places {
-            let class = self.buffer().get(id).map(|member| member.class);
-            found[place] = class.zip(self.shows(id));
+        let mut indices: Vec<(SampleId, usize)> = chosen.into_iter().zip(0..).collect();
+        indices.sort_unstable();
+        let mut found = vec![None; indices.len()];
+        for (id, index) in indices {
+            let class = self.state.buffer.get(id).map(|member| member.class);
+            found[index] = class.zip(self.written_sample(id));
         }
         found.into_iter().flatten().collect()
     }

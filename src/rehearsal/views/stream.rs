@@ -1,10 +1,10 @@
-//! Streams: the samples that were held when an epoch was first looked at, each under one ordinal.
+//! A stream: the samples that were held when an epoch was first looked at, each under one ordinal.
 //!
 //! A lookup binds an ordinal, since its answer has the size of the sample. A listing binds none. The binding
 //! is on the disk before the answer, so the next mount has it, too. A listing leaves out ordinals whose
 //! samples are not held any more.
 //!
-//! An ordinal leads to the sample's file in the stream's display, so no other part has to know ordinals.
+//! An ordinal leads to the sample's file in the stream's snapshot, so no other part has to know ordinals.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 
-use super::place::{self, Place};
-use super::{Display, Entry, EntryKind, Sample};
+use super::node::{self, Node};
+use super::{Entry, EntryKind, Sample, Snapshot};
 use crate::buffer::{AHEAD, Ordinals, SampleId};
 use crate::fs::Access;
 use crate::sync::Mutex;
@@ -21,48 +21,48 @@ use crate::sync::Mutex;
 /// The least number of digits.
 const DIGITS: usize = 6;
 
-/// The number of a stream in [`Upcoming::by`](super::Upcoming). Those of slots are below `1 << 63`.
-pub(super) fn shown_by(slot: usize) -> u64 {
-    1 << 63 | slot as u64
+/// The number of a stream in [`Upcoming::sequence`](super::Upcoming). Those of slots are below `1 << 63`.
+pub(super) fn sequence(id: usize) -> u64 {
+    1 << 63 | id as u64
 }
 
 pub(super) struct Stream {
     ordinals: Mutex<Ordinals>,
     /// Whether nothing may be bound any more. Changes under the lock of the ordinals.
-    over: AtomicBool,
+    ended: AtomicBool,
     /// A warning was logged that the disk does not take bindings.
     warned: AtomicBool,
-    display: Arc<Display>,
-    /// The class and file of each sample in the display.
-    places: HashMap<SampleId, (usize, usize)>,
+    snapshot: Arc<Snapshot>,
+    /// The class and file of each sample in the snapshot.
+    file_of: HashMap<SampleId, (usize, usize)>,
 }
 
 impl Stream {
-    pub(super) fn new(seed: u64, epoch: u64, display: &Arc<Display>) -> Stream {
-        let classes = display.classes.iter().zip(0..);
+    pub(super) fn new(seed: u64, epoch: u64, snapshot: &Arc<Snapshot>) -> Stream {
+        let classes = snapshot.classes.iter().zip(0..);
         let files = classes.flat_map(|((_, files), class)| {
-            files.iter().zip(0..).map(move |(exhibit, file)| (exhibit, (class, file)))
+            files.iter().zip(0..).map(move |(entry, file)| (entry, (class, file)))
         });
-        let places: HashMap<SampleId, (usize, usize)> =
-            files.filter_map(|(exhibit, place)| Some((exhibit.sample()?.id, place))).collect();
-        let held = |sample| places.contains_key(&sample);
-        let (set, pairs): (Vec<SampleId>, Vec<_>) = match &display.bindings {
+        let file_of: HashMap<SampleId, (usize, usize)> =
+            files.filter_map(|(entry, at)| Some((entry.sample()?.id, at))).collect();
+        let held = |sample| file_of.contains_key(&sample);
+        let (set, pairs): (Vec<SampleId>, Vec<_>) = match &snapshot.bindings {
             Some(bindings) => {
                 let pair = |(ordinal, sample)| (ordinal as usize, SampleId(sample));
                 let pairs = bindings.pairs().into_iter().map(pair).collect();
                 (bindings.set().iter().copied().map(SampleId).collect(), pairs)
             }
-            None => (places.keys().copied().collect(), Vec::new()),
+            None => (file_of.keys().copied().collect(), Vec::new()),
         };
         let ordinals = Mutex::new(Ordinals::new(seed, epoch, set, pairs, held));
-        let (over, warned) = Default::default();
-        Stream { ordinals, over, warned, display: Arc::clone(display), places }
+        let (ended, warned) = Default::default();
+        Stream { ordinals, ended, warned, snapshot: Arc::clone(snapshot), file_of }
     }
 
     /// A sample, if it is written.
     fn ready(&self, sample: SampleId) -> Option<&Arc<Sample>> {
-        let (class, file) = self.places.get(&sample)?;
-        let (_, files) = self.display.classes.get(*class)?;
+        let (class, file) = self.file_of.get(&sample)?;
+        let (_, files) = self.snapshot.classes.get(*class)?;
         files.get(*file)?.sample().filter(|sample| sample.pinned.is_written())
     }
 
@@ -74,24 +74,24 @@ impl Stream {
         due.filter_map(|sample| self.ready(sample).cloned()).take(AHEAD).collect()
     }
 
-    fn file(&self, slot: usize, sample: SampleId) -> Option<Place> {
-        self.places.get(&sample).map(|(class, file)| Place::File(slot, *class, *file))
+    fn file(&self, id: usize, sample: SampleId) -> Option<Node> {
+        self.file_of.get(&sample).map(|(class, file)| Node::File(id, *class, *file))
     }
 
     /// The file of an ordinal, and whether this call has bound it. Waits for the disk.
     ///
     /// # Errors
     /// `ENOENT` if there is no such ordinal or no sample is left for it, `EAGAIN` if none that is left is
-    /// written yet, and `ESTALE` if the stream is over.
-    pub(super) fn lookup(&self, slot: usize, name: &str) -> Result<(Place, bool), Errno> {
+    /// written yet, and `ESTALE` if the stream has ended.
+    pub(super) fn lookup(&self, id: usize, name: &str) -> Result<(Node, bool), Errno> {
         let (sample, is_new) = self.bind(name)?;
-        if let Some(bindings) = &self.display.bindings
+        if let Some(bindings) = &self.snapshot.bindings
             && let Err(error) = bindings.write_pairs()
             && !self.warned.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(%error, "what a stream binds is not kept for the next mount as long as this lasts");
         }
-        let file = self.file(slot, sample).ok_or(Errno::ENOENT)?;
+        let file = self.file(id, sample).ok_or(Errno::ENOENT)?;
         Ok((file, is_new))
     }
 
@@ -103,7 +103,7 @@ impl Stream {
         if let Some(sample) = ordinals.get(ordinal) {
             return Ok((sample, false));
         }
-        if self.over.load(Ordering::Relaxed) {
+        if self.ended.load(Ordering::Relaxed) {
             return Err(Errno::ESTALE);
         }
         if ordinals.left() == 0 {
@@ -111,33 +111,33 @@ impl Stream {
         }
         let sample = ordinals.bind(ordinal, |sample| self.ready(sample).is_some());
         let sample = sample.ok_or(Errno::EAGAIN)?;
-        if let Some(bindings) = &self.display.bindings {
+        if let Some(bindings) = &self.snapshot.bindings {
             bindings.bind(ordinal as u32, sample.0);
         }
         Ok((sample, true))
     }
 
-    /// Binds nothing after this: another mount or display may take up the bindings.
+    /// Binds nothing after this: another mount or snapshot may take up the bindings.
     pub(super) fn end(&self) {
         let _ordinals = self.ordinals.lock();
-        self.over.store(true, Ordering::Relaxed);
+        self.ended.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn found(&self, slot: usize, name: &str) -> Option<Place> {
+    pub(super) fn find(&self, id: usize, name: &str) -> Option<Node> {
         let sample = self.ordinals.lock().get(ordinal(name)?)?;
-        self.file(slot, sample)
+        self.file(id, sample)
     }
 
     /// The ordinals. An unbound one has no node yet.
-    pub(super) fn list(&self, slot: usize) -> Vec<(String, Entry)> {
+    pub(super) fn list(&self, id: usize) -> Vec<(String, Entry)> {
         let ordinals = self.ordinals.lock();
         let mut left = ordinals.left();
         let node = |ordinal: usize| match ordinals.get(ordinal) {
-            Some(sample) => self.file(slot, sample).map(Place::node),
+            Some(sample) => self.file(id, sample).map(Node::number),
             None => {
                 let is_left = left > 0;
                 left = left.saturating_sub(1);
-                is_left.then_some(place::DEALT)
+                is_left.then_some(node::FIRST_RESERVED)
             }
         };
         let entry = |(ordinal, node): (usize, u64)| {

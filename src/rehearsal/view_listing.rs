@@ -5,23 +5,35 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use super::notes::Notes;
-use super::{Note, PATIENCE, Rehearsal};
-use crate::fs::VIEWS_NAME;
+use super::notes::{Note, Notes};
 use crate::ids::FileId;
 use crate::order::{Entry, Listing};
-use crate::rehearsal::views::{Content, Display, View, Views};
+use crate::rehearsal::views::{Content, Snapshot, View, Views};
 
 /// The files of a view: their paths below the mount point and, if they are links, the paths of their targets
 /// within the dataset.
-pub(crate) struct Numbered {
+pub(crate) struct ViewListing {
     files: Vec<(String, Option<String>)>,
 }
 
-impl Numbered {
+impl ViewListing {
+    /// The files of the view at `root`, a path below the mount point.
+    pub(super) fn new(root: &str, snapshot: &Snapshot) -> Self {
+        let files = snapshot.classes.iter().flat_map(|(class, files)| {
+            files.iter().map(move |file| {
+                let link = match &file.content {
+                    Content::Link(path) => Some(path.clone()),
+                    Content::Sample(_) => None,
+                };
+                (format!("{root}/{class}/{}", file.name), link)
+            })
+        });
+        ViewListing { files: files.collect() }
+    }
+
     /// The listing of the dataset, with the view's files added. Those that are no links into the dataset get
     /// the numbers from `u32::MAX - 1` downwards, which no file has, even if the dataset grows.
-    pub(crate) fn among<'a>(&'a self, dataset: &Listing<'a>) -> Listing<'a> {
+    pub(crate) fn added_to<'a>(&'a self, dataset: &Listing<'a>) -> Listing<'a> {
         let known: HashMap<&[u8], &Entry<'_>> =
             dataset.entries().iter().map(|entry| (entry.path, entry)).collect();
         let entry = |((path, link), free): (&'a (String, Option<String>), u32)| {
@@ -33,51 +45,26 @@ impl Numbered {
     }
 }
 
-impl Rehearsal {
-    /// The files of the view at a path below the mount point. Makes the view if it is not made yet. None if
-    /// the path names no view. Waits for the owner.
-    pub(crate) fn numbered(&self, root: &str) -> Option<Numbered> {
-        let root = root.trim_start_matches("./").trim_matches('/');
-        let (name, view) = root.strip_prefix(VIEWS_NAME)?.strip_prefix('/')?.split_once('/')?;
-        let (buffer, view) = (self.views.place(name)?, View::of(view)?);
-        let display = self.views.kept(buffer, view).or_else(|| self.made(buffer, view))?;
-        let files = display.classes.iter().flat_map(|(class, exhibits)| {
-            exhibits.iter().map(move |exhibit| {
-                let link = match &exhibit.content {
-                    Content::Link(path) => Some(path.clone()),
-                    Content::Held(_) => None,
-                };
-                (format!("{root}/{class}/{}", exhibit.name), link)
-            })
-        });
-        Some(Numbered { files: files.collect() })
-    }
-
-    fn made(&self, buffer: usize, view: View) -> Option<Arc<Display>> {
-        // A stream's ordinals are not known ahead, and only a command makes a sleep set.
-        if matches!(view, View::Stream(_) | View::Sleep(_)) {
-            return None;
-        }
-        making(&self.views, &self.notes, buffer, view)?.recv_timeout(PATIENCE).ok()
-    }
-}
-
 /// Has the owner make a view and keep it before it does anything else: the next task may begin before the
 /// asking thread goes on.
-fn making(
+pub(super) fn make_view(
     views: &Arc<Views>,
     notes: &Notes,
     buffer: usize,
     view: View,
-) -> Option<Receiver<Arc<Display>>> {
+) -> Option<Receiver<Arc<Snapshot>>> {
+    // A stream's ordinals are not known ahead, and only a command makes a sleep set.
+    if matches!(view, View::Stream(_) | View::Sleep(_)) {
+        return None;
+    }
     let (send, made) = sync_channel(1);
     let views = Arc::clone(views);
-    let keep = move |display: Option<Display>| {
-        let Some(display) = display else { return };
+    let keep = move |snapshot: Option<Snapshot>| {
+        let Some(snapshot) = snapshot else { return };
         // Another thread may have made it first.
-        views.keep(buffer, view, display);
+        views.snapshots.keep(buffer, view, snapshot);
         // The asking thread may have given up.
-        views.kept(buffer, view).into_iter().for_each(|kept| drop(send.send(kept)));
+        views.snapshots.of_view(buffer, view).into_iter().for_each(|kept| drop(send.send(kept)));
     };
     notes.send(Note::Make { buffer, view, made: Box::new(keep) }).ok()?;
     Some(made)
@@ -94,7 +81,7 @@ mod tests {
     #[test]
     fn what_is_new_in_a_mix_is_a_file_of_the_dataset() {
         let file = |name: &str, link: Option<&str>| (name.to_owned(), link.map(str::to_owned));
-        let mix = Numbered {
+        let mix = ViewListing {
             files: vec![
                 file("rehearsal/old/mix/a/1.jpg", Some("train/a/1.jpg")),
                 file("rehearsal/old/mix/a/replay-1.jpg", None),
@@ -104,7 +91,7 @@ mod tests {
         let entry = |path: &'static str, file| Entry { path: path.as_bytes(), file, size: 7 };
         let dataset = [entry("train/a/0.jpg", FileId(4)), entry("train/a/1.jpg", FileId(5))];
         let listing = Listing::new(dataset.to_vec());
-        let listing = mix.among(&listing);
+        let listing = mix.added_to(&listing);
         let found: Vec<(u32, u64)> =
             listing.entries().iter().map(|entry| (entry.file.0, entry.size)).collect();
         assert_eq!(found, [(4, 7), (5, 7), (5, 7), (u32::MAX - 2, 0), (u32::MAX - 3, 0)]);
@@ -113,17 +100,20 @@ mod tests {
     /// The owner makes a mix, and begins the next task before the thread that asked for the mix goes on.
     #[test]
     fn a_mix_that_was_asked_for_ends_with_its_task() {
-        let (notes, arriving) = notes();
+        let (notes, receiver) = notes();
         let views = views(&notes);
-        let made = making(&views, &notes, 0, View::TaskMix).unwrap();
-        let note = arriving.next(Duration::ZERO).unwrap();
+        let made = make_view(&views, &notes, 0, View::TaskMix).unwrap();
+        let note = receiver.next(Duration::ZERO).unwrap();
         let Note::Make { buffer: 0, view: View::TaskMix, made: make } = note else {
             panic!("nobody asks for a mix");
         };
         let classes = vec![("c".to_owned(), Vec::new())];
-        make(Some(Display { classes, bindings: None }));
-        views.begin_task(0, true);
+        make(Some(Snapshot { classes, bindings: None }));
+        views.snapshots.begin_task(0, true);
         assert_eq!(made.recv().unwrap().classes[0].0, "c");
-        assert!(views.kept(0, View::TaskMix).is_none(), "the next task has another mix");
+        assert!(
+            views.snapshots.of_view(0, View::TaskMix).is_none(),
+            "the next task has another mix"
+        );
     }
 }
