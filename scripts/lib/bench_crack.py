@@ -1,11 +1,9 @@
 """How fast the seed of a permutation is searched for: seeds a second on one core, by instructions and hypotheses.
 
-Goal: tell how long the 2^32 seeds take, what more hypotheses cost, and how much of the core the search uses.
-Method: a small compiled program searches a range on one thread, and the kinds of instructions take turns.  Each turn
-also measures the most that the core can do: the same vector operations in the same proportions, none of which waits
-for another.  A share is the search's operations a second over that, turn by turn.  Besides, the bench measures how
-many opens a second the learner takes of a loader whose order is known, and how long it takes to read an order file of
-10^7 samples whose text is in memory.  A figure is a median over the turns.
+Goal: tell how long the 2^32 seeds take, and what more hypotheses cost.
+Method: a small compiled program searches a range on one thread, and the kinds of instructions take turns.  Besides,
+the bench measures how many opens a second the learner takes of a loader whose order is known, and how long it takes to
+read an order file of 10^7 samples whose text is in memory.  A figure is a median over the turns.
 """
 
 import json
@@ -17,13 +15,13 @@ from mounts import binary, say
 from parts import arguments
 from report import publish, quartiles, row
 
-SEEDS = {"scalar": 1 << 22, "avx2": 1 << 26, "avx512": 1 << 26}
+SEEDS = {"baseline": 1 << 22, "avx2": 1 << 26, "avx512": 1 << 26}
 HYPOTHESES = (1, 4, 16, 64)
 # With the best instructions that the processor has.
-BARS = {"full_space": 300, "share": .5, "64_hypotheses": 1.6, "observations": .2, "order.binary_s": 1,
-        "order.numbers_s": 1, "order.bytes_per_entry": 8}
+BARS = {"full_space": 300, "64_hypotheses": 1.6, "observations": .2, "order.binary_s": 1, "order.numbers_s": 1,
+        "order.bytes_per_entry": 8}
 WRITTEN = ("binary", "numbers", "paths")
-AT_LEAST = ("share", "observations")
+AT_LEAST = ("observations",)
 
 
 def run(*args):
@@ -37,22 +35,16 @@ def run(*args):
 
 
 def measure(turns, scale):
-    """By path: seeds a second by number of hypotheses, and the shares of the peak.  Besides: opens a second, in
-    millions, and the cost of order files, by what is written in them."""
+    """By path: seeds a second by number of hypotheses.  Besides: opens a second, in millions, and the cost of order
+    files, by what is written in them."""
     found, observed, loaded = {}, [], {written: [] for written in WRITTEN}
     elapsed = stopwatch()
     for turn in range(turns):
         for path, seeds in SEEDS.items():
-            peak = run("peak", path)
-            if peak is None:
-                continue
-            one = found.setdefault(path, {"share": [], **{count: [] for count in HYPOTHESES}})
             for count in HYPOTHESES:
                 speed = run("crack", path, "--hypotheses", count, "--seeds", seeds // scale)
-                one[count].append(speed["seeds_per_second"])
-                if count == 1 and peak["operations_per_second"] > 0:
-                    done = speed["seeds_per_second"] * speed["operations_per_seed"]
-                    one["share"].append(done / peak["operations_per_second"])
+                if speed is not None:
+                    found.setdefault(path, {}).setdefault(count, []).append(speed["seeds_per_second"])
         observed.append(run("observe")["opens_per_second"] / 1e6)
         for written, runs in loaded.items():
             runs.append(run("load", written, "--entries", 10_000_000 // scale))
@@ -67,16 +59,12 @@ def rows_of(found, observed, loaded):
         for count in HYPOTHESES:
             runs = [speed / 1e6 for speed in one[count]]
             rows.append(row(f"{path}.{count}", runs, "M/s", **quartiles(runs)))
-        if one["share"]:
-            rows.append(row(f"{path}.share_of_peak", one["share"], "", **quartiles(one["share"])))
     best = list(found)[-1]
 
     def bar(name, runs, unit, **more):
         rows.append(row(name, runs, unit, BARS[name], at_least=name in AT_LEAST, **quartiles(runs), **more))
     bar("full_space", [2 ** 32 / speed for speed in found[best][1]], "s", note=f"2^32 seeds on one core with {best}")
     bar("64_hypotheses", [one / many for one, many in zip(found[best][1], found[best][64])], "x", note="as long as one")
-    if found[best]["share"]:
-        bar("share", found[best]["share"], "", note="of the core's vector operations")
     bar("observations", observed, "M/s", note="opens of a loader whose order is known")
     for written, runs in loaded.items():
         seconds = [one["seconds"] for one in runs]

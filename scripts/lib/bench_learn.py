@@ -341,8 +341,8 @@ def speed_of(*args):
 
 def crack_speed():
     """Seeds a second on one core, with the best instructions that the processor has."""
-    path = "avx512" if processor_has("avx512f") else "avx2" if processor_has("avx2") else "scalar"
-    seeds = 1 << (21 if path == "scalar" else 26)
+    path = "avx512" if processor_has("avx512f") else "avx2" if processor_has("avx2") else "baseline"
+    seeds = 1 << (21 if path == "baseline" else 26)
     return speed_of("crack", path, "--hypotheses", 4, "--seeds", seeds)["seeds_per_second"]
 
 

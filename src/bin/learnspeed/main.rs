@@ -4,7 +4,6 @@
 
 mod load;
 mod observe;
-mod peak;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -50,16 +49,11 @@ enum What {
         #[arg(long, default_value_t = 10_000_000, value_parser = 1..=100_000_000)]
         entries: i64,
     },
-    /// The most vector operations of the search's kinds that a core does.
-    Peak {
-        /// The instruction set.
-        path: PathName,
-    },
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PathName {
-    Scalar,
+    Baseline,
     Avx2,
     Avx512,
 }
@@ -67,7 +61,7 @@ enum PathName {
 /// The instruction set of a name, if this processor has it.
 fn path_of(name: PathName) -> Result<Path, String> {
     let text = match name {
-        PathName::Scalar => "scalar",
+        PathName::Baseline => "baseline",
         PathName::Avx2 => "avx2",
         PathName::Avx512 => "avx512",
     };
@@ -80,7 +74,6 @@ fn main() -> ExitCode {
         What::Crack { path, hypotheses, seeds } => {
             path_of(path).map(|path| crack(path, hypotheses, seeds))
         }
-        What::Peak { path } => path_of(path).map(measure_peak),
         What::Load { written, entries } => load::run(written, entries as u32),
         What::Observe { samples } => Ok(observe::run(samples as u32)),
     };
@@ -116,18 +109,6 @@ fn crack(path: Path, hypotheses: i64, seeds: u64) -> Value {
         "hits": hits,
         "seconds": seconds,
         "seeds_per_second": seeds as f64 / seconds,
-        "operations_per_seed": search.operations() as f64 / peak::lanes(path) as f64,
-    })
-}
-
-fn measure_peak(path: Path) -> Value {
-    let began = Instant::now();
-    let operations = peak::run(path, 50_000_000);
-    let seconds = began.elapsed().as_secs_f64();
-    json!({
-        "path": path.name(),
-        "seconds": seconds,
-        "operations_per_second": operations as f64 / seconds,
     })
 }
 
@@ -153,12 +134,10 @@ mod tests {
 
     #[test]
     fn every_path_is_measured() {
-        for name in [PathName::Scalar, PathName::Avx2, PathName::Avx512] {
+        for name in [PathName::Baseline, PathName::Avx2, PathName::Avx512] {
             let Ok(path) = path_of(name) else { continue };
             let found = crack(path, 2, 10_000);
             assert_eq!((&found["hits"], &found["seeds"]), (&json!(0), &json!(10_000)));
-            assert!(found["operations_per_seed"].as_f64() > Some(99.0));
-            assert_eq!(peak::run(path, 10), if path == Path::Scalar { 0 } else { 160 });
         }
     }
 }

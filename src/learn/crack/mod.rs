@@ -5,14 +5,13 @@
 //! place is right, one in `n`, and of these the elements after it are compared.
 
 mod kernel;
-mod lanes;
 mod mt;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 
-use kernel::{Plan, Seeds, Test};
+use kernel::{Plan, Test};
 use mt::{OUTPUTS_MAX, Outputs};
 
 /// How many elements after the first are compared.
@@ -24,8 +23,8 @@ const N_MAX: u32 = u32::MAX / 20;
 /// The instructions that a search is done with. All find the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// One seed a word.
-    Scalar,
+    /// Those that every processor of this kind has.
+    Baseline,
     /// 8 seeds a vector.
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -37,7 +36,7 @@ pub enum Path {
 impl Path {
     /// All that there are for this kind of processor, the slowest first.
     pub const ALL: &[Path] = &[
-        Path::Scalar,
+        Path::Baseline,
         #[cfg(target_arch = "x86_64")]
         Path::Avx2,
         #[cfg(target_arch = "x86_64")]
@@ -47,7 +46,7 @@ impl Path {
     /// Whether this very processor has it: exactly the features that its functions are compiled for.
     pub fn is_here(self) -> bool {
         match self {
-            Path::Scalar => true,
+            Path::Baseline => true,
             #[cfg(target_arch = "x86_64")]
             Path::Avx2 => is_x86_feature_detected!("avx2"),
             #[cfg(target_arch = "x86_64")]
@@ -57,13 +56,13 @@ impl Path {
 
     /// The fastest that this processor has.
     pub fn best() -> Self {
-        Path::ALL.iter().copied().rfind(|path| path.is_here()).unwrap_or(Path::Scalar)
+        Path::ALL.iter().copied().rfind(|path| path.is_here()).unwrap_or(Path::Baseline)
     }
 
     /// Its name in lower case.
     pub fn name(self) -> &'static str {
         match self {
-            Path::Scalar => "scalar",
+            Path::Baseline => "baseline",
             #[cfg(target_arch = "x86_64")]
             Path::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -199,26 +198,24 @@ impl SeedSearch {
         self.run_on(Path::best(), seeds)
     }
 
-    /// The same with the instructions of a path; with scalar ones where this processor lacks them.
+    /// The same with the instructions of a path; with the baseline where this processor lacks them.
     pub fn run_on(&self, path: Path, seeds: Range<u64>) -> Vec<Hit> {
-        self.hits(path, &(seeds.start..seeds.end.min(1 << 32)))
+        let count = seeds.end.min(1 << 32).saturating_sub(seeds.start);
+        self.hits(path, count, |at| (seeds.start + at) as u32)
     }
 
     /// Those of these seeds that fit, ascending.
     pub(super) fn among(&self, seeds: &[u32]) -> Vec<Hit> {
-        self.hits(Path::best(), &seeds)
+        let seed = |at| seeds.get(at as usize).copied().unwrap_or_default();
+        self.hits(Path::best(), seeds.len() as u64, seed)
     }
 
-    fn hits(&self, path: Path, seeds: &impl Seeds) -> Vec<Hit> {
+    /// The numbers are those below `count`; `seed` is also asked for a few beyond.
+    fn hits(&self, path: Path, count: u64, seed: impl Fn(u64) -> u32) -> Vec<Hit> {
         let mut found = Vec::new();
-        self.plan.run(path, seeds, &mut found);
+        self.plan.run(path, count, seed, &mut found);
         found.retain(|&(seed, target)| self.targets[target as usize].fits(seed));
         found.sort_unstable();
         found.into_iter().map(|(seed, target)| Hit { seed, target }).collect()
-    }
-
-    /// Vector operations that each vector of seeds takes.
-    pub fn operations(&self) -> u64 {
-        self.plan.operations()
     }
 }

@@ -7,10 +7,24 @@ pub(super) const OUTPUTS_MAX: u32 = WORDS - MIDDLE;
 const WORDS: u32 = 624;
 /// How far the word is that an output mixes in.
 pub(super) const MIDDLE: u32 = 397;
-/// What a seed is spread with.
-pub(super) const MULTIPLIER: u32 = 1_812_433_253;
-/// The matrix of the recurrence.
-pub(super) const TWIST: u32 = 0x9908_b0df;
+
+/// Word number `at` of the state that a seed is spread to, of the word before it.
+#[inline(always)]
+pub(super) fn next_word(before: u32, at: u32) -> u32 {
+    (before ^ before >> 30).wrapping_mul(1_812_433_253).wrapping_add(at)
+}
+
+/// An output of three words of that state: its own, the next, and that [`MIDDLE`] words on.
+#[inline(always)]
+pub(super) fn draw(first: u32, second: u32, middle: u32) -> u32 {
+    let mixed = first & 1 << 31 | second & !(1 << 31);
+    let odd = (second & 1).wrapping_neg();
+    let mut word = middle ^ mixed >> 1 ^ odd & 0x9908_b0df;
+    word ^= word >> 11;
+    word ^= word << 7 & 0x9d2c_5680;
+    word ^= word << 15 & 0xefc6_0000;
+    word ^ word >> 18
+}
 
 /// The outputs of one seed from the first on, as many as are asked for.
 #[derive(Clone, Debug)]
@@ -32,22 +46,11 @@ impl Outputs {
         let at = at as usize;
         let middle = at + MIDDLE as usize;
         while self.spread <= middle {
-            let before = self.words[self.spread - 1];
-            let word = (before ^ before >> 30).wrapping_mul(MULTIPLIER);
-            self.words[self.spread] = word.wrapping_add(self.spread as u32);
+            self.words[self.spread] = next_word(self.words[self.spread - 1], self.spread as u32);
             self.spread += 1;
         }
-        let mixed = self.words[at] & 1 << 31 | self.words[at + 1] & !(1 << 31);
-        let odd = (self.words[at + 1] & 1).wrapping_neg();
-        temper(self.words[middle] ^ mixed >> 1 ^ odd & TWIST)
+        draw(self.words[at], self.words[at + 1], self.words[middle])
     }
-}
-
-fn temper(mut word: u32) -> u32 {
-    word ^= word >> 11;
-    word ^= word << 7 & 0x9d2c_5680;
-    word ^= word << 15 & 0xefc6_0000;
-    word ^ word >> 18
 }
 
 #[cfg(test)]

@@ -50,9 +50,9 @@ fn all_paths_find_the_same() {
         [target(number, n, 0, 0, 1, 3.min(n)), target(number, n, 2, 1, 1, 2.min(n - 1))]
     });
     let search = SeedSearch::new(targets.collect());
-    let whole = search.run_on(Path::Scalar, 3..30_011);
+    let whole = search.run_on(Path::Baseline, 3..30_011);
     assert!(whole.len() > 1_000, "{}", whole.len());
-    // Those that this processor does not have are the scalar one.
+    // Those that this processor does not have are the baseline.
     for &path in Path::ALL {
         assert_eq!(search.run_on(path, 3..30_011), whole, "{path:?}");
     }
