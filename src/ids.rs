@@ -15,10 +15,13 @@ use serde::{Deserialize, Serialize};
 /// into a large file costs little more than the read itself.
 pub const BLOCK_BYTES: u64 = 1 << 20;
 
-/// Size of a page of the kernel's page cache in bytes. Residency is charged in whole pages.
+/// The unit that files of the store and journals are laid out in, that disks are read and written in past
+/// the page cache, and that parts of a block are counted in. It is the format's unit, the same on all
+/// machines, and not the kernel's page: a page of the kernel is one or several of these
+/// (`page_size::page_bytes`).
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Adjacent pages of a block.
+/// Consecutive pages of a block, of [`PAGE_BYTES`] each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageRange {
     /// The first page, counted from the start of the block.

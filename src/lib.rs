@@ -21,6 +21,7 @@ pub mod learn;
 pub mod learning;
 pub mod mount;
 pub mod order;
+pub mod page_size;
 pub mod paths;
 pub mod plan;
 pub mod process;

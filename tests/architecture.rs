@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// each other.
 const LAYERS: [&[&str]; 16] = [
     &["ids", "error", "paths", "process", "sync"],
-    &["order", "buffer", "disk", "input", "track"],
+    &["order", "buffer", "disk", "input", "page_size", "track"],
     &["config"],
     &["learn"],
     &["plan"],

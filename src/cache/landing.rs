@@ -122,9 +122,11 @@ impl Cache {
         let is_file = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
         let whole = pages.is_none() && is_file;
         let handed = Handed { block, pages, bytes: &bytes };
-        let Some(Received { is_settled }) = self.catalog.receive(node, &handed, began) else {
+        let received = self.catalog.receive(node, &handed, began);
+        if received == Received::TooLate {
             return self.fail(key, ReadFailure::PastVersion);
-        };
+        }
+        let is_settled = received == Received::Settled;
         let Some(fetching) = self.take_off(key, &bytes) else { return };
         let at = pages.map_or(0, PageRange::offset);
         let push = fetching.to_ram.then(|| {

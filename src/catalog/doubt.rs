@@ -1,15 +1,15 @@
 //! Sizes that are not believed at once.
 //!
 //! The client of a network filesystem may report a wrong size for a moment, for example after a read
-//! that fell short. A file's size changes together with its times. So a size that differs from the
-//! known one is asked of the filesystem's servers again:
+//! that fell short. A file's size changes together with its times. So if a size differs from the known one,
+//! the filesystem's servers are asked again:
 //!
-//! 1. Where the times differ too, an answer is believed that is given twice.
-//! 2. Where the times are the old ones, the size is not believed at once. A file that was changed right
-//!    before it was looked at is an exception: two changes within one step of the source's clock have
-//!    the same times. So is a file that no one has looked at since an earlier mount.
+//! 1. If the times differ too, an answer is believed that is given twice.
+//! 2. If the times are the old ones, the size is not believed at once. A file that was changed right
+//!    before it was checked is an exception: two changes within one step of the source's clock have
+//!    the same times. So is a file that was not checked since an earlier mount.
 //! 3. The known size may be the wrong one: it may have been told for a moment when the file was first
-//!    looked at. So a size is believed if the source says nothing else at all looks of a minute.
+//!    checked. So a size is believed if the source says nothing else at all checks of a minute.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,19 +18,18 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::Catalog;
+use super::tree::Tree;
 use crate::ids::FileId;
-use crate::source::{Kind, Stat};
+use crate::source::{Kind, Source, Stat};
 use crate::sync::Mutex;
 
-/// For how long the source is asked, and how often.
+/// How long the source is asked again in one check, and the pause between two questions.
 const INSISTS: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// For how long a source insists that is believed in the end, and how far apart looks may be of which it
-/// is known that it said nothing else between them.
+/// A source that says the same for so long is believed, if no two checks are further apart than this.
 const INSISTS_LONG: Duration = Duration::from_secs(60);
-const LOOKS_APART: Duration = Duration::from_secs(30);
+const CHECKS_APART: Duration = Duration::from_secs(30);
 
 /// Sizes that were told with old times.
 #[derive(Debug, Default)]
@@ -43,12 +42,51 @@ struct Doubt {
     last: Instant,
 }
 
+/// A file as it is known when it is checked.
+pub(super) struct Known {
+    file: FileId,
+    stat: Stat,
+    immutable: bool,
+    /// Whether a size is believed that differs alone.
+    may_differ_alone: bool,
+}
+
+impl Known {
+    /// What a name is known to stand for; none if that is not known.
+    pub(super) fn of(tree: &Tree, entry: FileId) -> Option<Self> {
+        if tree.is_unsure(entry) {
+            return None;
+        }
+        let file = tree.target(entry);
+        Some(Known {
+            file,
+            stat: tree.stat(file),
+            immutable: tree.immutable,
+            may_differ_alone: tree.is_just_changed(file) || tree.checks.is_unchecked(file),
+        })
+    }
+
+    /// Whether all but the size is as it was known. A source may have no times. If it is immutable, what is
+    /// known may be older than the last change of attributes, which counts for nothing then.
+    fn has_times_of(&self, seen: &Stat) -> bool {
+        let known = &self.stat;
+        let has_times = known.mtime_ns != 0 || known.ctime_ns != 0;
+        let [is, was] = [Stat { size: known.size, ..*seen }, *known].map(|stat| stat.fingerprint());
+        has_times && if self.immutable { is.is_content_of(&was) } else { is == was }
+    }
+}
+
+/// Whether a file is said to have another size than it is known to have.
+pub(super) fn is_other_size(known: &Stat, seen: &Stat) -> bool {
+    [known.kind, seen.kind] == [Kind::File; 2] && known.size != seen.size
+}
+
 impl Doubts {
     /// Notes that a file is said to have a size. Says whether that has been so for long.
     fn note(&self, file: FileId, size: u64, now: Instant) -> bool {
         let mut doubts = self.0.lock();
         let known = doubts.get(&file).copied();
-        let goes_on = known.filter(|doubt| doubt.size == size && now < doubt.last + LOOKS_APART);
+        let goes_on = known.filter(|doubt| doubt.size == size && now < doubt.last + CHECKS_APART);
         let since = goes_on.map_or(now, |doubt| doubt.since);
         doubts.insert(file, Doubt { size, since, last: now });
         now >= since + INSISTS_LONG
@@ -58,52 +96,34 @@ impl Doubts {
     fn end(&self, file: FileId) {
         self.0.lock().remove(&file);
     }
-}
 
-/// Whether a file is said to have another size than it is known to have.
-pub(super) fn is_other_size(known: &Stat, seen: &Stat) -> bool {
-    [known.kind, seen.kind] == [Kind::File; 2] && known.size != seen.size
-}
-
-/// Whether all but the size is as it was known. A source may have no times. Where it is `immutable`, what
-/// is known may be older than the last change of attributes, which counts for nothing then.
-fn has_old_times(known: &Stat, seen: &Stat, immutable: bool) -> bool {
-    let has_times = known.mtime_ns != 0 || known.ctime_ns != 0;
-    let [is, was] = [Stat { size: known.size, ..*seen }, *known].map(|stat| stat.fingerprint());
-    has_times && if immutable { is.is_content_of(&was) } else { is == was }
-}
-
-impl Catalog {
-    /// What a path is at the source, where `entry` is what it is known to be; none where the source's
-    /// word is not believed. Blocks, for a second if the source contradicts itself.
-    pub(super) fn believed(&self, path: &Path, entry: FileId) -> Result<Option<Stat>, Errno> {
-        let mut before = self.source.stat(path)?;
-        let (known, file, is_open) = {
-            let tree = self.read();
-            if tree.is_unsure(entry) {
-                return Ok(Some(before));
-            }
-            let file = tree.target(entry);
-            (tree.stat(file), file, tree.is_fresh(file) || tree.is_unseen(file))
-        };
-        let start = Instant::now();
-        while is_other_size(&known, &before) {
-            let seen = self.source.stat_anew(path)?;
-            let doubtful = has_old_times(&known, &seen, !self.is_revalidated());
+    /// What a path is at the source, which says that it is as `seen`; none if the source is not believed.
+    /// Blocks, for a second if the source contradicts itself.
+    pub(super) fn believed(
+        &self,
+        source: &dyn Source,
+        path: &Path,
+        seen: Stat,
+        known: &Known,
+    ) -> Result<Option<Stat>, Errno> {
+        let (mut before, start) = (seen, Instant::now());
+        while is_other_size(&known.stat, &before) {
+            let seen = source.stat_anew(path)?;
+            let doubtful = known.has_times_of(&seen);
             if !doubtful && seen.fingerprint() == before.fingerprint() {
                 return Ok(Some(seen));
             }
             if start.elapsed() >= INSISTS {
-                let insists = || self.doubts.note(file, seen.size, Instant::now());
-                let believes = is_open || !doubtful || insists();
+                let insists = || self.note(known.file, seen.size, Instant::now());
+                let believes = known.may_differ_alone || !doubtful || insists();
                 return Ok(believes.then_some(seen));
             }
             before = seen;
-            if is_other_size(&known, &before) {
+            if is_other_size(&known.stat, &before) {
                 thread::sleep(PAUSE);
             }
         }
-        self.doubts.end(file);
+        self.end(known.file);
         Ok(Some(before))
     }
 }
@@ -119,8 +139,7 @@ mod tests {
 
     use super::*;
     use crate::catalog::tests::{Gated, at, node_of};
-    use crate::catalog::{Handed, NodeId};
-    use crate::source::Source;
+    use crate::catalog::{Catalog, Handed, NodeId, Received};
 
     const BYTES: &[u8; 12] = b"twelve bytes";
 
@@ -178,9 +197,10 @@ mod tests {
     fn where_there_are_no_times_a_size_is_believed() {
         let (_root, source, catalog) = stands().into_iter().next().unwrap();
         let stat = Stat { mtime_ns: 0, ctime_ns: 0, ..source.stat(Path::new("file")).unwrap() };
-        assert!(!has_old_times(&stat, &Stat { size: 6, ..stat }, true));
-        let known = catalog.getattr(node_of(&catalog, "file")).unwrap().stat;
-        assert!(has_old_times(&known, &Stat { size: 6, ..known }, true));
+        let file = node_of(&catalog, "file").file().unwrap();
+        let known = Known::of(&catalog.read(), file).unwrap();
+        assert!(known.immutable && known.has_times_of(&Stat { size: 6, ..known.stat }));
+        assert!(!Known { stat, ..known }.has_times_of(&Stat { size: 6, ..stat }));
     }
 
     #[test]
@@ -288,7 +308,8 @@ mod tests {
             let block = catalog.layout().blocks_of(file).next().unwrap();
             let give = |node, bytes: u32| {
                 let bytes = &bytes.to_le_bytes();
-                catalog.receive(node, &Handed { block, pages: None, bytes }, None).is_some()
+                let handed = Handed { block, pages: None, bytes };
+                catalog.receive(node, &handed, None) != Received::TooLate
             };
             let change = |text: &str, number: u64| {
                 write(root.path(), text, number);

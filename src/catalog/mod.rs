@@ -3,40 +3,42 @@
 //! 1. At the first mount the tree is scanned, while it may be served already. Rows are numbered
 //!    from the root down, directory by directory, names sorted: the same tree gives the same numbers
 //!    after a restart, but for directories that a reader asks for before the scan is there. The
-//!    catalog is saved when it is whole; a later mount takes it up without asking the source, and
-//!    has it checked behind its readers. What it says counts as seen when that mount began.
-//! 2. Lookups and listings are answered from here, without the source; those of a directory that
-//!    nobody has read yet read it. Where the source cannot say what a name stands for, that is an error
-//!    of this name alone, which is asked for each time.
+//!    catalog is saved when it is whole. A later mount opens it, counts it as checked at that moment, and
+//!    sweeps it behind its readers.
+//! 2. Lookups and listings are answered from here, without the source. A directory that was not read yet
+//!    is read for them. If the source cannot say what a name stands for, that is an error of this name
+//!    alone, and the source is asked each time.
 //! 3. A row is checked at the source again when its last check is older than the period that the
 //!    consistency setting allows. A file whose fingerprint differs gets a new *version*, and so a
 //!    new [`NodeId`]: the kernel never mixes pages of two versions. Names that appeared get new
 //!    rows at the end, names that vanished lose theirs.
 //!
-//! The catalog owns the [`Layout`]: which blocks each row's content is cut into.
+//! [`Catalog`] is the type that all threads share. Three activities ask the source and change it: `scan`,
+//! `refresh` and `sweep`. The catalog owns the [`Layout`]: which blocks each row's content is cut into.
 
 mod bits;
-mod change;
+mod checks;
 mod doubt;
-mod files;
-mod listing;
+mod handed_out;
 mod names;
 mod node;
-mod pages;
+mod paths;
+mod reading;
 mod refresh;
 mod row;
 mod saved;
 mod scan;
-mod served;
 mod sums;
 mod sweep;
+mod tables;
 mod tree;
 
 use std::ffi::{OsStr, OsString};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use serde::Serialize;
@@ -47,15 +49,25 @@ use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use bits::Bits;
+use checks::Clock;
+pub use checks::FOR_EVER;
+#[cfg(test)]
+pub(crate) use checks::TICK;
 use doubt::Doubts;
-pub use files::{Leading, Links};
-pub use listing::with_listing;
+pub use handed_out::Handed;
 pub use node::NodeId;
-use refresh::Turns;
-use scan::Progress;
-pub use scan::{ScanStatus, give_back, is_certain};
-pub use served::{Handed, Received, Served};
-use tree::{Clock, Tables, Tree};
+pub use paths::with_listing;
+use reading::Turns;
+pub use reading::is_certain;
+use scan::{Progress, Scan};
+pub use scan::{ScanStatus, give_back};
+use sweep::Sweep;
+use tables::Tables;
+pub use tree::Changes;
+use tree::Tree;
+
+/// Rows that are gone through under one lock.
+const ROWS_AT_ONCE: usize = 4096;
 
 /// A row as the kernel is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -100,79 +112,60 @@ pub struct Located {
 pub struct Listed {
     pub name: OsString,
     pub attr: Attr,
-    /// Whether the source could say what the name stands for; else no more is known than its kind.
+    /// Whether more than the kind of what the name stands for is known.
     pub sure: bool,
 }
 
-/// What a check at the source brought to light.
-#[derive(Clone, Debug, Default)]
-pub struct Changes {
-    /// Files with another version.
-    pub changed: Vec<FileId>,
-    /// Names whose row is another one or gone: the directory and the name.
-    pub names: Vec<(NodeId, OsString)>,
-    /// Whether rows were added.
-    pub added: bool,
-    /// Whether rows are gone.
-    pub removed: bool,
+/// What a node gives.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// The node of the version whose bytes it gives.
+    pub node: NodeId,
+    pub file: FileId,
+    /// Bytes of the file.
+    pub size: u64,
+    /// The blocks that files are cut into.
+    pub layout: Arc<Layout>,
 }
 
-impl Changes {
-    /// Whether nothing changed.
-    pub fn is_empty(&self) -> bool {
-        self.changed.is_empty() && self.names.is_empty() && !self.added
-    }
-
-    /// Takes what another check brought to light.
-    fn join(&mut self, other: Changes) {
-        self.changed.extend(other.changed);
-        self.names.extend(other.names);
-        self.added |= other.added;
-        self.removed |= other.removed;
-    }
-
-    /// Whether names came or went.
-    pub fn are_of_names(&self) -> bool {
-        self.added || self.removed
-    }
+/// What may be done with bytes of a node that have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// They may be handed out, and are certainly those of the version.
+    Settled,
+    /// They may be handed out: as [`Catalog::is_settled`].
+    Unsettled,
+    /// They may not be handed out: the node gives those of a later version already.
+    TooLate,
 }
 
-/// The catalog of one source, shared by all threads.
+/// The catalog of one source, shared by all threads. What is asked by a node fails with `ESTALE` if its
+/// version is past.
 pub struct Catalog {
     source: Arc<dyn Source>,
     tree: RwLock<Tree>,
+    clock: Clock,
     /// Counts the checks that found other names.
     renamed: AtomicU64,
-    /// How old a check may be; none: the source is taken to be immutable.
-    period: Option<Duration>,
-    start: Instant,
-    /// Whether it comes from an earlier mount.
-    reopened: bool,
     scan: Progress,
     turns: Turns,
     doubts: Doubts,
-    /// Whether nothing is left of it that only an earlier mount has seen.
-    swept: AtomicBool,
+    /// Whether a sweep has checked all that an earlier mount has seen; none if there was no such mount.
+    swept: Option<AtomicBool>,
     /// Whether it is as it was saved last.
     saved: AtomicBool,
 }
 
-/// What the age of a check is measured in: 32 bits of it are 2.7 years.
-pub(crate) const TICK: Duration = Duration::from_millis(20);
-
-/// How long the kernel may believe what can never change.
-pub const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
-
 impl Catalog {
     /// The catalog of a source of which nothing is known but its root. The rest comes by a
-    /// [scan](Self::fill), or is read where a reader asks for it.
+    /// [scan](Self::fill), or is read if a reader asks for it.
     ///
     /// # Errors
     /// The source's own, of its root.
     pub fn begin(source: Arc<dyn Source>, period: Option<Duration>) -> Result<Self, Errno> {
         let start = Instant::now();
         let root = source.stat(Path::new(""))?;
-        Ok(Self::of(Tree::root(&root), source, period, false, start))
+        Ok(Self::of(Tree::root(&root), source, Clock { start, period }, false))
     }
 
     /// Scans the source on `threads` threads. Blocks.
@@ -193,38 +186,28 @@ impl Catalog {
         }
     }
 
-    fn of(
-        mut tree: Tree,
-        source: Arc<dyn Source>,
-        period: Option<Duration>,
-        reopened: bool,
-        start: Instant,
-    ) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let began = now.saturating_sub(start.elapsed()).as_nanos();
-        tree.clock = Clock { start_ns: i64::try_from(began).unwrap_or(i64::MAX), reopened };
-        tree.immutable = period.is_none();
+    fn of(mut tree: Tree, source: Arc<dyn Source>, clock: Clock, reopened: bool) -> Self {
+        (tree.checks.start_ns, tree.checks.reopened) = (clock.start_ns(), reopened);
+        tree.immutable = clock.period.is_none();
         Catalog {
             source,
             tree: RwLock::new(tree),
-            period,
-            start,
+            clock,
             renamed: AtomicU64::new(0),
-            reopened,
             scan: if reopened { Progress::whole() } else { Progress::default() },
             turns: Turns::default(),
             doubts: Doubts::default(),
-            swept: AtomicBool::new(false),
+            swept: reopened.then(AtomicBool::default),
             saved: AtomicBool::new(reopened),
         }
     }
 
-    /// Takes up a catalog that was [saved](Self::save). The source is asked of its root alone; all
-    /// else counts as seen at this moment, and is to be checked by a [sweep](Self::sweep).
+    /// Opens a catalog that was [saved](Self::save). The source is asked of its root alone; all
+    /// else counts as checked at this moment, and is to be checked by a [sweep](Self::sweep).
     ///
     /// # Errors
-    /// `NotFound` where there is none, `PermissionDenied` where others than us and root could have
-    /// written it, `InvalidData` where it is damaged, of another directory or format, or mostly of
+    /// `NotFound` if there is none, `PermissionDenied` if others than us and root could have
+    /// written it, `InvalidData` if it is damaged, of another directory or format, or mostly of
     /// files that are gone.
     pub fn open(
         source: Arc<dyn Source>,
@@ -245,13 +228,13 @@ impl Catalog {
         }
         let mut tree = Tree::of(tables);
         tree.update(FileId(0), &root, &mut Changes::default());
-        Ok(Self::of(tree, source, period, true, Instant::now()))
+        Ok(Self::of(tree, source, Clock { start: Instant::now(), period }, true))
     }
 
     /// Saves the catalog to a file, which is replaced; nobody else may write it at the same time.
-    /// Nothing happens where it is there as it is, or where the scan is not over.
+    /// Nothing happens if it is there as it is, or if the scan is not over.
     pub fn save(&self, to: &AtomicFile) -> std::io::Result<()> {
-        if !self.scan_status().is_whole || self.saved.swap(true, Ordering::Relaxed) {
+        if !self.is_whole() || self.saved.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         let outcome = self.export(to);
@@ -279,12 +262,67 @@ impl Catalog {
 
     /// Where it comes from, and how far it is.
     pub fn state(&self) -> CatalogState {
-        match (self.reopened, self.swept.load(Ordering::Relaxed)) {
-            (false, _) if self.scan_status().is_whole => CatalogState::Scanned,
-            (false, _) => CatalogState::Scanning,
-            (true, false) => CatalogState::Checking,
-            (true, true) => CatalogState::Checked,
+        match &self.swept {
+            Some(swept) if swept.load(Ordering::Relaxed) => CatalogState::Checked,
+            Some(_) => CatalogState::Checking,
+            None if self.is_whole() => CatalogState::Scanned,
+            None => CatalogState::Scanning,
         }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.scan.status.lock().is_whole
+    }
+
+    /// How far the scan is.
+    pub fn scan_status(&self) -> ScanStatus {
+        self.scan.status.lock().clone()
+    }
+
+    /// Waits until the scan is far `enough`, or for so long. Says how far it is.
+    pub fn await_scan(
+        &self,
+        patience: Duration,
+        enough: impl Fn(&ScanStatus) -> bool,
+    ) -> ScanStatus {
+        let Progress { status, news, .. } = &self.scan;
+        news.wait_timeout_while(status.lock(), patience, |status| !enough(status)).clone()
+    }
+
+    /// Reads what was not read yet of the source, on `threads` threads, until that is done, the
+    /// source fails too often, or `over` is set. What was added goes to `report`. Blocks;
+    /// [`scan_status`](Self::scan_status) says how far it is.
+    pub fn fill(&self, threads: usize, over: &AtomicBool, report: &(dyn Fn(Changes) + Sync)) {
+        Scan::run(self, threads, over, report);
+    }
+
+    /// Checks everything that was not checked since the mount, on `threads` threads, until that is
+    /// done or `over` is set; changes go to `report` as they are found. Says whether there are other
+    /// names than before. What the source does not tell is left for another sweep. Blocks.
+    pub fn sweep(
+        &self,
+        threads: usize,
+        over: &AtomicBool,
+        report: &(dyn Fn(Changes) + Sync),
+    ) -> bool {
+        Sweep::run(self, threads, over, report)
+    }
+
+    /// Checks one name at the source. Blocks.
+    ///
+    /// # Errors
+    /// The source's, which leaves open what the name is by now. What is known is not forgotten.
+    pub fn refresh(&self, parent: NodeId, name: &OsStr) -> Result<Changes, Errno> {
+        refresh::name(self, parent, name)
+    }
+
+    /// Checks a directory at the source, and reads its names if it has changed. Names that were known
+    /// stay, each until its own check is due. Blocks.
+    ///
+    /// # Errors
+    /// The source's. A directory that is gone is none: it stays until its own name is checked.
+    pub fn refresh_directory(&self, node: NodeId) -> Result<Changes, Errno> {
+        refresh::directory(self, node)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Tree> {
@@ -297,34 +335,62 @@ impl Catalog {
         self.tree.write()
     }
 
-    /// Ticks since the catalog began, never 0: that stands for what was known then.
-    pub fn now(&self) -> u32 {
-        let ticks = self.start.elapsed().as_millis() / TICK.as_millis();
-        u32::try_from(ticks).unwrap_or(u32::MAX).max(1)
+    /// Counts a check that found other names.
+    fn count(&self, changes: Changes) -> Changes {
+        let other = changes.added || !changes.names.is_empty();
+        self.renamed.fetch_add(other.into(), Ordering::Relaxed);
+        changes
     }
 
-    /// For how long a row checked at this tick may still be believed; none: no longer, which is so
-    /// of everything where the ticks have come to their end.
-    fn valid(&self, checked: u32) -> Option<Duration> {
-        let Some(period) = self.period else { return Some(FOR_EVER) };
-        let now = self.now();
-        // A tick more: the check may have been at its beginning.
-        let age = TICK * now.saturating_sub(checked).saturating_add(1);
-        period.checked_sub(age).filter(|left| now < u32::MAX && !left.is_zero())
+    /// A number that changes when there are other names than before.
+    pub fn names(&self) -> u64 {
+        self.renamed.load(Ordering::Relaxed)
+    }
+
+    /// Whether changes of the source are looked for; else it is taken to be immutable.
+    pub fn is_revalidated(&self) -> bool {
+        self.clock.period.is_some()
+    }
+
+    /// Ticks of 20 ms since the catalog began, never 0.
+    pub fn now(&self) -> u32 {
+        self.clock.now()
+    }
+
+    /// Whether the period since the last check is nearly over: time to check ahead of the next use. What is
+    /// used again and again is checked once in seven to eight eighths of the period. No reader waits for that,
+    /// unless it reads later than an eighth of the period after this was asked.
+    pub fn is_check_due(&self, node: NodeId) -> bool {
+        if !self.is_revalidated() {
+            return false;
+        }
+        let tree = self.read();
+        tree.resolve(node).is_ok_and(|file| self.clock.is_due(tree.checks.of_row(file)))
+    }
+
+    /// Whether what was read of a version is certainly what it has: not if the source counts its
+    /// times in seconds and the file had been written in the last ones when it was checked.
+    pub fn is_settled(&self, node: NodeId) -> bool {
+        self.read().is_settled(node)
+    }
+
+    /// Whether the names of a directory may be believed.
+    fn is_current(&self, tree: &Tree, directory: FileId) -> bool {
+        self.clock.valid(tree.checks.of_row(directory)).is_some() && !tree.is_unread(directory)
     }
 
     /// What a row's name stands for, which may be believed as long as the name.
     fn attr(&self, tree: &Tree, entry: FileId) -> Attr {
-        let valid = self.valid(tree.checked(entry)).unwrap_or_default();
+        let valid = self.clock.valid(tree.checks.of_row(entry)).unwrap_or_default();
         let file = tree.target(entry);
         Attr { node: tree.node(file), stat: tree.stat(file), valid }
     }
 
-    /// A name in a directory. `None` where it must be [refreshed](Self::refresh) first, which
+    /// A name in a directory. `None` if it must be [refreshed](Self::refresh) first, which
     /// `believe` forbids: for our own threads, which must not wait for the source.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`, and `ESTALE` for a version that is past.
+    /// `ENOENT`, `ENOTDIR`, and `EIO` if the source could not say what the name stands for.
     pub fn lookup(
         &self,
         parent: NodeId,
@@ -337,11 +403,9 @@ impl Catalog {
             Err(errno) => return Some(Err(errno)),
         };
         let Some(entry) = tree.entry(directory, name) else {
-            let valid = self.valid(tree.checked(directory)).is_some();
-            let fresh = believe || valid && !tree.is_unread(directory);
             let is_directory = tree.is_directory(directory);
             let errno = if is_directory { Errno::ENOENT } else { Errno::ENOTDIR };
-            return fresh.then_some(Err(errno));
+            return (believe || self.is_current(&tree, directory)).then_some(Err(errno));
         };
         if tree.is_unsure(entry) {
             return believe.then_some(Err(Errno::EIO));
@@ -350,28 +414,18 @@ impl Catalog {
         (believe || !attr.valid.is_zero()).then_some(Ok(attr))
     }
 
-    /// Attributes of a row, as known.
-    ///
-    /// # Errors
-    /// `ESTALE` for a version that is past.
-    pub fn getattr(&self, node: NodeId) -> Result<Attr, Errno> {
-        let tree = self.read();
-        Ok(self.attr(&tree, tree.resolve(node)?))
-    }
-
-    /// The listing of a directory, sorted by name. `None` where it must be
+    /// The listing of a directory, sorted by name. `None` if it must be
     /// [refreshed](Self::refresh_directory) first.
     ///
     /// # Errors
-    /// `ENOTDIR`, `ESTALE`, and what the source said when the directory was read.
+    /// `ENOTDIR`, and what the source said when the directory was read.
     pub fn list(&self, node: NodeId, believe: bool) -> Option<Result<Vec<Listed>, Errno>> {
         let tree = self.read();
         let directory = match tree.resolve(node) {
             Ok(directory) => directory,
             Err(errno) => return Some(Err(errno)),
         };
-        let valid = self.valid(tree.checked(directory)).is_some();
-        if !believe && (tree.is_unread(directory) || !valid) {
+        if !believe && !self.is_current(&tree, directory) {
             return None;
         }
         Some(tree.entries(directory).map(|entries| {
@@ -384,17 +438,10 @@ impl Catalog {
         }))
     }
 
-    /// A row by its name: its node, its directory's and the name there. None for one that is gone.
-    pub fn name(&self, file: FileId) -> Option<(NodeId, NodeId, OsString)> {
+    /// Attributes of a row, as known.
+    pub fn getattr(&self, node: NodeId) -> Result<Attr, Errno> {
         let tree = self.read();
-        let named = file != FileId(0) && tree.is_there(file);
-        let parent = tree.node(tree.row(file).parent);
-        named.then(|| (tree.node(file), parent, tree.name(file).to_os_string()))
-    }
-
-    /// Whether a file is known to have one name in this tree, however many links there are to it.
-    pub fn has_one_name(&self, file: FileId) -> bool {
-        self.scan_status().is_whole && !self.read().other_names.contains_key(&file)
+        Ok(self.attr(&tree, tree.resolve(node)?))
     }
 
     /// The directory that holds a row.
@@ -404,34 +451,41 @@ impl Catalog {
     }
 
     /// The row's path below the root.
-    ///
-    /// # Errors
-    /// `ESTALE` for a version that is past.
     pub fn path(&self, node: NodeId) -> Result<PathBuf, Errno> {
         let tree = self.read();
         Ok(tree.path(tree.resolve(node)?))
     }
 
-    /// Path of a file below the root, whatever its version; none for one that is gone.
-    pub fn path_of(&self, file: FileId) -> Option<PathBuf> {
-        let tree = self.read();
-        tree.get(file)?;
-        tree.is_there(file).then(|| tree.path(file))
-    }
-
     /// The file of a node, with its size.
-    ///
-    /// # Errors
-    /// `ESTALE` for a version that is past.
     pub fn file(&self, node: NodeId) -> Result<(FileId, u64), Errno> {
         let tree = self.read();
         let file = tree.resolve(node)?;
         Ok((file, tree.stat(file).size))
     }
 
-    /// Whether changes of the source are looked for; else it is taken to be immutable.
-    pub fn is_revalidated(&self) -> bool {
-        self.period.is_some()
+    /// Whether a node is the present version of its file.
+    pub fn is_present(&self, node: NodeId) -> bool {
+        self.read().resolve(node).is_ok()
+    }
+
+    /// Path of a file below the root, whatever its version; none if it is gone.
+    pub fn path_of(&self, file: FileId) -> Option<PathBuf> {
+        let tree = self.read();
+        tree.get(file)?;
+        tree.is_there(file).then(|| tree.path(file))
+    }
+
+    /// A row by its name: its node, its directory's and the name there. None if it is gone.
+    pub fn name(&self, file: FileId) -> Option<(NodeId, NodeId, OsString)> {
+        let tree = self.read();
+        let named = file != FileId(0) && tree.is_there(file);
+        let parent = tree.node(tree.row(file).parent);
+        named.then(|| (tree.node(file), parent, tree.name(file).to_os_string()))
+    }
+
+    /// Whether a file is known to have one name in this tree, however many links there are to it.
+    pub fn has_one_name(&self, file: FileId) -> bool {
+        self.is_whole() && !self.read().other_names.contains_key(&file)
     }
 
     /// The blocks that files are cut into, as of now.
@@ -456,9 +510,144 @@ impl Catalog {
         })
     }
 
-    /// A number that changes when there are other names than before.
-    pub fn names(&self) -> u64 {
-        self.renamed.load(Ordering::Relaxed)
+    /// The node whose bytes a node gives, its file and its size: that of the present version, unless
+    /// bytes of another version were handed out for the node.
+    ///
+    /// # Errors
+    /// `ESTALE` also for a file that is gone.
+    pub fn served(&self, node: NodeId) -> Result<Served, Errno> {
+        let tree = self.read();
+        let file = tree.serve(node)?;
+        let there = tree.is_there(file).then(|| Served {
+            node: tree.node(file),
+            file,
+            size: tree.stat(file).size,
+            layout: Arc::clone(&tree.layout),
+        });
+        there.ok_or(Errno::ESTALE)
+    }
+
+    /// Attributes of what a node [gives](Self::served).
+    pub fn served_attr(&self, node: NodeId) -> Result<Attr, Errno> {
+        let tree = self.read();
+        Ok(self.attr(&tree, tree.serve(node)?))
+    }
+
+    /// Whether the file of a node has several names in the tree.
+    pub fn is_shared(&self, node: NodeId) -> bool {
+        let tree = self.read();
+        tree.serve(node).is_ok_and(|file| tree.is_shared(file))
+    }
+
+    /// Blocks of a node that were handed out of earlier versions alone. The rest of it may only be given for
+    /// nodes of these versions if these blocks turn out to be the same.
+    pub fn unproved(&self, node: NodeId) -> Vec<BlockId> {
+        let tree = self.read();
+        let unproved = |file| tree.handed_out.unproved_of(&tree.layout, file);
+        tree.resolve(node).map_or(Vec::new(), unproved)
+    }
+
+    /// Bytes of a node have come and are handed out: from then on it gives no others. If they are the
+    /// source's, their read `began` at this tick or later, and has seen the version.
+    pub fn receive(&self, node: NodeId, handed: &Handed<'_>, began: Option<u32>) -> Received {
+        let (summed, block) = (handed.summed(), handed.block);
+        let mut tree = self.read();
+        if tree.resolve(node).is_ok() && tree.handed_out.is_unproved(block) {
+            drop(tree);
+            // They may be other bytes than those that were handed out of an earlier version.
+            let pages = handed.by_page();
+            let mut changing = self.write();
+            if let Ok(file) = changing.resolve(node) {
+                let Tree { layout, handed_out, .. } = &mut *changing;
+                handed_out.prove(layout, file, block, &summed, &pages);
+            }
+            drop(changing);
+            tree = self.read();
+        }
+        match tree.resolve(node) {
+            Ok(file) => {
+                tree.handed_out.note(&tree.layout, file, block, &summed);
+                if let Some(began) = began.filter(|_| !tree.is_unsettled(file)) {
+                    tree.checks.confirm(file, began);
+                }
+            }
+            Err(_) if tree.serve(node).is_ok() => return Received::TooLate,
+            Err(_) => {}
+        }
+        if tree.is_settled(node) { Received::Settled } else { Received::Unsettled }
+    }
+
+    /// Any bytes of a node may be handed out from now on. Says whether they may: not if it gives those of a
+    /// later version already.
+    pub fn hand_out_any(&self, node: NodeId) -> bool {
+        let tree = self.read();
+        match tree.resolve(node) {
+            Ok(file) => {
+                tree.handed_out.note_any(file);
+                true
+            }
+            Err(_) => tree.serve(node).is_err(),
+        }
+    }
+
+    /// Calls `each` with path, file and attributes of every regular file, by one of its names. What
+    /// changes meanwhile may be seen as before or after.
+    pub fn for_each_file(&self, each: impl FnMut(&Path, FileId, &Stat)) {
+        self.for_each_file_in(0..usize::MAX, each);
+    }
+
+    /// The same of some [rows](Self::rows) alone.
+    pub fn for_each_file_in(&self, rows: Range<usize>, mut each: impl FnMut(&Path, FileId, &Stat)) {
+        let mut from = rows.start;
+        loop {
+            // Readers wait for whoever waits to change something.
+            let tree = self.read();
+            let end = rows.end.min(tree.tables.rows.len());
+            let portion = tree.files().take(end).skip(from).take(ROWS_AT_ONCE);
+            let regular = portion.filter(|file| tree.is_regular(*file));
+            tree.for_each_path(regular, |path, file| each(path, file, &tree.stat(file)));
+            from += ROWS_AT_ONCE;
+            if from >= end {
+                return;
+            }
+        }
+    }
+
+    /// Number of rows, of what is gone too.
+    pub fn rows(&self) -> usize {
+        self.read().tables.rows.len()
+    }
+
+    /// Number of rows and of the bytes of all regular files.
+    pub fn totals(&self) -> (u64, u64) {
+        let tree = self.read();
+        let regular = tree.files().filter(|file| tree.is_regular(*file));
+        regular.fold((0, 0), |(files, bytes), file| (files + 1, bytes + tree.stat(file).size))
+    }
+
+    /// Path of some regular file.
+    pub fn any_file(&self) -> Option<PathBuf> {
+        let tree = self.read();
+        tree.files().find(|file| tree.is_regular(*file)).map(|file| tree.path(file))
+    }
+
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let tree = self.read();
+        let there = tree.files().filter(|row| tree.is_there(*row) && tree.is_directory(*row));
+        there.map(|row| tree.path(row)).collect()
+    }
+
+    /// Directories below `root` that the source does not let us read: the first, why, and how many
+    /// there are.
+    pub fn unreadable(&self, root: &Path) -> Option<(PathBuf, Errno, usize)> {
+        let tree = self.read();
+        let mut failed = tree.files().filter(|row| tree.is_there(*row)).filter_map(|row| {
+            let errno = tree.entries(row).err().filter(|_| tree.is_directory(row))?;
+            let path = tree.path(row);
+            path.starts_with(root).then_some((path, errno))
+        });
+        let (path, errno) = failed.next()?;
+        Some((path, errno, 1 + failed.count()))
     }
 }
 

@@ -33,20 +33,19 @@ impl Class {
 
 /// What has become of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum State {
+pub(super) enum RowState {
     /// The source has it.
     There,
     /// The source no longer has it.
     Gone,
     /// A further name of another row: its hard link.
     Alias,
-    /// The source has the name, and could not say what it stands for. It has a place in orders, and
+    /// The source has the name, but could not say what it stands for. It has a place in orders, and
     /// the source is asked whenever it is looked up.
     Unsure,
 }
 
-/// What such a name is, as far as is known: of no device. Names that the listing does not tell the
-/// kind of are taken for files.
+/// The attributes of an unsure name: those of no device. If its kind is not known, it is taken for a file.
 pub(super) fn unsure(kind: Kind) -> Stat {
     Stat {
         kind,
@@ -66,7 +65,7 @@ pub(super) fn unsure(kind: Kind) -> Stat {
 
 const UNSURE: (u64, u64) = (0, 0);
 
-/// Whether this is no more than that.
+/// Whether these are the attributes of an unsure name.
 pub(super) fn is_unsure(stat: &Stat) -> bool {
     stat.identity == UNSURE
 }
@@ -82,7 +81,8 @@ pub(super) struct Row {
     size: u64,
     blocks: u64,
     mtime_ns: i64,
-    ctime_ns: i64,
+    /// The time of the last change, in nanoseconds since 1970.
+    pub(super) ctime_ns: i64,
     /// Where the name is in the table of names.
     pub(super) name: u32,
     pub(super) parent: FileId,
@@ -90,7 +90,7 @@ pub(super) struct Row {
     pub(super) class: u32,
     /// Counts the versions of the content.
     pub(super) version: u16,
-    pub(super) state: State,
+    pub(super) state: RowState,
 }
 
 impl Row {
@@ -105,7 +105,7 @@ impl Row {
             parent,
             class,
             version: 0,
-            state: State::There,
+            state: RowState::There,
         };
         row.set(class, stat);
         row
@@ -115,14 +115,9 @@ impl Row {
     pub(super) fn set(&mut self, class: u32, stat: &Stat) {
         (self.inode, self.size, self.blocks) = (stat.identity.1, stat.size, stat.blocks);
         (self.mtime_ns, self.ctime_ns, self.class) = (stat.mtime_ns, stat.ctime_ns, class);
-        if matches!(self.state, State::There | State::Unsure) {
-            self.state = if is_unsure(stat) { State::Unsure } else { State::There };
+        if matches!(self.state, RowState::There | RowState::Unsure) {
+            self.state = if is_unsure(stat) { RowState::Unsure } else { RowState::There };
         }
-    }
-
-    /// When it was changed last, in nanoseconds since 1970.
-    pub(super) fn ctime_ns(&self) -> i64 {
-        self.ctime_ns
     }
 
     /// The attributes, with what the row's class has of them.

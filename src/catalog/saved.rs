@@ -2,24 +2,20 @@
 //!
 //! The file is 16 bytes that name the format and its version, the length of what follows and its
 //! checksum, the identity of the source, and the tables. It is written beside its place and renamed
-//! to it. What is in it is believed as far as no index leads astray and its owner could have told us
-//! anything anyway.
+//! to it. Its numbers are checked, since a wrong one could end the process; the rest is believed: its owner
+//! could tell us anything anyway.
 //!
-//! It is read in one go and not mapped. A page of a map that cannot be read, since the disk fails or
-//! somebody has cut the file, ends the process (SIGBUS), even where the rows are only copied out; a
-//! read gives an error, and the source is scanned. All of the file is read in any case, for its
-//! checksum and for rows that can be changed: a map would spare one copy, 35 ms of the 620 that a
+//! It is read in one go and not mapped. If the disk fails or somebody has cut the file, a map ends the
+//! process (SIGBUS); a read gives an error, and the source is scanned. All of the file is read in any case,
+//! for its checksum and for rows that can be changed: a map would spare one copy, 35 ms of the 620 that a
 //! remount of a million files with as many samples takes.
 
 use std::fs::File;
 use std::io::{BufWriter, Error, ErrorKind, Read, Result, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 
-use super::row::State;
-use super::tree::{Children, Directory, Tables};
+use super::tables::Tables;
 use crate::disk::AtomicFile;
-use crate::ids::FileId;
-use crate::source::{Kind, Stat};
 
 /// The format and its version.
 const MAGIC: &[u8; 16] = b"belady catalog 2";
@@ -40,10 +36,8 @@ fn check_trust(file: &File) -> Result<()> {
         return Err(Error::new(ErrorKind::PermissionDenied, message));
     }
     if found.mode() & 0o022 != 0 {
-        return Err(Error::new(
-            ErrorKind::PermissionDenied,
-            "others than its owner can write to it",
-        ));
+        let message = "others than its owner can write to it";
+        return Err(Error::new(ErrorKind::PermissionDenied, message));
     }
     Ok(())
 }
@@ -79,7 +73,7 @@ fn decode(bytes: &[u8]) -> Result<(u128, Tables)> {
     }
     let ((identity, tables), rest) = postcard::take_from_bytes::<(u128, Tables)>(body)
         .map_err(|error| damaged(&format!("it cannot be understood: {error}")))?;
-    if !rest.is_empty() || !leads_nowhere_else(&tables) {
+    if !rest.is_empty() || !tables.is_consistent() {
         return Err(damaged("it contradicts itself"));
     }
     Ok((identity, tables))
@@ -92,14 +86,14 @@ fn end_of_head(length: u64, checksum: u32) -> [u8; 12] {
     bytes
 }
 
-/// Writes on, and counts.
-struct Summed<W> {
+/// Passes bytes on, and counts and sums them.
+struct SummingWriter<W> {
     to: W,
     length: u64,
     checksum: u32,
 }
 
-impl<W: Write> Write for Summed<W> {
+impl<W: Write> Write for SummingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
         let written = self.to.write(bytes)?;
         self.length += written as u64;
@@ -118,61 +112,14 @@ pub(super) fn write(identity: u128, tables: &Tables, place: &AtomicFile) -> Resu
     place.replace(|mut file| {
         file.write_all(&[0; HEAD_BYTES])?;
         // Many small writes come out of the encoder: they are gathered before they are summed.
-        let summed = Summed { to: file, length: 0, checksum: 0 };
+        let summed = SummingWriter { to: file, length: 0, checksum: 0 };
         let buffered = BufWriter::with_capacity(1 << 20, summed);
         let buffered = postcard::to_io(&(identity, tables), buffered).map_err(Error::other)?;
-        let Summed { length, checksum, .. } = buffered.into_inner().map_err(|e| e.into_error())?;
+        let SummingWriter { length, checksum, .. } =
+            buffered.into_inner().map_err(|e| e.into_error())?;
         file.rewind()?;
         file.write_all(&[&MAGIC[..], &end_of_head(length, checksum)].concat())
     })
-}
-
-impl Tables {
-    /// Takes what the source says of the root now, if these are tables of that root. A network
-    /// filesystem has another device number at each mount.
-    pub(super) fn rebase(&mut self, root: &Stat) -> bool {
-        let class = self.classes[self.rows[0].class as usize];
-        let before = self.rows[0].stat(&class).identity;
-        for class in self.classes.iter_mut().filter(|class| class.device == before.0) {
-            class.device = root.identity.0;
-        }
-        before.1 == root.identity.1
-    }
-
-    /// More rows are gone than there.
-    pub(super) fn is_worn(&self) -> bool {
-        let gone = self.rows.iter().filter(|row| row.state == State::Gone).count();
-        gone > self.rows.len() / 2
-    }
-}
-
-/// Whether every number in the tables is that of something, and every way up ends at the root.
-fn leads_nowhere_else(tables: &Tables) -> bool {
-    let Tables { rows, classes, directories, aliases, .. } = tables;
-    let kind = |file: FileId| {
-        let row = rows.get(file.index())?;
-        classes.get(row.class as usize).map(|class| class.kind)
-    };
-    let is_directory = |file: FileId| kind(file) == Some(Kind::Directory);
-    let has_children = |directory: &Directory| match &directory.children {
-        Children::Unread | Children::Failed(_) => true,
-        Children::Run(first, count) => {
-            first.checked_add(*count).is_some_and(|end| end as usize <= rows.len())
-        }
-        Children::List(list) => list.iter().all(|file| file.index() < rows.len()),
-    };
-    let rooted = |(number, file): (u32, FileId)| {
-        kind(FileId(number)).is_some()
-            && is_directory(file)
-            && (!is_directory(FileId(number)) || file.0 < number || number == 0)
-    };
-    u32::try_from(rows.len()).is_ok()
-        && is_directory(FileId(0))
-        && (0..).zip(rows.iter().map(|row| row.parent)).all(rooted)
-        && directories.is_sorted_by(|a, b| a.file < b.file)
-        && directories.iter().all(|d| is_directory(d.file) && has_children(d))
-        && aliases.is_sorted_by(|a, b| a.0 < b.0)
-        && aliases.iter().all(|(from, to)| from.index().max(to.index()) < rows.len())
 }
 
 #[cfg(test)]
@@ -237,7 +184,7 @@ mod tests {
                 assert!(rows.into_iter().flatten().all(named));
             }
             let mut changes = crate::catalog::Changes::default();
-            tree.relist(FileId(0), Vec::new(), 1, &mut changes);
+            tree.relist(crate::ids::FileId(0), Vec::new(), 1, &mut changes);
         }
     }
 

@@ -1,29 +1,40 @@
 //! Checking a saved catalog behind the readers that it serves already.
 //!
-//! Every directory is looked at, and read where it has changed; then its names, many at a time. What
-//! was looked at since the mount, by a reader or by an earlier sweep that the source has cut short, is
-//! not asked for again. So what has changed while nobody looked shows before long, and most names are
-//! fresh when they are asked for.
+//! Every directory is checked, and read if it has changed; then its names, many at a time. What was checked
+//! since the mount, by a reader or by an earlier sweep that the source has cut short, is not checked again.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use nix::errno::Errno;
 
 use super::doubt::is_other_size;
+use super::node::NodeId;
+use super::reading::{in_parallel, is_certain};
 use super::tree::Tree;
-use super::{Catalog, Changes, scan};
+use super::{Catalog, Changes};
 use crate::ids::FileId;
+use crate::source::Stat;
 use crate::sync::Mutex;
 
-/// Names that are looked at at once.
+/// Names that are checked at once.
 const CHUNK: usize = 512;
 
 /// Some names of a directory.
 struct Portion {
     directory: FileId,
     from: usize,
+}
+
+impl Portion {
+    /// The names of it that were not checked since the mount.
+    fn unchecked(&self, tree: &Tree) -> Vec<OsString> {
+        let Ok(entries) = tree.entries(self.directory) else { return Vec::new() };
+        let portion = entries.skip(self.from).take(CHUNK);
+        let unchecked = portion.filter(|row| tree.checks.of_row(*row) == 0);
+        unchecked.map(|row| tree.name(row).to_os_string()).collect()
+    }
 }
 
 /// Where the sweep is: the directory, and the name in it.
@@ -49,148 +60,154 @@ impl Cursor {
     }
 }
 
-impl Catalog {
-    /// Checks everything that was not checked since the mount, on `threads` threads, until that is
-    /// done or `over` is set; changes go to `report` as they are found. Says whether there are other
-    /// names than before. What the source does not tell is left for another sweep. Blocks.
-    pub fn sweep(
-        &self,
+/// Names with what the source says of them; none: they are gone.
+type Seen = Vec<(OsString, Option<Stat>)>;
+
+/// A sweep, as [`Catalog::sweep`].
+pub(super) struct Sweep<'a> {
+    catalog: &'a Catalog,
+    over: &'a AtomicBool,
+    report: &'a (dyn Fn(Changes) + Sync),
+    /// Where the pass is that is under way.
+    cursor: Mutex<Cursor>,
+    /// Whether names came or went.
+    renamed: AtomicBool,
+    /// Whether the source has not told of something.
+    failed: AtomicBool,
+}
+
+impl<'a> Sweep<'a> {
+    /// Sweeps on so many threads, and says whether names came or went.
+    pub(super) fn run(
+        catalog: &'a Catalog,
         threads: usize,
-        over: &AtomicBool,
-        report: &(dyn Fn(Changes) + Sync),
+        over: &'a AtomicBool,
+        report: &'a (dyn Fn(Changes) + Sync),
     ) -> bool {
-        let (mut renamed, mut left) = (false, usize::MAX);
+        let [renamed, failed] = [false, false].map(AtomicBool::new);
+        let sweep = Sweep { catalog, over, report, cursor: Mutex::default(), renamed, failed };
+        let mut left = usize::MAX;
         loop {
-            let (other_names, told) = self.pass(threads, over, report);
-            renamed |= other_names;
-            if over.load(Ordering::Relaxed) || !told {
-                return renamed;
+            sweep.pass(threads);
+            if over.load(Ordering::Relaxed) || sweep.failed.load(Ordering::Relaxed) {
+                break;
             }
-            // Names that new ones have pushed out of their portion were not looked at.
-            let before = std::mem::replace(&mut left, self.unchecked());
+            // New names may have pushed others out of their portion, which were not checked.
+            let before = std::mem::replace(&mut left, sweep.unchecked());
             if left == 0 || left >= before {
-                self.swept.store(true, Ordering::Relaxed);
-                return renamed;
+                catalog.swept.iter().for_each(|swept| swept.store(true, Ordering::Relaxed));
+                break;
             }
         }
+        sweep.renamed.into_inner()
     }
 
-    /// Number of names that nobody has checked since the mount, and of directories that nobody has read.
+    /// Number of names that were not checked since the mount, and of directories that were not read.
     fn unchecked(&self) -> usize {
-        let tree = self.read();
+        let tree = self.catalog.read();
         let is_new = |row: FileId| tree.is_there(row) && tree.is_unread(row);
-        let is_left = |row: FileId| tree.checked(row) == 0 || is_new(row);
+        let is_left = |row: FileId| tree.checks.of_row(row) == 0 || is_new(row);
         tree.files().filter(|row| tree.is_named(*row) && is_left(*row)).count()
     }
 
-    /// Goes through all directories once. Says whether there are other names than before, and whether
-    /// the source told all.
-    fn pass(
-        &self,
-        threads: usize,
-        over: &AtomicBool,
-        report: &(dyn Fn(Changes) + Sync),
-    ) -> (bool, bool) {
-        let cursor = Mutex::new(Cursor::default());
-        let (renamed, failed) = (AtomicBool::new(false), AtomicBool::new(false));
-        let next = || {
-            let mut cursor = cursor.lock();
-            (!over.load(Ordering::Relaxed)).then(|| cursor.next(&self.read())).flatten()
-        };
-        let work = || {
-            while let Some(portion) = next() {
-                let (found, told) = self.check(&portion);
-                failed.fetch_or(!told, Ordering::Relaxed);
-                for changes in found.into_iter().filter(|found| !found.is_empty()) {
-                    renamed.fetch_or(changes.are_of_names(), Ordering::Relaxed);
-                    report(changes);
-                }
+    /// Goes through all directories once.
+    fn pass(&self, threads: usize) {
+        *self.cursor.lock() = Cursor::default();
+        in_parallel("belady-sweep", threads, || {
+            while let Some(portion) = self.next() {
+                self.check(&portion);
             }
-        };
-        let started = thread::scope(|scope| {
-            let spawn =
-                |_| thread::Builder::new().name("belady-sweep".into()).spawn_scoped(scope, work);
-            // With fewer threads it takes longer.
-            (0..threads.max(1)).map(spawn).filter(|spawned| spawned.is_ok()).count()
         });
-        if started == 0 {
-            work();
-        }
-        (renamed.into_inner(), !failed.into_inner())
     }
 
-    /// What has changed, and whether the source told all.
-    fn check(&self, portion: &Portion) -> (Vec<Changes>, bool) {
-        let (mut all, mut told) = (Vec::new(), true);
+    fn next(&self) -> Option<Portion> {
+        let mut cursor = self.cursor.lock();
+        (!self.over.load(Ordering::Relaxed)).then(|| cursor.next(&self.catalog.read())).flatten()
+    }
+
+    /// Takes the outcome of a check. What the source does not tell is left for another sweep.
+    fn take(&self, outcome: Result<Changes, Errno>) {
+        match outcome {
+            Ok(changes) if changes.is_empty() => {}
+            Ok(changes) => {
+                self.renamed.fetch_or(changes.are_of_names(), Ordering::Relaxed);
+                (self.report)(changes);
+            }
+            Err(errno) => _ = self.failed.fetch_or(!is_certain(errno), Ordering::Relaxed),
+        }
+    }
+
+    /// Checks a directory with its first portion, and the names of a portion.
+    fn check(&self, portion: &Portion) {
+        let row = portion.directory;
         let (directory, is_checked) = {
-            let (tree, row) = (self.read(), portion.directory);
-            // Its own name may have been looked at, with those of its directory.
-            (tree.node(row), tree.checked(row) > 0 && !tree.is_unread(row))
+            let tree = self.catalog.read();
+            // Its own name may have been checked with those of its directory.
+            (tree.node(row), tree.checks.of_row(row) > 0 && !tree.is_unread(row))
         };
         if portion.from == 0 && !is_checked {
-            // Where the source does not say, the next reader asks again.
-            match self.refresh_directory(directory) {
-                Ok(found) => all.push(found),
-                Err(errno) => told = scan::is_certain(errno),
-            }
+            self.take(self.catalog.refresh_directory(directory));
         }
         let (path, names) = {
-            let tree = self.read();
-            (tree.path(portion.directory), unchecked(&tree, portion))
+            let tree = self.catalog.read();
+            (tree.path(row), portion.unchecked(&tree))
         };
-        let now = self.now();
-        let stats = self.source.stat_all(&path, &names);
-        let (mut differing, mut late) = (Vec::new(), Vec::new());
-        {
-            let tree = self.read();
-            for (name, stat) in names.into_iter().zip(stats) {
-                let Some(entry) = tree.entry(portion.directory, &name) else { continue };
-                let known = tree.stat(tree.target(entry));
-                match stat {
-                    Ok(stat) if stat.fingerprint() == known.fingerprint() => {
-                        tree.unchanged(entry, now);
-                    }
-                    // It is asked again before it is believed.
-                    Ok(stat) if is_other_size(&known, &stat) => late.push(name),
-                    Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => differing.push((name, stat)),
-                    // It was like that before, and is asked of the source where it is looked up.
-                    Err(_) if tree.is_unsure(entry) => tree.unchanged(entry, now),
-                    Err(errno) => told &= scan::is_certain(errno),
-                }
-            }
+        let now = self.catalog.now();
+        let (seen, mut late) = self.compare(row, &path, names, now);
+        if !seen.is_empty() {
+            late.extend(self.apply(directory, seen, now));
         }
-        let mut changes = Changes::default();
-        if !differing.is_empty() {
-            let mut tree = self.write();
-            for (name, stat) in differing {
-                let unseen = |row| tree.checked(row) == 0;
-                if !tree.entry(portion.directory, &name).is_some_and(unseen) {
-                    late.push(name);
-                    continue;
-                }
-                match stat {
-                    Ok(stat) => tree.found(directory, &name, &stat, now, &mut changes),
-                    Err(_) => tree.remove(directory, &name, &mut changes),
-                }
-            }
-        }
-        all.push(changes);
-        // Of these somebody else may have seen what came after this.
         for name in late {
-            match self.refresh(directory, &name) {
-                Ok(found) => all.push(found),
-                Err(errno) => told &= scan::is_certain(errno),
+            self.take(self.catalog.refresh(directory, &name));
+        }
+    }
+
+    /// Asks what names of a directory are, and confirms those that are as they were known. Returns those that
+    /// are not, and names that are to be checked by themselves.
+    fn compare(
+        &self,
+        row: FileId,
+        path: &Path,
+        names: Vec<OsString>,
+        now: u32,
+    ) -> (Seen, Vec<OsString>) {
+        let stats = self.catalog.source.stat_all(path, &names);
+        let (mut seen, mut late) = (Seen::new(), Vec::new());
+        let tree = self.catalog.read();
+        for (name, stat) in names.into_iter().zip(stats) {
+            let Some(entry) = tree.entry(row, &name) else { continue };
+            let known = tree.stat(tree.target(entry));
+            match stat {
+                Ok(stat) if stat.fingerprint() == known.fingerprint() => {
+                    tree.checks.confirm(entry, now);
+                }
+                // It is asked again before it is believed.
+                Ok(stat) if is_other_size(&known, &stat) => late.push(name),
+                Ok(stat) => seen.push((name, Some(stat))),
+                Err(Errno::ENOENT | Errno::ENOTDIR) => seen.push((name, None)),
+                // It was unsure before, and the source is asked when it is looked up.
+                Err(_) if tree.is_unsure(entry) => tree.checks.confirm(entry, now),
+                Err(errno) => self.take(Err(errno)),
             }
         }
-        (all, told)
+        (seen, late)
     }
-}
 
-/// The names of a portion that nobody has checked since the mount.
-fn unchecked(tree: &Tree, portion: &Portion) -> Vec<OsString> {
-    let Ok(entries) = tree.entries(portion.directory) else { return Vec::new() };
-    let unchecked = entries.skip(portion.from).take(CHUNK).filter(|row| tree.checked(*row) == 0);
-    unchecked.map(|row| tree.name(row).to_os_string()).collect()
+    /// Takes what was seen of names of a directory. Returns those that others have checked meanwhile.
+    fn apply(&self, directory: NodeId, seen: Seen, now: u32) -> Vec<OsString> {
+        let (mut changes, mut late) = (Changes::default(), Vec::new());
+        let mut tree = self.catalog.write();
+        for (name, stat) in seen {
+            let row = tree.resolve(directory).ok().and_then(|row| tree.entry(row, &name));
+            match row.filter(|row| tree.checks.of_row(*row) == 0) {
+                Some(_) => tree.apply(directory, &name, stat.as_ref(), now, &mut changes),
+                None => late.push(name),
+            }
+        }
+        drop(tree);
+        self.take(Ok(changes));
+        late
+    }
 }
 
 #[cfg(test)]

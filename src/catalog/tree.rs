@@ -1,136 +1,79 @@
-//! The rows of the catalog and how they lie.
+//! The rows of the catalog, and how they follow what the source turns out to have.
 //!
-//! Rows are numbered directory by directory, names sorted. So the names of a directory are a run of
-//! rows, and need no list of their own until they change. A further name of a file, its hard link,
-//! is a row that only leads to the file's.
+//! 1. Rows are numbered directory by directory, names sorted. So the names of a directory are consecutive
+//!    rows, and need no list of their own until they change. A further name of a file, its hard link, is a
+//!    row that leads to the file's.
+//! 2. If a file changes, its row gets the next version. If a name stands for another thing, it gets another
+//!    row. If a name is gone, its row stays and is marked.
 
-use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::errno::Errno;
-use serde::{Deserialize, Serialize};
 
-use super::names::Names;
+use super::checks::{Checks, SECOND_NS};
+use super::handed_out::HandedOut;
 use super::node::NodeId;
-use super::pages::PageSums;
-use super::row::{Class, Row, State};
+use super::row::{Class, Row, RowState};
 use super::scan::Found;
-use super::sums::Sums;
-use super::{Bits, TICK};
-use crate::ids::{BlockId, FileId};
+use super::tables::{Children, Directory, Tables};
+use crate::ids::FileId;
+use crate::page_size::page_bytes;
 use crate::plan::Layout;
 use crate::source::{Kind, Stat};
 
-/// The rows of a directory's names, in byte order of the names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Children {
-    /// Nobody has looked yet.
-    Unread,
-    /// Rows one after the other: the first and how many.
-    Run(u32, u32),
-    List(Vec<FileId>),
-    /// Why they could not be read.
-    Failed(i32),
+/// What a check at the source has found out.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Files with another version.
+    pub changed: Vec<FileId>,
+    /// Names whose row is another one or gone: the directory and the name.
+    pub names: Vec<(NodeId, OsString)>,
+    /// Whether rows were added.
+    pub added: bool,
+    /// Whether rows are gone.
+    pub removed: bool,
 }
 
-impl Children {
-    /// These rows, as a run where they are one.
-    pub(super) fn of(rows: Vec<FileId>) -> Self {
-        let in_a_row = rows.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0);
-        match rows.first().filter(|_| in_a_row) {
-            Some(first) => Children::Run(first.0, rows.len() as u32),
-            None => Children::List(rows),
-        }
+impl Changes {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.names.is_empty() && !self.added
     }
 
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Children::Unread | Children::Failed(_) => 0,
-            Children::Run(_, count) => *count as usize,
-            Children::List(rows) => rows.len(),
-        }
+    /// Adds what another check has found out.
+    pub(super) fn join(&mut self, other: Changes) {
+        self.changed.extend(other.changed);
+        self.names.extend(other.names);
+        self.added |= other.added;
+        self.removed |= other.removed;
     }
 
-    /// The row at a place below [`len`](Self::len).
-    pub(super) fn at(&self, index: usize) -> FileId {
-        match self {
-            Children::List(rows) => rows[index],
-            Children::Run(first, _) => FileId(first + index as u32),
-            Children::Unread | Children::Failed(_) => FileId(0),
-        }
-    }
-
-    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = FileId> + '_ {
-        (0..self.len()).map(|index| self.at(index))
+    /// Whether names came or went.
+    pub fn are_of_names(&self) -> bool {
+        self.added || self.removed
     }
 }
 
-/// What is known of a directory beside its row.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Directory {
-    pub(super) file: FileId,
-    pub(super) children: Children,
-    /// Whether the names are those of the version that the row has.
-    pub(super) current: bool,
-}
-
-/// The tables: what is saved. The large ones are shared with who saves them, and copied only where
-/// they change meanwhile.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Tables {
-    pub(super) rows: Arc<Vec<Row>>,
-    pub(super) classes: Vec<Class>,
-    pub(super) directories: Vec<Directory>,
-    /// By row, each with the row that it leads to.
-    pub(super) aliases: Vec<(FileId, FileId)>,
-    pub(super) names: Names,
-}
-
-/// When rows were looked at, by the clock that the source's times are of.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Clock {
-    /// When the catalog began, in nanoseconds since 1970.
-    pub(super) start_ns: i64,
-    /// Whether what was known then had been known before, and nothing was read of it since.
-    pub(super) reopened: bool,
-}
-
-/// For how long after its change a file may change again and have the same times, where these are
-/// counted in seconds: twice that, since two clocks are compared.
-const SETTLES_AFTER_NS: i64 = 2 * SECOND_NS;
-const SECOND_NS: i64 = 1_000_000_000;
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tree {
     pub(super) tables: Tables,
     pub(super) layout: Arc<Layout>,
-    /// By row, ticks since the catalog began, when its name was last looked at.
-    pub(super) checked: Vec<AtomicU32>,
-    pub(super) clock: Clock,
-    classes: HashMap<Class, u32>,
-    /// Files with several names: one row for all of them.
-    links: HashMap<(u64, u64), FileId>,
-    /// Files of whose present version something was handed out that has no checksum.
-    pub(super) unsummed: Bits,
-    /// The first version whose node gives the present version's bytes, where that is an earlier one.
-    pub(super) oldest: HashMap<FileId, u16>,
-    /// Blocks of which bytes of an earlier version were handed out, and it is not known yet whether
-    /// those of the present one are the same.
-    pub(super) unproved: BTreeSet<BlockId>,
-    /// Checksums of the blocks that were handed out, and of pages of those that are read in parts.
-    pub(super) sums: Sums,
-    pub(super) pages: PageSums,
+    pub(super) checks: Checks,
+    pub(super) handed_out: HandedOut,
     /// Whether the source is taken never to change.
     pub(super) immutable: bool,
     /// Rows of the further names of a file.
     pub(super) other_names: HashMap<FileId, Vec<FileId>>,
+    /// Rows of files with several links.
+    by_identity: HashMap<(u64, u64), FileId>,
+    class_numbers: HashMap<Class, u32>,
 }
 
-/// Bytes of content that blocks are cut from: only regular files have any.
-pub(super) fn content(stat: &Stat) -> u64 {
+/// Bytes of content that are cut into blocks: only regular files have any.
+fn content(stat: &Stat) -> u64 {
     if stat.kind == Kind::File { stat.size } else { 0 }
 }
 
@@ -138,45 +81,47 @@ fn is_linked(stat: &Stat) -> bool {
     stat.links > 1 && stat.kind != Kind::Directory
 }
 
+/// The names of a directory as it was read again.
+#[derive(Default)]
+struct Merged {
+    rows: Vec<FileId>,
+    /// Rows of names that were not found.
+    missing: Vec<FileId>,
+    /// Whether a name was found of which it is not known what it is.
+    lacks_some: bool,
+}
+
 impl Tree {
     /// The tree of which only the root is known.
     pub(super) fn root(stat: &Stat) -> Self {
-        let mut tree = Tree::default();
+        let mut tree = Tree::of(Tables::default());
         tree.push(FileId(0), OsStr::new(""), stat, 0);
         tree
     }
 
-    /// Takes the names of a directory, in their order, as the rows that come next; nothing where
-    /// they are known already. Says whether there are any.
-    ///
-    /// # Errors
-    /// `EOVERFLOW` where they are more than the tables can hold; the directory cannot be read then.
-    pub(super) fn fill(&mut self, directory: FileId, found: &Found) -> Result<bool, Errno> {
-        let full = Children::Failed(Errno::EOVERFLOW as i32);
-        let known = self.directory(directory).filter(|_| self.is_there(directory));
-        if known.is_some_and(|known| known.children == full) {
-            return Err(Errno::EOVERFLOW);
+    /// The tree of tables that were saved. All rows count as checked when the catalog began.
+    pub(super) fn of(tables: Tables) -> Self {
+        let rows = || (0..).map(FileId).zip(tables.rows.iter());
+        let is_there = |row: &Row| row.state == RowState::There;
+        let size = |(file, row)| if is_there(row) { content(&tables.stat(file)) } else { 0 };
+        let linked = rows().filter(|(_, row)| is_there(row)).filter_map(|(file, _)| {
+            let stat = tables.stat(file);
+            is_linked(&stat).then_some((stat.identity, file))
+        });
+        let mut other_names: HashMap<FileId, Vec<FileId>> = HashMap::new();
+        for (alias, target) in &tables.aliases {
+            other_names.entry(*target).or_default().push(*alias);
         }
-        if known.is_none_or(|known| known.current || known.children != Children::Unread) {
-            return Ok(false);
+        Tree {
+            layout: Arc::new(Layout::with_pages(page_bytes(), rows().map(size))),
+            checks: Checks::of(tables.rows.len()),
+            handed_out: HandedOut::default(),
+            immutable: false,
+            other_names,
+            by_identity: linked.collect(),
+            class_numbers: tables.classes.iter().copied().zip(0..).collect(),
+            tables,
         }
-        let first = self.tables.rows.len() as u32;
-        let entries = if found.error.is_none() { found.entries.as_slice() } else { &[] };
-        for (name, stat) in entries {
-            if self.add(directory, found.names.get(*name), stat, found.now).is_none() {
-                // Not as it is at the source, and so never taken for known.
-                if let Some(known) = self.directory_mut(directory) {
-                    known.children = full;
-                }
-                return Err(Errno::EOVERFLOW);
-            }
-        }
-        let children = match found.error {
-            Some(errno) => Children::Failed(errno as i32),
-            None => Children::Run(first, entries.len() as u32),
-        };
-        self.set_children(directory, children);
-        Ok(!entries.is_empty())
     }
 
     /// Gives back what was reserved for more rows.
@@ -185,39 +130,13 @@ impl Tree {
         self.tables.names.shrink();
     }
 
-    /// The tree of tables that were saved. All rows count as seen when the catalog began.
-    pub(super) fn of(tables: Tables) -> Self {
-        let mut tree = Tree { tables, ..Tree::default() };
-        let classes = tree.tables.classes.iter().zip(0..);
-        tree.classes = classes.map(|(class, number)| (*class, number)).collect();
-        tree.checked.resize_with(tree.tables.rows.len(), AtomicU32::default);
-        let sizes = tree.files().map(|file| tree.size_of(file)).collect::<Vec<_>>();
-        tree.layout = Arc::new(Layout::new(sizes));
-        for (alias, target) in &tree.tables.aliases {
-            tree.other_names.entry(*target).or_default().push(*alias);
-        }
-        for file in tree.files() {
-            let stat = tree.stat(file);
-            if tree.row(file).state == State::There && is_linked(&stat) {
-                tree.links.insert(stat.identity, file);
-            }
-        }
-        tree
-    }
-
-    /// Bytes of content of a row.
-    fn size_of(&self, file: FileId) -> u64 {
-        let there = self.row(file).state == State::There;
-        if there { content(&self.stat(file)) } else { 0 }
-    }
-
-    /// Adds a row; none where there is no room for it.
+    /// Adds a row; none if there is no room for it.
     fn push(&mut self, parent: FileId, name: &OsStr, stat: &Stat, now: u32) -> Option<FileId> {
         let file = FileId(u32::try_from(self.tables.rows.len()).ok()?);
         let name = self.tables.names.add(name)?;
         let class = self.class(stat);
         Arc::make_mut(&mut self.tables.rows).push(Row::new(parent, name, class, stat));
-        self.checked.push(AtomicU32::new(now));
+        self.checks.push(now);
         if stat.kind == Kind::Directory {
             let directory = Directory { file, children: Children::Unread, current: false };
             self.tables.directories.push(directory);
@@ -226,13 +145,8 @@ impl Tree {
         Some(file)
     }
 
-    /// Whether this is a further link of a file that is known by another name.
-    pub(super) fn is_known_link(&self, stat: &Stat) -> bool {
-        is_linked(stat) && self.links.contains_key(&stat.identity)
-    }
-
-    /// Adds a name, and says which row it is: one of its own, or one that leads to another, which
-    /// is known by its identity. None where there is no room for it.
+    /// Adds a name, and returns its row: one of its own, or one that leads to that of a file with the same
+    /// identity. None if there is no room for it.
     pub(super) fn add(
         &mut self,
         parent: FileId,
@@ -240,37 +154,37 @@ impl Tree {
         stat: &Stat,
         now: u32,
     ) -> Option<FileId> {
-        let same = |file: &&FileId| {
+        let is_same = |file: &&FileId| {
             self.is_there(**file) && self.stat(**file).fingerprint() == stat.fingerprint()
         };
-        let known = self.links.get(&stat.identity).filter(|_| is_linked(stat)).filter(same);
-        if let Some(&target) = known {
+        let known = self.by_identity.get(&stat.identity).filter(|_| is_linked(stat));
+        if let Some(&target) = known.filter(is_same) {
             let file = self.push(parent, name, &Stat { size: 0, ..*stat }, now)?;
-            self.row_mut(file).state = State::Alias;
+            self.row_mut(file).state = RowState::Alias;
             self.tables.aliases.push((file, target));
             self.other_names.entry(target).or_default().push(file);
             return Some(file);
         }
         let file = self.push(parent, name, stat, now)?;
         if is_linked(stat) {
-            self.links.insert(stat.identity, file);
+            self.by_identity.insert(stat.identity, file);
         }
         Some(file)
     }
 
     fn class(&mut self, stat: &Stat) -> u32 {
         let class = Class::of(stat);
-        *self.classes.entry(class).or_insert_with(|| {
+        *self.class_numbers.entry(class).or_insert_with(|| {
             self.tables.classes.push(class);
             self.tables.classes.len() as u32 - 1
         })
     }
 
     /// Gives a row other attributes.
-    pub(super) fn set(&mut self, file: FileId, stat: &Stat) {
+    fn set(&mut self, file: FileId, stat: &Stat) {
         let class = self.class(stat);
         if self.is_unsure(file) && is_linked(stat) {
-            self.links.insert(stat.identity, file);
+            self.by_identity.insert(stat.identity, file);
         }
         self.row_mut(file).set(class, stat);
     }
@@ -279,35 +193,8 @@ impl Tree {
         &self.tables.rows[file.index()]
     }
 
-    pub(super) fn row_mut(&mut self, file: FileId) -> &mut Row {
+    fn row_mut(&mut self, file: FileId) -> &mut Row {
         &mut Arc::make_mut(&mut self.tables.rows)[file.index()]
-    }
-
-    pub(super) fn stat(&self, file: FileId) -> Stat {
-        let row = self.row(file);
-        row.stat(&self.tables.classes[row.class as usize])
-    }
-
-    pub(super) fn is_directory(&self, file: FileId) -> bool {
-        self.tables.classes[self.row(file).class as usize].kind == Kind::Directory
-    }
-
-    pub(super) fn is_there(&self, file: FileId) -> bool {
-        self.row(file).state == State::There
-    }
-
-    /// Whether the source could not say what a name stands for.
-    pub(super) fn is_unsure(&self, row: FileId) -> bool {
-        self.row(row).state == State::Unsure
-    }
-
-    /// Whether a row is a name that the source has: of its own, or a further one of another row.
-    pub(super) fn is_named(&self, row: FileId) -> bool {
-        self.row(row).state != State::Gone
-    }
-
-    pub(super) fn name(&self, file: FileId) -> &OsStr {
-        self.tables.names.get(self.row(file).name)
     }
 
     /// A row, if there is one of this number.
@@ -319,87 +206,34 @@ impl Tree {
         (0..self.tables.rows.len() as u32).map(FileId)
     }
 
-    /// The node of a row as it is now.
-    pub(super) fn node(&self, file: FileId) -> NodeId {
-        NodeId::new(file, self.row(file).version)
+    pub(super) fn stat(&self, file: FileId) -> Stat {
+        self.tables.stat(file)
     }
 
-    /// The row of a node, if that is its present version.
-    pub(super) fn resolve(&self, node: NodeId) -> Result<FileId, Errno> {
-        let file = node.file().ok_or(Errno::ESTALE)?;
-        let row = self.tables.rows.get(file.index()).ok_or(Errno::ESTALE)?;
-        if row.version == node.version() { Ok(file) } else { Err(Errno::ESTALE) }
+    pub(super) fn is_directory(&self, file: FileId) -> bool {
+        self.tables.classes[self.row(file).class as usize].kind == Kind::Directory
     }
 
-    /// The row that a name's row stands for.
-    pub(super) fn target(&self, file: FileId) -> FileId {
-        if self.row(file).state != State::Alias {
-            return file;
-        }
-        let found = self.tables.aliases.binary_search_by_key(&file, |(alias, _)| *alias);
-        found.map_or(file, |at| self.tables.aliases[at].1)
+    pub(super) fn is_regular(&self, file: FileId) -> bool {
+        self.is_there(file) && self.stat(file).kind == Kind::File
     }
 
-    fn directory_index(&self, file: FileId) -> Option<usize> {
-        self.tables.directories.binary_search_by_key(&file, |directory| directory.file).ok()
+    pub(super) fn is_there(&self, file: FileId) -> bool {
+        self.row(file).state == RowState::There
     }
 
-    /// What is known of a directory; none for what is none.
-    pub(super) fn directory(&self, file: FileId) -> Option<&Directory> {
-        self.directory_index(file).map(|index| &self.tables.directories[index])
+    /// Whether the source could not say what a name stands for.
+    pub(super) fn is_unsure(&self, row: FileId) -> bool {
+        self.row(row).state == RowState::Unsure
     }
 
-    pub(super) fn directory_mut(&mut self, file: FileId) -> Option<&mut Directory> {
-        self.directory_index(file).map(|index| &mut self.tables.directories[index])
+    /// Whether a row is a name that the source has, be it a further one of another row.
+    pub(super) fn is_named(&self, row: FileId) -> bool {
+        self.row(row).state != RowState::Gone
     }
 
-    /// Takes the names of a directory as they are in the version that its row has.
-    pub(super) fn set_children(&mut self, file: FileId, children: Children) {
-        if let Some(directory) = self.directory_mut(file) {
-            (directory.children, directory.current) = (children, true);
-        }
-    }
-
-    /// Whether this is a directory whose names are not known as they are now: nobody has looked
-    /// into it, or it is known to have changed since.
-    pub(super) fn is_unread(&self, file: FileId) -> bool {
-        self.directory(file).is_some_and(|directory| !directory.current)
-    }
-
-    /// Where a name is among a directory's, or would be.
-    pub(super) fn place(&self, children: &Children, name: &OsStr) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, children.len());
-        while low < high {
-            let middle = low.midpoint(high);
-            match self.name(children.at(middle)).cmp(name) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-                std::cmp::Ordering::Equal => return Ok(middle),
-            }
-        }
-        Err(low)
-    }
-
-    /// The row of a name in a directory, which may lead to the [file's](Self::target).
-    pub(super) fn entry(&self, directory: FileId, name: &OsStr) -> Option<FileId> {
-        let children = &self.directory(directory)?.children;
-        self.place(children, name).ok().map(|index| children.at(index))
-    }
-
-    /// The rows of a directory's names, in byte order of the names.
-    ///
-    /// # Errors
-    /// Why it could not be read, and `ENOTDIR` for what is no directory.
-    pub(super) fn entries(
-        &self,
-        directory: FileId,
-    ) -> Result<impl ExactSizeIterator<Item = FileId> + '_, Errno> {
-        let children = &self.directory(directory).ok_or(Errno::ENOTDIR)?.children;
-        match children {
-            Children::Failed(errno) => Err(Errno::from_raw(*errno)),
-            Children::Unread => Err(Errno::EIO),
-            Children::Run(..) | Children::List(_) => Ok(children.iter()),
-        }
+    pub(super) fn name(&self, file: FileId) -> &OsStr {
+        self.tables.names.get(self.row(file).name)
     }
 
     pub(super) fn path(&self, file: FileId) -> PathBuf {
@@ -412,41 +246,401 @@ impl Tree {
         names.iter().rev().collect()
     }
 
-    /// A row's name has been looked at. Of a file with several names each has its own time.
-    pub(super) fn seen(&self, file: FileId, now: u32) {
-        self.checked[file.index()].store(now, Ordering::Relaxed);
+    /// Calls `each` with the path of each of these rows. It is fastest if rows of one directory follow each
+    /// other.
+    pub(super) fn for_each_path(
+        &self,
+        rows: impl Iterator<Item = FileId>,
+        mut each: impl FnMut(&Path, FileId),
+    ) {
+        let (mut directory, mut path) = (FileId(0), PathBuf::new());
+        for row in rows {
+            let parent = self.row(row).parent;
+            if parent != directory {
+                (directory, path) = (parent, self.path(parent));
+            }
+            path.push(self.name(row));
+            each(&path, row);
+            path.pop();
+        }
     }
 
-    /// A row's name has been looked at, and is as it was known: others may have seen that later.
-    pub(super) fn unchanged(&self, file: FileId, now: u32) {
-        self.checked[file.index()].fetch_max(now, Ordering::Relaxed);
+    /// The node of a row's present version.
+    pub(super) fn node(&self, file: FileId) -> NodeId {
+        NodeId::new(file, self.row(file).version)
     }
 
-    /// Whether a file may have changed since it was last looked at without its fingerprint showing
-    /// that: the look was too soon after a change, and times are whole seconds.
+    /// The row of a node, if that is its present version.
+    pub(super) fn resolve(&self, node: NodeId) -> Result<FileId, Errno> {
+        let file = node.file().ok_or(Errno::ESTALE)?;
+        let row = self.get(file).ok_or(Errno::ESTALE)?;
+        if row.version == node.version() { Ok(file) } else { Err(Errno::ESTALE) }
+    }
+
+    /// The row whose present version a node gives: as [`resolve`](Self::resolve), and for an earlier version
+    /// as long as that gives the bytes of the present one.
+    pub(super) fn serve(&self, node: NodeId) -> Result<FileId, Errno> {
+        let present = self.resolve(node);
+        let Some(file) = node.file().filter(|_| present.is_err()) else { return present };
+        let gives = |row: &Row| self.handed_out.gives(file, node.version(), row.version);
+        if self.get(file).is_some_and(gives) { Ok(file) } else { present }
+    }
+
+    /// The row that a name's row stands for.
+    pub(super) fn target(&self, row: FileId) -> FileId {
+        if self.row(row).state != RowState::Alias {
+            return row;
+        }
+        let found = self.tables.aliases.binary_search_by_key(&row, |(alias, _)| *alias);
+        found.map_or(row, |at| self.tables.aliases[at].1)
+    }
+
+    /// The rows of a file's other names.
+    pub(super) fn aliases_of(&self, file: FileId) -> impl Iterator<Item = FileId> + '_ {
+        let others = self.other_names.get(&file).into_iter().flatten().copied();
+        others.filter(|row| self.row(*row).state == RowState::Alias)
+    }
+
+    /// Whether the file that a name stands for has another name in the tree.
+    pub(super) fn is_shared(&self, entry: FileId) -> bool {
+        entry != self.target(entry) || self.aliases_of(entry).next().is_some()
+    }
+
+    fn directory_index(&self, file: FileId) -> Option<usize> {
+        self.tables.directories.binary_search_by_key(&file, |directory| directory.file).ok()
+    }
+
+    fn directory(&self, file: FileId) -> Option<&Directory> {
+        self.directory_index(file).map(|index| &self.tables.directories[index])
+    }
+
+    fn directory_mut(&mut self, file: FileId) -> Option<&mut Directory> {
+        self.directory_index(file).map(|index| &mut self.tables.directories[index])
+    }
+
+    /// Whether this is a directory that was not read in the version that its row has.
+    pub(super) fn is_unread(&self, file: FileId) -> bool {
+        self.directory(file).is_some_and(|directory| !directory.current)
+    }
+
+    /// A name's index in a directory, and its row.
+    fn find(&self, directory: FileId, name: &OsStr) -> Option<(usize, FileId)> {
+        let children = &self.directory(directory)?.children;
+        let (mut low, mut high) = (0, children.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.name(children.at(middle)).cmp(name) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+                std::cmp::Ordering::Equal => return Some((middle, children.at(middle))),
+            }
+        }
+        None
+    }
+
+    /// The row of a name in a directory, which may lead to the [file's](Self::target).
+    pub(super) fn entry(&self, directory: FileId, name: &OsStr) -> Option<FileId> {
+        self.find(directory, name).map(|(_, row)| row)
+    }
+
+    /// The rows of a directory's names, in byte order of the names.
+    ///
+    /// # Errors
+    /// The error of its read, and `ENOTDIR` for another kind of file.
+    pub(super) fn entries(
+        &self,
+        directory: FileId,
+    ) -> Result<impl ExactSizeIterator<Item = FileId> + '_, Errno> {
+        let children = &self.directory(directory).ok_or(Errno::ENOTDIR)?.children;
+        match children {
+            Children::Failed(errno) => Err(Errno::from_raw(*errno)),
+            Children::Unread => Err(Errno::EIO),
+            Children::Run(..) | Children::List(_) => Ok(children.iter()),
+        }
+    }
+
+    /// The list of a directory's rows, to be changed; none if it was not read.
+    fn list_mut(&mut self, directory: FileId) -> Option<&mut Vec<FileId>> {
+        let children = &mut self.directory_mut(directory)?.children;
+        if let Children::Run(..) = children {
+            *children = Children::List(children.iter().collect());
+        }
+        match children {
+            Children::List(rows) => Some(rows),
+            _ => None,
+        }
+    }
+
+    /// Makes the names of a directory, which are sorted, the next rows; nothing if they are known already.
+    /// Says whether there are any.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` if they are more than the tables can hold. The directory cannot be read then.
+    pub(super) fn fill(&mut self, directory: FileId, found: &Found) -> Result<bool, Errno> {
+        let full = Children::Failed(Errno::EOVERFLOW as i32);
+        let known = self.directory(directory).filter(|_| self.is_there(directory));
+        match known.map(|known| (&known.children, known.current)) {
+            Some((children, _)) if *children == full => return Err(Errno::EOVERFLOW),
+            Some((Children::Unread, false)) => {}
+            _ => return Ok(false),
+        }
+        let first = self.tables.rows.len() as u32;
+        let entries = if found.error.is_none() { found.entries.as_slice() } else { &[] };
+        for (name, stat) in entries {
+            if self.add(directory, found.names.get(*name), stat, found.now).is_none() {
+                // It is not as it is at the source, and so never current.
+                if let Some(known) = self.directory_mut(directory) {
+                    known.children = full;
+                }
+                return Err(Errno::EOVERFLOW);
+            }
+        }
+        let children = match found.error {
+            Some(errno) => Children::Failed(errno as i32),
+            None => Children::Run(first, entries.len() as u32),
+        };
+        if let Some(known) = self.directory_mut(directory) {
+            (known.children, known.current) = (children, true);
+        }
+        Ok(!entries.is_empty())
+    }
+
+    /// Whether a file was last checked so soon after a change that a further one may have the same times.
+    pub(super) fn is_just_changed(&self, file: FileId) -> bool {
+        self.checks.is_just_after(file, self.row(file).ctime_ns)
+    }
+
+    /// Whether a file may have changed since its last check with the same fingerprint: the check was too
+    /// soon after a change, and times are whole seconds.
     pub(super) fn is_unsettled(&self, file: FileId) -> bool {
-        self.row(file).ctime_ns() % SECOND_NS == 0 && self.is_fresh(file)
+        self.row(file).ctime_ns % SECOND_NS == 0 && self.is_just_changed(file)
     }
 
-    /// Whether a file was last looked at so soon after a change that a further one may have the same
-    /// times.
-    pub(super) fn is_fresh(&self, file: FileId) -> bool {
-        let (checked, changed_ns) = (self.checked(file), self.row(file).ctime_ns());
-        if self.is_unseen(file) {
+    /// Whether bytes that were read of a version are certainly those of that version.
+    pub(super) fn is_settled(&self, node: NodeId) -> bool {
+        self.immutable || self.resolve(node).is_ok_and(|file| !self.is_unsettled(file))
+    }
+
+    /// Whether a file certainly is as it is known, if these are its attributes.
+    pub(super) fn is_as_known(&self, file: FileId, stat: &Stat) -> bool {
+        self.stat(file).fingerprint() == stat.fingerprint() && !self.is_unsettled(file)
+    }
+
+    /// Takes the attributes that the source tells of a row. Says whether it is another version.
+    pub(super) fn update(&mut self, file: FileId, stat: &Stat, changes: &mut Changes) -> bool {
+        let before = self.stat(file);
+        let mut stat = *stat;
+        if self.immutable
+            && stat.kind == Kind::File
+            && stat.fingerprint().is_content_of(&before.fingerprint())
+        {
+            // What is known of the content stays so, by the time that it is known by.
+            stat.ctime_ns = before.ctime_ns;
+        }
+        let is_same = self.is_as_known(file, &stat);
+        self.set(file, &stat);
+        if is_same {
             return false;
         }
-        let since_start = i64::from(checked).saturating_mul(TICK.as_nanos() as i64);
-        let looked = self.clock.start_ns.saturating_add(since_start);
-        looked < changed_ns.saturating_add(SETTLES_AFTER_NS)
+        if let Some(directory) = self.directory_mut(file) {
+            // A directory has no content: its names are compared, its node stays.
+            directory.current = false;
+            return true;
+        }
+        let is_resized = content(&before) != content(&stat);
+        let row = self.row_mut(file);
+        let (past, parent) = (row.version, row.parent);
+        row.version = past.wrapping_add(1);
+        self.handed_out.renew(&self.layout, file, past, is_resized);
+        changes.changed.push(file);
+        changes.names.push((self.node(parent), self.name(file).to_os_string()));
+        if is_resized {
+            Arc::make_mut(&mut self.layout).resize(file, content(&stat));
+        }
+        true
     }
 
-    /// Whether nobody has looked at a file since an earlier mount.
-    pub(super) fn is_unseen(&self, file: FileId) -> bool {
-        self.clock.reopened && self.checked(file) == 0
+    /// Whether a name stands for another thing than its row: another kind, or another file if the row's own
+    /// may still be there by another name.
+    fn is_another(&self, entry: FileId, stat: &Stat) -> bool {
+        let before = self.stat(self.target(entry));
+        let is_known_link = is_linked(stat) && self.by_identity.contains_key(&stat.identity);
+        before.kind != stat.kind
+            || self.is_unsure(entry) && is_known_link
+            || before.identity != stat.identity && self.is_shared(entry)
     }
 
-    /// When a row's name was last looked at, in ticks since the catalog began.
-    pub(super) fn checked(&self, file: FileId) -> u32 {
-        self.checked[file.index()].load(Ordering::Relaxed)
+    /// Takes what the source says of a name that is known: none if it is gone.
+    pub(super) fn apply(
+        &mut self,
+        parent: NodeId,
+        name: &OsStr,
+        seen: Option<&Stat>,
+        now: u32,
+        changes: &mut Changes,
+    ) {
+        let Ok(directory) = self.resolve(parent) else { return };
+        let Some((index, entry)) = self.find(directory, name) else { return };
+        match seen {
+            Some(stat) if !self.is_another(entry, stat) => {
+                let file = self.target(entry);
+                let is_changed = self.update(file, stat, changes);
+                self.checks.set(entry, now);
+                if is_changed {
+                    self.checks.set(file, now);
+                    self.go_by(entry);
+                }
+                return;
+            }
+            Some(stat) => {
+                let Some(file) = self.add(directory, name, stat, now) else { return };
+                changes.added = true;
+                if let Some(rows) = self.list_mut(directory) {
+                    rows[index] = file;
+                }
+            }
+            None => drop(self.list_mut(directory).map(|rows| rows.remove(index))),
+        }
+        changes.names.push((parent, name.to_os_string()));
+        self.vanish(vec![entry], changes);
+    }
+
+    /// Takes rows of names that are gone, with all that is below them. A file that has another name keeps
+    /// its row.
+    fn vanish(&mut self, mut entries: Vec<FileId>, changes: &mut Changes) {
+        let mut lost = Vec::new();
+        while let Some(entry) = entries.pop() {
+            let state = &mut self.row_mut(entry).state;
+            if std::mem::replace(state, RowState::Gone) != RowState::There {
+                continue;
+            }
+            lost.push(entry);
+            if let Some(directory) = self.directory_mut(entry) {
+                directory.current = false;
+                let below = std::mem::replace(&mut directory.children, Children::Unread);
+                entries.extend(below.iter());
+            }
+        }
+        // Only after that loop it is known which names are left.
+        for file in lost {
+            if !self.take_other_name(file) {
+                changes.changed.push(file);
+                changes.removed = true;
+            }
+        }
+    }
+
+    /// Exchanges the name of an alias with that of its file: the file's may be gone.
+    pub(super) fn go_by(&mut self, alias: FileId) {
+        let file = self.target(alias);
+        if file == alias {
+            return;
+        }
+        let [a, b] = [alias, file].map(|row| (self.row(row).parent, self.row(row).name));
+        for (row, (parent, name)) in [(alias, b), (file, a)] {
+            let row = self.row_mut(row);
+            (row.parent, row.name) = (parent, name);
+        }
+        let now = self.checks.of_row(alias);
+        self.checks.set(alias, self.checks.of_row(file));
+        self.checks.set(file, now);
+        let directories = if a.0 == b.0 { vec![a.0] } else { vec![a.0, b.0] };
+        for directory in directories {
+            for row in self.list_mut(directory).into_iter().flatten() {
+                match *row {
+                    found if found == alias => *row = file,
+                    found if found == file => *row = alias,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Gives a file whose name is gone the name of one of its aliases. Says whether it has one.
+    fn take_other_name(&mut self, file: FileId) -> bool {
+        let mut others: Vec<FileId> = self.aliases_of(file).collect();
+        self.other_names.remove(&file);
+        let Some(alias) = others.pop() else { return false };
+        self.other_names.insert(file, others);
+        let (parent, name) = (self.row(alias).parent, self.row(alias).name);
+        self.row_mut(alias).state = RowState::Gone;
+        let row = self.row_mut(file);
+        (row.parent, row.name, row.state) = (parent, name, RowState::There);
+        self.checks.set(file, self.checks.of_row(alias));
+        if let Some(rows) = self.list_mut(parent)
+            && let Some(slot) = rows.iter_mut().find(|row| **row == alias)
+        {
+            *slot = file;
+        }
+        true
+    }
+
+    /// Takes a directory's names as they were at a tick, in the version that its row has. A name without
+    /// attributes was known when it was read. Returns names that were not found but were checked since:
+    /// they are left as they are.
+    pub(super) fn relist(
+        &mut self,
+        directory: FileId,
+        found: Vec<(OsString, Option<Stat>)>,
+        now: u32,
+        changes: &mut Changes,
+    ) -> Vec<OsString> {
+        if !self.is_there(directory) {
+            return Vec::new();
+        }
+        let Some(known) = self.directory_mut(directory) else { return Vec::new() };
+        let before = std::mem::replace(&mut known.children, Children::Unread);
+        let Merged { mut rows, missing, lacks_some } =
+            self.merge(directory, &before, found, now, changes);
+        let (lost, late): (Vec<FileId>, Vec<FileId>) =
+            missing.into_iter().partition(|row| self.checks.of_row(*row) < now);
+        rows.extend(&late);
+        rows.sort_by(|a, b| self.name(*a).cmp(self.name(*b)));
+        if let Some(known) = self.directory_mut(directory) {
+            // If some names are lacking, the directory is read again.
+            (known.children, known.current) = (Children::of(rows), !lacks_some);
+        }
+        let parent = self.node(directory);
+        changes.names.extend(lost.iter().map(|row| (parent, self.name(*row).to_os_string())));
+        self.vanish(lost, changes);
+        late.into_iter().map(|row| self.name(row).to_os_string()).collect()
+    }
+
+    /// Compares the names of a directory with those that were found, and adds rows for new ones.
+    fn merge(
+        &mut self,
+        directory: FileId,
+        before: &Children,
+        mut found: Vec<(OsString, Option<Stat>)>,
+        now: u32,
+        changes: &mut Changes,
+    ) -> Merged {
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        let parent = self.node(directory);
+        let mut merged = Merged { rows: Vec::with_capacity(found.len()), ..Merged::default() };
+        let mut left = before.iter().peekable();
+        let mut is_told = false;
+        for (name, stat) in found {
+            while let Some(row) = left.next_if(|row| self.name(*row) < name.as_os_str()) {
+                merged.missing.push(row);
+            }
+            if let Some(row) = left.next_if(|row| self.name(*row) == name.as_os_str()) {
+                merged.rows.push(row);
+                continue;
+            }
+            let Some(stat) = stat else {
+                // It was known when it was read, and is gone since.
+                merged.lacks_some = true;
+                continue;
+            };
+            // Whoever has listed the directory must list it again: one name is enough for that.
+            if !std::mem::replace(&mut is_told, true) {
+                changes.names.push((parent, name.clone()));
+            }
+            changes.added = true;
+            merged.rows.extend(self.add(directory, &name, &stat, now));
+        }
+        merged.missing.extend(left);
+        merged
     }
 }

@@ -166,7 +166,7 @@ fn alike(args: &Args, count: u32) -> Arc<Layout> {
 /// The given orders, over the dataset, or over `--samples` images of one class.
 fn told(args: &Args, given: &[String]) -> Result<Work> {
     if let Some(dataset) = &args.dataset {
-        let mut layout = Arc::default();
+        let mut layout = Arc::new(Layout::new([]));
         let mut orders = Vec::new();
         for text in given {
             let resolved = resolved(text, dataset)?;

@@ -1,5 +1,6 @@
 //! Keeps the catalog over the life of an engine: opens it or scans the source, checks it, saves it.
 
+use std::collections::HashSet;
 use std::io::{Error as IoError, ErrorKind as IoErrorKind};
 use std::path::Path;
 use std::sync::Arc;
@@ -167,11 +168,15 @@ impl Keeper {
         let core = Arc::clone(&self.core);
         let scan = move || {
             let threads = core.settings.source.scan_threads as usize;
+            let mut warned = HashSet::new();
             loop {
                 let report = |found| core.dataset.report(found);
                 core.catalog.fill(threads, core.over.flag(), &report);
                 let Some((name, errno)) = core.catalog.scan_status().fault else { return };
-                tracing::warn!(?name, %errno, "the source cannot be scanned; trying again");
+                // Which of several names fails first is chance: the cause is the error.
+                if warned.insert(errno as i32) {
+                    tracing::warn!(?name, %errno, "the source cannot be scanned; trying again");
+                }
                 if !core.over.pause(ASK_AGAIN) {
                     return;
                 }
@@ -248,6 +253,7 @@ impl Keeper {
         }
     }
 
+    /// Saves what is known of the source's names, if there is a place for it.
     fn save_catalog(&self) {
         self.lease.with(|home| save_catalog(&self.core.catalog, home));
     }

@@ -1,47 +1,116 @@
 //! The directory of a source's store. As long as it is held, no other daemon uses the store.
 
+use std::sync::Arc;
+
 use crate::catalog::Catalog;
 use crate::store::home::{Home, Stay};
-use crate::sync::Mutex;
+use crate::sync::{Condvar, Mutex};
 
 pub(super) struct StoreLease {
-    home: Mutex<Option<Home>>,
-    /// Tells other daemons that this one is not about to leave the store.
-    stay: Mutex<Option<Stay>>,
+    held: Mutex<Held>,
+    /// A use of the directory has ended.
+    used: Condvar,
+}
+
+struct Held {
+    /// Shared with those who use the directory at this moment.
+    home: Option<Arc<Home>>,
+    /// Says to others that it will be ours.
+    stay: Option<Stay>,
+}
+
+/// A use of the directory, which stays ours until it has ended.
+struct Use<'a> {
+    lease: &'a StoreLease,
+    home: Option<Arc<Home>>,
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        let _held = self.lease.held.lock();
+        self.home = None;
+        self.lease.used.notify_all();
+    }
 }
 
 impl StoreLease {
     pub(super) fn new(mut home: Option<Home>) -> Self {
         let stay = home.as_mut().and_then(Home::take_stay);
-        StoreLease { home: Mutex::new(home), stay: Mutex::new(stay) }
+        let held = Held { home: home.map(Arc::new), stay };
+        StoreLease { held: Mutex::new(held), used: Condvar::new() }
     }
 
-    /// Calls `work` with the directory, if it is still held. It is held until `work` returns.
+    /// Calls `work` with the directory, if it is still held. It is held until `work` returns, without a lock:
+    /// the disk may hang.
     pub(super) fn with(&self, work: impl FnOnce(&Home)) {
-        if let Some(home) = &*self.home.lock() {
+        let using = Use { lease: self, home: self.held.lock().home.clone() };
+        if let Some(home) = &using.home {
             work(home);
         }
     }
 
-    /// Tells other daemons that the store will be free soon. Never waits: a thread that waits for the disk
-    /// may have locked the directory.
+    /// Tells other daemons that the store will be free soon. Never waits for the disk.
     pub(super) fn announce_end(&self) {
-        self.stay.lock().iter().for_each(Stay::leave);
+        self.held.lock().stay.iter().for_each(Stay::leave);
     }
 
-    /// Saves the catalog for the last time and releases the directory. Blocks: the disk may hang.
+    /// Saves the catalog for the last time and releases the directory as soon as it is not used any more: one
+    /// thread at a time saves a catalog. Blocks: the disk may hang.
     pub(super) fn end(&self, catalog: &Catalog) {
-        if let Some(home) = self.home.lock().take() {
-            save_catalog(catalog, &home);
-            home.note_use();
-            drop(home);
-            self.stay.lock().take();
+        let mut held = self.held.lock();
+        let Some(home) = held.home.take() else { return };
+        while Arc::strong_count(&home) > 1 {
+            held = self.used.wait(held);
         }
+        drop(held);
+        save_catalog(catalog, &home);
+        home.note_use();
+        drop(home);
+        self.held.lock().stay.take();
     }
 }
 
 pub(super) fn save_catalog(catalog: &Catalog, home: &Home) {
     if let Err(error) = catalog.save(&home.catalog()) {
         tracing::warn!(%error, "the catalog was not saved; the next mount scans the source");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::source::PosixSource;
+    use crate::store::home::{Owner, claim};
+
+    #[test]
+    fn the_directory_stays_ours_until_nobody_uses_it() {
+        let (root, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
+        let catalog = Catalog::scan(source, 1, None).unwrap();
+        let owner = Owner::new(root.path(), 1);
+        let lease = &StoreLease::new(Some(claim(cache.path(), &owner).unwrap()));
+        let ((begun, begins), (go_on, goes_on)) = (channel(), channel());
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                lease.with(|home| {
+                    begun.send(()).unwrap();
+                    goes_on.recv().unwrap();
+                    assert!(home.catalog().open().is_err(), "it was saved while it was in use");
+                });
+            });
+            begins.recv().unwrap();
+            let ending = scope.spawn(|| lease.end(&catalog));
+            lease.announce_end();
+            thread::sleep(Duration::from_millis(50));
+            assert!(!ending.is_finished());
+            go_on.send(()).unwrap();
+        });
+        lease.with(|_| panic!("it is not ours any more"));
+        let again = claim(cache.path(), &owner).unwrap();
+        assert!(again.catalog().open().is_ok());
     }
 }

@@ -208,14 +208,14 @@ impl Engine {
         self.core.cache.source().as_ref()
     }
 
-    /// How samples reach their readers, as the status names it.
-    pub fn mode(&self) -> &'static str {
+    /// How samples reach their readers.
+    pub fn mode(&self) -> Mode {
         let Core { settings, dataset, .. } = &*self.core;
         match (settings.mount.mode, dataset.sees_opens()) {
-            (Mode::Plain, _) => "plain",
-            (Mode::Passthrough, _) if self.serving.passes() => "passthrough",
-            (_, true) => "keep-cache",
-            (_, false) => "push",
+            (Mode::Plain, _) => Mode::Plain,
+            (Mode::Passthrough, _) if self.serving.passes() => Mode::Passthrough,
+            (_, true) => Mode::KeepCache,
+            (_, false) => Mode::Push,
         }
     }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Engine, STORE_TIER};
 use crate::catalog::CatalogState;
+use crate::config::Mode;
 use crate::disk::DiskState;
 use crate::fuse::KNOWN_BYTES;
 use crate::learning::LoaderStatus;
@@ -61,7 +62,7 @@ pub struct Status {
     pub source: String,
     pub mountpoints: Vec<String>,
     pub uptime_s: u64,
-    pub mode: &'static str,
+    pub mode: Mode,
     pub consistency: String,
     pub policy: PolicyKind,
     /// Where the catalog comes from: a scan (`scanning`, `scanned`), or an earlier mount (`checking`,

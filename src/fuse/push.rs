@@ -35,7 +35,8 @@ use super::notify::Notifier;
 use crate::cache::{Looked, Pages};
 use crate::catalog::{Located, NodeId};
 use crate::fs::Dataset;
-use crate::ids::{BLOCK_BYTES, PAGE_BYTES};
+use crate::ids::BLOCK_BYTES;
+use crate::page_size::page_bytes;
 use crate::source::{Pool, Urgency};
 
 pub struct Pusher {
@@ -190,7 +191,7 @@ impl Pages for Pusher {
                 let file = open_file(path)?;
                 cached_pages(file.as_fd(), at.offset, length)
             });
-            looked(cached.ok().map(|cached| cached >= length.div_ceil(PAGE_BYTES)));
+            looked(cached.ok().map(|cached| cached >= length.div_ceil(page_bytes())));
         });
     }
 
@@ -220,7 +221,7 @@ impl Pages for Pusher {
                 return Err(Errno::ESTALE);
             }
             let end = offset + length as u64;
-            let pages = end.div_ceil(PAGE_BYTES) - offset / PAGE_BYTES;
+            let pages = end.div_ceil(page_bytes()) - offset / page_bytes();
             let cached = cached_pages(file.as_fd(), offset, length as u64);
             // If the kernel cannot count pages, the read is tried.
             if cached.is_ok_and(|cached| cached < pages) {

@@ -17,10 +17,12 @@ struct Extent {
 }
 
 /// The blocks of each file, and their lengths.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Layout {
     files: Vec<Extent>,
     file_of: Vec<FileId>,
+    /// Bytes of a page of the kernel.
+    page_bytes: u64,
     /// Bytes of page cache and blocks of all files together.
     pages_bytes: u64,
     counted: u64,
@@ -29,9 +31,22 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Lays out files of these sizes in bytes, numbered in this order.
+    /// Lays out files of these sizes in bytes, numbered in this order, on a machine with pages of
+    /// [`PAGE_BYTES`]: for simulations, which are the same on all machines.
     pub fn new(sizes: impl IntoIterator<Item = u64>) -> Self {
-        let mut layout = Layout::default();
+        Self::with_pages(PAGE_BYTES, sizes)
+    }
+
+    /// The same on a machine with pages of this size.
+    pub fn with_pages(page_bytes: u64, sizes: impl IntoIterator<Item = u64>) -> Self {
+        let mut layout = Layout {
+            files: Vec::new(),
+            file_of: Vec::new(),
+            page_bytes,
+            pages_bytes: 0,
+            counted: 0,
+            changes: 0,
+        };
         for size in sizes {
             layout.push(size);
         }
@@ -51,7 +66,7 @@ impl Layout {
         self.changes += 1;
         let count = u32::try_from(size.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
         let extent = &mut self.files[file.index()];
-        let pages = |size: u64| size.next_multiple_of(PAGE_BYTES);
+        let pages = |size: u64| size.next_multiple_of(self.page_bytes);
         self.pages_bytes = self.pages_bytes - pages(extent.size) + pages(size);
         self.counted = self.counted - u64::from(extent.count) + u64::from(count);
         if count > extent.count {
@@ -127,12 +142,12 @@ impl Layout {
 
     /// Bytes of page cache that a block takes: whole pages.
     pub fn pages_bytes(&self, block: BlockId) -> u64 {
-        self.range(block).1.next_multiple_of(PAGE_BYTES)
+        self.range(block).1.next_multiple_of(self.page_bytes)
     }
 
-    /// Bytes that a block takes in a tier below RAM: whole pages, and its record.
+    /// Bytes that a block takes in a tier below RAM: whole units of the store, and its record.
     pub fn stored_bytes(&self, block: BlockId) -> u64 {
-        self.pages_bytes(block) + RECORD_BYTES
+        self.range(block).1.next_multiple_of(PAGE_BYTES) + RECORD_BYTES
     }
 
     pub fn pages_bytes_of_all(&self) -> u64 {
@@ -150,12 +165,16 @@ impl Layout {
 
     /// Mean bytes of page cache that a file takes, at least one page.
     pub fn mean_file_bytes(&self) -> u64 {
-        self.pages_bytes.checked_div(self.files.len() as u64).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)
+        self.mean_over(self.files.len() as u64)
     }
 
     /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks, at least one page.
     pub fn mean_pages_bytes(&self) -> u64 {
-        self.pages_bytes.checked_div(self.counted).unwrap_or(PAGE_BYTES).max(PAGE_BYTES)
+        self.mean_over(self.counted)
+    }
+
+    fn mean_over(&self, count: u64) -> u64 {
+        self.pages_bytes.checked_div(count).unwrap_or_default().max(self.page_bytes)
     }
 }
 
@@ -193,6 +212,14 @@ mod tests {
         layout.resize(FileId(0), 0);
         assert_eq!(layout.pages_bytes_of_all(), 5 * PAGE_BYTES);
         assert_eq!(layout.mean_pages_bytes(), 5 * PAGE_BYTES);
+    }
+
+    #[test]
+    fn ram_is_charged_in_pages_of_the_kernel_and_the_store_in_units_of_its_own() {
+        let layout = Layout::with_pages(64 << 10, [10, BLOCK_BYTES + 1]);
+        assert_eq!(layout.pages_bytes(BlockId(0)), 64 << 10);
+        assert_eq!(layout.pages_bytes_of_all(), BLOCK_BYTES + 2 * (64 << 10));
+        assert_eq!(layout.stored_bytes(BlockId(0)), PAGE_BYTES + RECORD_BYTES);
     }
 
     #[test]

@@ -10,9 +10,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use belady::page_size::page_bytes;
 use serde_json::{Value, json};
 
-use super::reads::{PAGE, with_pages};
+use super::reads::with_pages;
 
 /// The bits of a pagemap entry that are the page's number.
 const NUMBER: u64 = (1 << 55) - 1;
@@ -24,8 +25,9 @@ pub(super) fn measure(paths: &[PathBuf]) -> io::Result<Value> {
     let (mut pairs, mut side_by_side) = (0, 0);
     for path in paths {
         let numbers = with_pages(path, |address, length| {
-            let mut entries = vec![0; length.div_ceil(PAGE) * 8];
-            map.read_exact_at(&mut entries, (address / PAGE * 8) as u64)?;
+            let page = page_bytes() as usize;
+            let mut entries = vec![0; length.div_ceil(page) * 8];
+            map.read_exact_at(&mut entries, (address / page * 8) as u64)?;
             let entries = entries.as_chunks::<8>().0.iter();
             Ok(entries.map(|entry| u64::from_ne_bytes(*entry) & NUMBER).collect::<Vec<_>>())
         })?;

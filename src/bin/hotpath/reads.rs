@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
+use belady::page_size::page_bytes;
 use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::libc;
@@ -20,7 +21,6 @@ use super::{Mode, Timings};
 
 /// Bytes of one read of a shard.
 const PIECE: usize = 128 << 10;
-pub(super) const PAGE: usize = 4096;
 
 /// The samples of a run.
 pub(super) enum Samples {
@@ -52,7 +52,7 @@ impl Samples {
     /// Reads every `step`th sample from `first` on.
     pub(super) fn read(&self, first: usize, step: usize) -> io::Result<Timings> {
         let mut timings = Timings::default();
-        let mut buffer = vec![0; (2 << 20) + PAGE];
+        let mut buffer = vec![0; (2 << 20) + 4096];
         match self {
             Samples::Files { paths, mode } => {
                 for path in paths.iter().skip(first).step_by(step) {
@@ -157,7 +157,7 @@ pub(super) fn with_pages<T: Default>(
         return Err(io::Error::last_os_error());
     }
     let mapped = NonNull::new(address.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-    for at in (0..length.get()).step_by(PAGE) {
+    for at in (0..length.get()).step_by(page_bytes() as usize) {
         // SAFETY: inside the mapping, which lives until the end of this function.
         std::hint::black_box(unsafe { mapped.add(at).read_volatile() });
     }

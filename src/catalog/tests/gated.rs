@@ -17,30 +17,30 @@ type Meanwhile = Box<dyn FnOnce() + Send>;
 
 /// A source in which one path can be made to fail, where it is listed, or all that begin like it,
 /// where they are stat'ed, or not to be listed until it is let go, and which may have times in whole seconds. It counts what it is asked.
-pub(in crate::catalog) struct Gated {
+pub(crate) struct Gated {
     inner: PosixSource,
     path: PathBuf,
     coarse: bool,
-    pub(in crate::catalog) fails: AtomicBool,
-    pub(in crate::catalog) panics: AtomicBool,
-    pub(in crate::catalog) mute: AtomicBool,
+    pub(crate) fails: AtomicBool,
+    pub(crate) panics: AtomicBool,
+    pub(crate) mute: AtomicBool,
     holds: Mutex<bool>,
     free: Condvar,
-    pub(in crate::catalog) listed: AtomicU64,
-    pub(in crate::catalog) asked: AtomicU64,
+    pub(crate) listed: AtomicU64,
+    pub(crate) asked: AtomicU64,
     /// How many stats tell half of the size of the path, and how many of these the servers answer.
-    pub(in crate::catalog) shrunk: AtomicU64,
-    pub(in crate::catalog) shrunk_anew: AtomicU64,
+    pub(crate) shrunk: AtomicU64,
+    pub(crate) shrunk_anew: AtomicU64,
     /// By how many nanoseconds all times are earlier.
-    pub(in crate::catalog) earlier_ns: AtomicI64,
+    pub(crate) earlier_ns: AtomicI64,
     /// What each stat takes at least.
-    pub(in crate::catalog) delay_us: AtomicU64,
+    pub(crate) delay_us: AtomicU64,
     /// What happens once between the stat of a path and its answer.
     meanwhile: Mutex<Option<(PathBuf, Meanwhile)>>,
 }
 
 impl Gated {
-    pub(in crate::catalog) fn new(root: &Path, path: &str) -> Arc<Self> {
+    pub(crate) fn new(root: &Path, path: &str) -> Arc<Self> {
         Self::with_times(root, path, false)
     }
 
@@ -65,21 +65,17 @@ impl Gated {
     }
 
     /// Has this happen once between the stat of a path and its answer.
-    pub(in crate::catalog) fn after_stat(
-        &self,
-        path: &str,
-        meanwhile: impl FnOnce() + Send + 'static,
-    ) {
+    pub(crate) fn after_stat(&self, path: &str, meanwhile: impl FnOnce() + Send + 'static) {
         *self.meanwhile.lock().unwrap() = Some((path.into(), Box::new(meanwhile)));
     }
 
     /// Tells half of the size of the path from now on, and its servers do, too.
-    pub(in crate::catalog) fn insist_on_half(&self) {
+    pub(crate) fn insist_on_half(&self) {
         self.shrunk.store(u64::MAX, Ordering::Relaxed);
         self.shrunk_anew.store(u64::MAX, Ordering::Relaxed);
     }
 
-    pub(in crate::catalog) fn hold(&self, holds: bool) {
+    pub(crate) fn hold(&self, holds: bool) {
         *self.holds.lock().unwrap() = holds;
         self.free.notify_all();
     }

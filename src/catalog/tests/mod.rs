@@ -1,6 +1,7 @@
 //! The catalog against a plain model of a directory tree, over random changes at the source.
 
 mod gated;
+mod scan;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +9,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 use std::thread;
+use std::time::UNIX_EPOCH;
 
 pub(super) use gated::Gated;
 
 use super::*;
 use crate::source::{Kind, PosixSource};
+
+/// A period of a minute, longer than any test.
+pub(super) const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
 /// A generator that is the same on every machine.
 pub(super) struct Choice(pub(super) u64);
@@ -202,7 +207,7 @@ fn a_saved_catalog_is_of_one_directory_and_not_mostly_of_files_that_are_gone() {
     for name in 0..10 {
         fs::write(root.path().join(name.to_string()), "").unwrap();
     }
-    let catalog = scanned(root.path(), Some(Duration::from_secs(60)));
+    let catalog = scanned(root.path(), MINUTE);
     catalog.save(&at(&path)).unwrap();
     let open = |directory: &Path| Catalog::open(opened(directory), None, &at(&path));
     assert!(open(root.path()).is_ok());
@@ -223,7 +228,7 @@ fn a_row_is_checked_again_however_long_the_mount_has_been_there() {
     // 2000 days are more than there are ticks.
     for days in [2, 60, 400, 2000] {
         assert!(known(&catalog).is_some(), "day {days}");
-        catalog.start -= DAY * days;
+        catalog.clock.start -= DAY * days;
         assert!(known(&catalog).is_none(), "day {days}");
         fs::write(root.path().join("file"), vec![0; days as usize]).unwrap();
         assert_eq!(catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap().changed.len(), 1);
@@ -234,8 +239,8 @@ fn a_row_is_checked_again_however_long_the_mount_has_been_there() {
 /// As if the catalog had begun then, and found the node at once.
 fn found_at(catalog: &mut Catalog, start_ns: i64, node: NodeId) {
     let tree = catalog.tree.get_mut();
-    tree.clock.start_ns = start_ns;
-    tree.seen(tree.resolve(node).unwrap(), 1);
+    tree.checks.start_ns = start_ns;
+    tree.checks.set(tree.resolve(node).unwrap(), 1);
 }
 
 #[test]
@@ -245,8 +250,7 @@ fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again(
     for coarse in [true, false] {
         fs::write(root.path().join(name), "bytes").unwrap();
         let source = Gated::with_times(root.path(), "none", coarse);
-        let period = Some(Duration::from_secs(60));
-        let mut catalog = Catalog::scan(source, 1, period).unwrap();
+        let mut catalog = Catalog::scan(source, 1, MINUTE).unwrap();
         let node = node_of(&catalog, "file");
         // As if the scan had been right after the write, and again as if long after it.
         let written = catalog.getattr(node).unwrap().stat.ctime_ns;
@@ -255,12 +259,13 @@ fn what_was_seen_in_the_second_of_its_change_is_another_version_when_seen_again(
         let (file, _) = catalog.file(node).unwrap();
         let block = catalog.layout().blocks_of(file).next().unwrap();
         let handed = Handed { block, pages: None, bytes: b"bytes" };
-        let received = catalog.receive(node, &handed, Some(catalog.now())).unwrap();
-        assert_eq!(received.is_settled, !coarse);
+        let received = catalog.receive(node, &handed, Some(catalog.now()));
+        let expected = if coarse { Received::Unsettled } else { Received::Settled };
+        assert_eq!(received, expected);
         assert_eq!(catalog.is_settled(node), !coarse, "reading it settles nothing");
         let changes = catalog.refresh(NodeId::ROOT, name).unwrap();
         assert_eq!(changes.changed.len(), usize::from(coarse), "{changes:?}");
-        catalog.tree.get_mut().clock.start_ns = written + 2_000_000_000;
+        catalog.tree.get_mut().checks.start_ns = written + 2_000_000_000;
         let node = node_of(&catalog, "file");
         assert!(
             catalog.is_settled(node) && catalog.refresh(NodeId::ROOT, name).unwrap().is_empty()
@@ -292,8 +297,7 @@ fn a_name_that_came_in_the_second_in_which_its_directory_was_read_is_found() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("d")).unwrap();
     let source = || Gated::with_times(root.path(), "none", true);
-    let period = Some(Duration::from_secs(60));
-    let mut catalog = Catalog::scan(source(), 1, period).unwrap();
+    let mut catalog = Catalog::scan(source(), 1, MINUTE).unwrap();
     let directory = node_of(&catalog, "d");
     // As if the directory had been made, read and added to in one second.
     let made = catalog.getattr(directory).unwrap().stat.ctime_ns;
@@ -305,7 +309,7 @@ fn a_name_that_came_in_the_second_in_which_its_directory_was_read_is_found() {
     catalog.save(&at(&path)).unwrap();
     assert!(catalog.refresh_directory(directory).unwrap().added);
     node_of(&catalog, "d/late");
-    let again = Catalog::open(source(), period, &at(&path)).unwrap();
+    let again = Catalog::open(source(), MINUTE, &at(&path)).unwrap();
     assert!(again.list(node_of(&again, "d"), false).is_none(), "to be read again");
     again.sweep(1, &AtomicBool::new(false), &|_| ());
     node_of(&again, "d/late");
@@ -323,8 +327,7 @@ fn one_asks(delay_us: u64) {
     fs::create_dir(root.path().join("d")).unwrap();
     (0..200).for_each(|n| fs::write(root.path().join(format!("d/{n:03}")), "x").unwrap());
     let source = Gated::new(root.path(), "d");
-    let period = Some(Duration::from_secs(60));
-    let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 2, period).unwrap();
+    let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 2, MINUTE).unwrap();
     let directory = node_of(&catalog, "d");
     (0..130).for_each(|n| fs::write(root.path().join(format!("d/new{n:03}")), "x").unwrap());
     let (listed, asked) =
@@ -395,7 +398,7 @@ fn a_sweep_looks_at_names_that_new_ones_have_pushed_away() {
 fn tables_that_are_being_saved_are_copied_only_where_something_changes() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("file"), "first").unwrap();
-    let catalog = scanned(root.path(), Some(Duration::from_secs(60)));
+    let catalog = scanned(root.path(), MINUTE);
     let saved = catalog.tables();
     assert!(Arc::ptr_eq(&saved.rows, &catalog.read().tables.rows));
     fs::write(root.path().join("file"), "another").unwrap();
@@ -406,4 +409,31 @@ fn tables_that_are_being_saved_are_copied_only_where_something_changes() {
     assert_eq!((saved.rows.len(), size(&saved), saved.names.bytes()), (2, 5, 1 + 5));
     let now = catalog.tables();
     assert_eq!((now.rows.len(), size(&now), now.names.bytes()), (3, 7, 1 + 5 + 4));
+}
+
+#[test]
+fn shares_of_the_rows_are_all_of_them() {
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..ROWS_AT_ONCE + 30 {
+        let folder = root.path().join((number / 500).to_string());
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(number.to_string()), "").unwrap();
+    }
+    let source = Arc::new(PosixSource::open(root.path(), 1).unwrap());
+    let catalog = Catalog::scan(source, 2, None).unwrap();
+    let files = |shares: usize| {
+        let share = catalog.rows().div_ceil(shares);
+        let mut found = Vec::new();
+        for nth in 0..shares {
+            let rows = nth * share..(nth + 1) * share;
+            catalog.for_each_file_in(rows, |path, file, _| {
+                found.push((path.to_path_buf(), file));
+            });
+        }
+        found
+    };
+    let mut whole = Vec::new();
+    catalog.for_each_file(|path, file, _| whole.push((path.to_path_buf(), file)));
+    assert_eq!(whole.len(), ROWS_AT_ONCE + 30);
+    assert!([1, 2, 3, 7].into_iter().all(|shares| files(shares) == whole));
 }

@@ -221,7 +221,7 @@ impl Mount {
     }
 
     fn pass(&mut self, time: Duration) {
-        self.catalog.start -= time;
+        self.catalog.clock.start -= time;
         *self.past.ahead.lock().unwrap() += time;
     }
 

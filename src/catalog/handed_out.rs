@@ -1,27 +1,24 @@
-//! Which version's bytes a node gives.
+//! What was handed out of each file, and so which version's bytes a node gives.
 //!
-//! A node stands for one version of a file. When the file changes and has the same size as before, the
-//! node gives the bytes of the new version from then on in two cases:
+//! A node stands for one version of a file. If the file changes and keeps its size, the node gives the bytes
+//! of the new version from then on in two cases:
 //!
 //! 1. Nothing was handed out for the node. Its reader sees a file that was always so.
-//! 2. The new bytes are those that were handed out: only times, owners or attributes have changed. This
-//!    is found out by the checksum of each block that was handed out, when its new bytes come; of a block
-//!    that is read in parts, by those of the pages. Who reads something else of the file waits for that.
+//! 2. The new bytes are those that were handed out: only times, owners or attributes have changed. That is
+//!    known by the checksums of blocks, or of pages, when the new bytes of each block that was handed out
+//!    have come. Who reads something else of the file waits for that.
 //!
 //! Else it gives those of its own version as long as they can be had, and then `ESTALE`.
 
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
-use nix::errno::Errno;
-
-use super::node::NodeId;
-use super::pages::Pages;
-use super::tree::Tree;
-use super::{Attr, Catalog};
+use super::Bits;
+use super::sums::{PageSums, Pages, Sums};
 use crate::ids::{BlockId, FileId, PageRange};
 use crate::plan::Layout;
 
-/// So many blocks of a file are read again at most to find out whether they are the same: a gibibyte. A
+/// At most so many blocks of a file are read again to find out whether they are the same: a gibibyte. A
 /// reader waits for it.
 const PROVED_MAX: usize = 1024;
 
@@ -34,69 +31,62 @@ pub struct Handed<'b> {
     pub bytes: &'b [u8],
 }
 
-/// What a node gives.
-#[derive(Clone, Debug)]
-pub struct Served {
-    /// The node of the version whose bytes it gives.
-    pub node: NodeId,
-    pub file: FileId,
-    /// Bytes of the file.
-    pub size: u64,
-    /// The blocks that files are cut into.
-    pub layout: Arc<Layout>,
-}
-
-/// Bytes that may be handed out.
-#[derive(Clone, Copy, Debug)]
-pub struct Received {
-    /// As of [`Catalog::is_settled`].
-    pub is_settled: bool,
-}
-
 /// The checksums of bytes that are handed out.
-enum Summed {
+pub(super) enum Summed {
     Block(u32),
     Pages(Pages),
 }
 
 impl Handed<'_> {
-    fn summed(&self) -> Summed {
+    pub(super) fn summed(&self) -> Summed {
         match self.pages {
             None => Summed::Block(crc32c::crc32c(self.bytes)),
             Some(_) => Summed::Pages(self.by_page()),
         }
     }
 
-    fn by_page(&self) -> Pages {
+    pub(super) fn by_page(&self) -> Pages {
         Pages::of(self.pages, self.bytes)
     }
 }
 
-impl Tree {
-    /// The row whose present version a node gives, as [`resolve`](Self::resolve) but for versions of
-    /// which nothing was handed out.
-    pub(super) fn serve(&self, node: NodeId) -> Result<FileId, Errno> {
-        let present = self.resolve(node);
-        let Some(file) = node.file().filter(|_| present.is_err()) else { return present };
-        let (Some(oldest), Some(row)) = (self.oldest.get(&file), self.get(file)) else {
-            return present;
-        };
-        let ages = [node.version(), *oldest].map(|version| row.version.wrapping_sub(version));
-        if ages[0] <= ages[1] { Ok(file) } else { present }
+/// What was handed out of each file.
+#[derive(Debug, Default)]
+pub(super) struct HandedOut {
+    /// Files of whose present version something was handed out that has no checksum.
+    unsummed: Bits,
+    /// The first version whose node gives the present version's bytes, if that is an earlier one.
+    oldest: HashMap<FileId, u16>,
+    /// Blocks of which bytes of an earlier version were handed out, if it is not known yet whether the
+    /// present version has the same.
+    unproved: BTreeSet<BlockId>,
+    /// Checksums of the blocks that were handed out, and of pages of those that are read in parts.
+    sums: Sums,
+    pages: PageSums,
+}
+
+/// The blocks of a file.
+fn span_of(layout: &Layout, file: FileId) -> Range<BlockId> {
+    let mut blocks = layout.blocks_of(file);
+    let (count, first) = (blocks.len() as u32, blocks.next().unwrap_or(BlockId(0)));
+    first..BlockId(first.0 + count)
+}
+
+impl HandedOut {
+    /// Whether the node of an earlier version gives the bytes of the present one.
+    pub(super) fn gives(&self, file: FileId, version: u16, present: u16) -> bool {
+        let oldest = self.oldest.get(&file);
+        oldest.is_some_and(|first| present.wrapping_sub(version) <= present.wrapping_sub(*first))
     }
 
-    /// Gives a file another version. The nodes of earlier ones give its bytes, too, if nothing was handed
+    /// A file has another version than `past`. The nodes of earlier ones give its bytes if nothing was handed
     /// out for them, or as long as those bytes may turn out to be the same. They do not if it has another
     /// size: the kernel cuts a file at the size that it knows for the node, and fills it up to that with
     /// zeros.
-    pub(super) fn renew(&mut self, file: FileId, is_resized: bool) {
-        let row = self.row_mut(file);
-        let past = row.version;
-        row.version = past.wrapping_add(1);
+    pub(super) fn renew(&mut self, layout: &Layout, file: FileId, past: u16, is_resized: bool) {
         let is_unsummed = self.unsummed.set(file, false);
-        let blocks = self.layout.blocks_of(file);
         let has = |block: &BlockId| self.sums.has(*block) || self.pages.has(*block);
-        let handed_out: Vec<BlockId> = blocks.filter(has).collect();
+        let handed_out: Vec<BlockId> = layout.blocks_of(file).filter(has).collect();
         if is_resized || is_unsummed || handed_out.len() > PROVED_MAX {
             self.oldest.remove(&file);
             self.forget(handed_out);
@@ -106,11 +96,14 @@ impl Tree {
         }
     }
 
+    /// Whether a block was handed out of an earlier version alone.
+    pub(super) fn is_unproved(&self, block: BlockId) -> bool {
+        self.unproved.contains(&block)
+    }
+
     /// Blocks of a file that were handed out of an earlier version alone.
-    fn unproved_of(&self, file: FileId) -> impl Iterator<Item = BlockId> + '_ {
-        let mut blocks = self.layout.blocks_of(file);
-        let (count, first) = (blocks.len() as u32, blocks.next().unwrap_or(BlockId(0)));
-        self.unproved.range(first..BlockId(first.0 + count)).copied()
+    pub(super) fn unproved_of(&self, layout: &Layout, file: FileId) -> Vec<BlockId> {
+        self.unproved.range(span_of(layout, file)).copied().collect()
     }
 
     /// No node gives any more what was handed out of these blocks.
@@ -122,18 +115,26 @@ impl Tree {
         }
     }
 
-    /// Bytes of a block have come: earlier nodes of its file give the present bytes only if these are what
-    /// was handed out for them. A block is known to be the same when all of it has come.
-    fn prove(&mut self, file: FileId, block: BlockId, whole: Option<u32>, pages: &Pages) {
-        let is_same = match whole.filter(|_| self.sums.has(block)) {
-            Some(sum) => self.sums.is(block, sum),
-            None => self.pages.agree(block, pages),
+    /// Bytes of the present version have come, with these checksums of their pages. The nodes of earlier
+    /// versions give the present bytes only if these were handed out for them. A block is known to be the
+    /// same when all of it has come.
+    pub(super) fn prove(
+        &mut self,
+        layout: &Layout,
+        file: FileId,
+        block: BlockId,
+        summed: &Summed,
+        pages: &Pages,
+    ) {
+        let is_same = match summed {
+            Summed::Block(sum) if self.sums.has(block) => self.sums.is(block, *sum),
+            _ => self.pages.agree(block, pages),
         };
-        if is_same && whole.is_some() {
+        if is_same && matches!(summed, Summed::Block(_)) {
             self.unproved.remove(&block);
-        } else if !is_same && self.unproved.contains(&block) {
+        } else if !is_same && self.is_unproved(block) {
             self.oldest.remove(&file);
-            let blocks: Vec<BlockId> = self.unproved_of(file).collect();
+            let blocks = self.unproved_of(layout, file);
             // Pages may be among them that were handed out of the present version.
             if blocks.iter().any(|block| self.pages.has(*block)) {
                 self.unsummed.set(file, true);
@@ -143,125 +144,28 @@ impl Tree {
     }
 
     /// All of a block of a file is handed out, or pages are.
-    fn note(&self, file: FileId, block: BlockId, summed: &Summed) {
+    pub(super) fn note(&self, layout: &Layout, file: FileId, block: BlockId, summed: &Summed) {
         match summed {
             Summed::Block(sum) => {
                 self.sums.set(block, *sum);
                 self.pages.forget(block);
             }
             Summed::Pages(pages) => {
-                let known = self.sums.has(block) && !self.unproved.contains(&block);
-                if !known && !self.unsummed.has(file) && !self.note_pages(file, block, pages) {
+                let is_known = self.sums.has(block) && !self.is_unproved(block);
+                if is_known || self.unsummed.has(file) {
+                    return;
+                }
+                if !self.pages.note(block, pages, span_of(layout, file), PROVED_MAX) {
                     self.unsummed.set(file, true);
-                    self.layout.blocks_of(file).for_each(|block| self.pages.forget(block));
+                    layout.blocks_of(file).for_each(|block| self.pages.forget(block));
                 }
             }
         }
     }
 
-    fn note_pages(&self, file: FileId, block: BlockId, pages: &Pages) -> bool {
-        let mut blocks = self.layout.blocks_of(file);
-        let (count, first) = (blocks.len() as u32, blocks.next().unwrap_or(block));
-        self.pages.note(block, pages, first..BlockId(first.0 + count), PROVED_MAX)
-    }
-}
-
-impl Catalog {
-    /// The node whose bytes a node gives, its file and its size: that of the present version, unless
-    /// bytes of another version were handed out for the node.
-    ///
-    /// # Errors
-    /// `ESTALE` for a version that is past, and for a file that is gone.
-    pub fn served(&self, node: NodeId) -> Result<Served, Errno> {
-        let tree = self.read();
-        let file = tree.serve(node)?;
-        let there = tree.is_there(file).then(|| Served {
-            node: tree.node(file),
-            file,
-            size: tree.stat(file).size,
-            layout: Arc::clone(&tree.layout),
-        });
-        there.ok_or(Errno::ESTALE)
-    }
-
-    /// Blocks of a node that were handed out of earlier versions alone. What else there is of it may only
-    /// be given for nodes of these versions if these blocks turn out to be the same.
-    pub fn unproved(&self, node: NodeId) -> Vec<BlockId> {
-        let tree = self.read();
-        tree.resolve(node).map_or(Vec::new(), |file| tree.unproved_of(file).collect())
-    }
-
-    /// Bytes of a node have come and are handed out: from then on it gives no others. If they are the
-    /// source's, its read began at this tick or later, and has seen the version. None if they may not be
-    /// handed out, since the node gives those of a later version already.
-    pub fn receive(
-        &self,
-        node: NodeId,
-        handed: &Handed<'_>,
-        began: Option<u32>,
-    ) -> Option<Received> {
-        let summed = handed.summed();
-        let mut tree = self.read();
-        if tree.resolve(node).is_ok() && tree.unproved.contains(&handed.block) {
-            drop(tree);
-            self.prove(node, handed, &summed);
-            tree = self.read();
-        }
-        let Ok(file) = tree.resolve(node) else {
-            let is_settled = self.period.is_none();
-            return tree.serve(node).is_err().then_some(Received { is_settled });
-        };
-        tree.note(file, handed.block, &summed);
-        if let Some(began) = began.filter(|_| !tree.is_unsettled(file)) {
-            tree.unchanged(file, began);
-        }
-        Some(Received { is_settled: self.has_settled(&tree, file) })
-    }
-
-    /// Any bytes of a node may be handed out from now on. Says whether they may, as
-    /// [`receive`](Self::receive) does.
-    pub fn hand_out_any(&self, node: NodeId) -> bool {
-        let tree = self.read();
-        match tree.resolve(node) {
-            Ok(file) => {
-                tree.unsummed.set(file, true);
-                true
-            }
-            Err(_) => tree.serve(node).is_err(),
-        }
-    }
-
-    /// The present version of a file may be another one than before, of which a block was handed out.
-    fn prove(&self, node: NodeId, handed: &Handed<'_>, summed: &Summed) {
-        let pages = handed.by_page();
-        let whole = match summed {
-            Summed::Block(sum) => Some(*sum),
-            Summed::Pages(_) => None,
-        };
-        let mut tree = self.write();
-        if let Ok(file) = tree.resolve(node) {
-            tree.prove(file, handed.block, whole, &pages);
-        }
-    }
-
-    /// Whether the file of a node has several names in the tree.
-    pub fn is_shared(&self, node: NodeId) -> bool {
-        let tree = self.read();
-        tree.serve(node).is_ok_and(|file| tree.is_shared(file))
-    }
-
-    /// Whether a node is the present version of its file.
-    pub fn is_present(&self, node: NodeId) -> bool {
-        self.read().resolve(node).is_ok()
-    }
-
-    /// Attributes of what a node [gives](Self::served).
-    ///
-    /// # Errors
-    /// `ESTALE` where that is nothing any more.
-    pub fn served_attr(&self, node: NodeId) -> Result<Attr, Errno> {
-        let tree = self.read();
-        Ok(self.attr(&tree, tree.serve(node)?))
+    /// Any bytes of a file may be handed out from now on.
+    pub(super) fn note_any(&self, file: FileId) {
+        self.unsummed.set(file, true);
     }
 }
 
@@ -271,8 +175,11 @@ mod tests {
     use std::fs::File;
     use std::time::{Duration, UNIX_EPOCH};
 
+    use nix::errno::Errno;
+
     use super::*;
-    use crate::catalog::tests::{Gated, node_of};
+    use crate::catalog::tests::{Gated, MINUTE, node_of};
+    use crate::catalog::{Catalog, NodeId, Received};
     use crate::ids::BLOCK_BYTES;
 
     /// A file of one block more than are compared.
@@ -283,8 +190,7 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let file = File::create(root.path().join("file")).unwrap();
             file.set_len((PROVED_MAX as u64 + 1) * BLOCK_BYTES).unwrap();
-            let period = Some(Duration::from_secs(60));
-            let catalog = Catalog::scan(Gated::new(root.path(), "none"), 1, period).unwrap();
+            let catalog = Catalog::scan(Gated::new(root.path(), "none"), 1, MINUTE).unwrap();
             Stand(root, catalog)
         }
 
@@ -299,7 +205,8 @@ mod tests {
         /// Hands a block out, or pages of it, with these bytes.
         fn give(&self, node: NodeId, block: BlockId, pages: Option<PageRange>, bytes: u32) {
             let bytes = &bytes.to_le_bytes();
-            assert!(self.1.receive(node, &Handed { block, pages, bytes }, None).is_some());
+            let received = self.1.receive(node, &Handed { block, pages, bytes }, None);
+            assert_ne!(received, Received::TooLate);
         }
 
         /// Hands so many blocks out, which all have these bytes.
@@ -379,7 +286,7 @@ mod tests {
         assert_eq!(catalog.served(first).unwrap().node, second);
         // Of a block that is known whole no pages need to be noted.
         stand.give(second, block, SECOND, 8);
-        assert!(!catalog.read().pages.has(block));
+        assert!(!catalog.read().handed_out.pages.has(block));
         let third = stand.touch(2);
         stand.give(third, block, None, 7);
         assert_eq!(catalog.served(first).unwrap().node, third);
@@ -411,7 +318,12 @@ mod tests {
             stand.give(before, block, FIRST, 7);
         }
         assert!(
-            stand.1.layout().blocks_of(FileId(1)).all(|block| !stand.1.read().pages.has(block))
+            stand.1.layout().blocks_of(FileId(1)).all(|block| !stand
+                .1
+                .read()
+                .handed_out
+                .pages
+                .has(block))
         );
         stand.touch(1);
         assert_eq!(stand.1.served(before).err(), Some(Errno::ESTALE));

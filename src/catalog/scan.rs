@@ -1,22 +1,16 @@
 //! Reading the whole tree of the source once, on many threads, while it may be served already.
 //!
-//! 1. A job lists a directory and stats the names as they are told of: network filesystems bring
-//!    attributes along for who does so. Where that is slow, a parallel filesystem answers a `stat`
-//!    in half a millisecond and hundreds at once: the rest of the names is queued in parts, each a
-//!    job of its own. So one huge directory is as parallel as many small ones.
+//! 1. A job lists a directory and stats the names as they come: network filesystems bring attributes along
+//!    for who does so. If that is slow, the rest of the names is queued in parts, each a job of its own: a
+//!    parallel filesystem answers a `stat` in half a millisecond and hundreds at once.
 //! 2. Names become rows in the order of the tree, from the root down, whichever directory was
 //!    read first: the same tree has the same numbers at each mount.
 //! 3. A directory that a reader asks for before its turn is read for that reader, and has its rows
 //!    from then on ([`Catalog::refresh_directory`]). The scan goes on below it.
-//! 4. A name of which the source says nothing but that it is there has a row all the same, where the
-//!    listing tells what kind it is of. It is asked for by itself when it is looked up, and by the next
-//!    scan where this one does not become whole: of a directory nobody knows what is below it.
+//! 4. An [unsure](super::reading) name has a row if the listing tells its kind. The next scan, if this one
+//!    does not become whole, asks for it again. An unsure directory is a fault: nobody knows what is below.
 
-#[cfg(test)]
-mod tests;
-mod unsure;
-
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -28,24 +22,21 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::names::Names;
-use super::row::is_unsure;
+use super::reading::{PROMPT, is_certain, told, too_many_are};
+use super::row::{is_unsure, unsure};
 use super::{Catalog, Changes};
 use crate::ids::FileId;
 use crate::source::{Kind, Stat};
 use crate::sync::{Condvar, Mutex, MutexGuard};
-pub(super) use unsure::{told, too_many_are};
-
-/// What a stat takes at most where the attributes have come along with the name.
-pub(super) const PROMPT: Duration = Duration::from_micros(20);
 
 /// The scan ends after so many things that the source could not tell about, if there are more of
 /// them than directories of which it told.
 const FAULTS_MAX: usize = 64;
 
-/// After rows were added the scan gathers more for so many times as long as that took, or this
-/// long: whoever holds a layout makes the next addition copy it.
-const GATHER_TIMES: u32 = 20;
-const GATHER_MAX: Duration = Duration::from_secs(1);
+/// If rows were added while somebody held the layout, it was copied. The scan then collects more for so many
+/// times as long as that took, at most for this long.
+const COLLECT_TIMES: u32 = 20;
+const COLLECT_MAX: Duration = Duration::from_secs(1);
 
 /// How often it is asked whether the scan is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -57,34 +48,63 @@ pub struct ScanStatus {
     pub names: u64,
     /// Whether a regular file is among those that are served.
     pub has_files: bool,
+    /// Whether all names are known.
     pub is_whole: bool,
-    /// Whether it goes on no more.
+    /// Whether no thread scans.
     pub is_over: bool,
     /// The first path below the root that the source could not tell about, and its error.
     pub fault: Option<(PathBuf, Errno)>,
-    /// The first one that it could say no more of than that it is there. The scan is whole with it.
+    /// The first unsure name. The scan is whole with it.
     pub unsure: Option<(PathBuf, Errno)>,
 }
 
-/// A directory as found: its names, or why they cannot be read.
+/// The status of the scan, and who waits for it.
+#[derive(Default)]
+pub(super) struct Progress {
+    pub(super) status: Mutex<ScanStatus>,
+    /// The status has changed.
+    pub(super) news: Condvar,
+    /// Errors of unsure names that were warned of, since a scan last found none.
+    warned: Mutex<HashSet<i32>>,
+}
+
+impl Progress {
+    /// That of a catalog that needs no scan.
+    pub(super) fn whole() -> Self {
+        let status =
+            ScanStatus { has_files: true, is_whole: true, is_over: true, ..ScanStatus::default() };
+        Progress { status: Mutex::new(status), ..Progress::default() }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut ScanStatus)) {
+        change(&mut self.status.lock());
+        self.news.notify_all();
+    }
+}
+
+/// A directory as it was read: its names, or why it cannot be read.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) names: Names,
     /// Where each entry's name is, and what it is.
     pub(super) entries: Vec<(u32, Stat)>,
     pub(super) error: Option<Errno>,
-    /// Why the source could not say what some names stand for.
+    /// The first error that makes a name unsure.
     silent: Option<Errno>,
-    /// When it was looked at.
+    /// The tick before it was read.
     pub(super) now: u32,
 }
 
 impl Found {
-    /// Adds a name; none where there is no room for it.
+    /// Adds a name; none if there is no room for it.
     fn add(&mut self, name: &OsStr, stat: Stat) -> Option<()> {
         let at = self.names.add(name)?;
         self.entries.push((at, stat));
         Some(())
+    }
+
+    fn has_files(&self) -> bool {
+        self.entries.iter().any(|(_, stat)| stat.kind == Kind::File && !is_unsure(stat))
     }
 }
 
@@ -92,9 +112,9 @@ impl Found {
 struct Slot {
     row: FileId,
     path: Arc<Path>,
-    /// None where nothing is to be added: it is known already, or the source does not tell.
+    /// None if nothing is to be added: it is known already, or the source does not tell.
     found: Option<Found>,
-    /// Jobs that it waits for.
+    /// Jobs that are not done.
     open: usize,
 }
 
@@ -112,7 +132,7 @@ struct Work {
     lists: VecDeque<usize>,
     stats: Vec<(usize, Vec<OsString>)>,
     faults: usize,
-    /// Names of which the source could not say what they stand for.
+    /// Unsure names.
     unsure: usize,
     over: bool,
 }
@@ -134,18 +154,12 @@ impl Work {
         stat.or_else(|| self.lists.pop_front().map(Job::List))
     }
 
-    /// The directories at the front that wait for nothing.
+    /// The directories at the front that have no open jobs.
     fn take_ready(&mut self) -> Vec<Slot> {
         let ready = self.slots.iter().take_while(|slot| slot.open == 0).count();
         self.first += ready;
         self.slots.drain(..ready).collect()
     }
-}
-
-/// Whether an error says for certain that there is nothing to be had: a name that is gone, or that
-/// we may not look at. Anything else may pass, and must not make samples vanish.
-pub fn is_certain(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM)
 }
 
 /// Gives memory that was needed for a moment, in many small pieces, back to the system.
@@ -155,97 +169,15 @@ pub fn give_back() {
     let _ = unsafe { nix::libc::malloc_trim(0) };
 }
 
-/// What is told of the scan to those who wait for it.
-#[derive(Default)]
-pub(super) struct Progress {
-    status: Mutex<ScanStatus>,
-    news: Condvar,
-}
-
-impl Progress {
-    /// That of a catalog that needs no scan.
-    pub(super) fn whole() -> Self {
-        let status =
-            ScanStatus { has_files: true, is_whole: true, is_over: true, ..ScanStatus::default() };
-        Progress { status: Mutex::new(status), news: Condvar::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ScanStatus> {
-        self.status.lock()
-    }
-
-    fn change(&self, change: impl FnOnce(&mut ScanStatus)) {
-        change(&mut self.lock());
-        self.news.notify_all();
-    }
-}
-
-impl Catalog {
-    /// How far the scan is.
-    pub fn scan_status(&self) -> ScanStatus {
-        self.scan.lock().clone()
-    }
-
-    /// Waits until the scan is far `enough`, or for so long. Says how far it is.
-    pub fn await_scan(
-        &self,
-        patience: Duration,
-        enough: impl Fn(&ScanStatus) -> bool,
-    ) -> ScanStatus {
-        let status = self.scan.lock();
-        let status = self.scan.news.wait_timeout_while(status, patience, |status| !enough(status));
-        status.clone()
-    }
-
-    /// Reads what nobody has read yet of the source, on `threads` threads, until that is done, the
-    /// source fails too often, or `over` is set. What was added goes to `report`. Blocks; how far
-    /// it is, [`scan_status`](Self::scan_status) says.
-    pub fn fill(&self, threads: usize, over: &AtomicBool, report: &(dyn Fn(Changes) + Sync)) {
-        self.scan.change(|status| {
-            (status.fault, status.unsure, status.names) = (None, None, 0);
-            status.is_over = false;
-        });
-        let scan = Scan {
-            catalog: self,
-            report,
-            work: Mutex::default(),
-            wake: Condvar::new(),
-            ready: Condvar::new(),
-        };
-        scan.lock().push(FileId(0), Path::new("").into());
-        thread::scope(|scope| {
-            // However this ends, the threads do.
-            let _end = End(&scan);
-            let spawn = |_: &usize| {
-                let builder = thread::Builder::new().name("belady-scan".into());
-                builder.spawn_scoped(scope, || scan.work()).is_ok()
-            };
-            // With fewer threads it takes longer.
-            if (0..threads.max(1)).filter(spawn).count() == 0 {
-                return scan.fault(PathBuf::new(), Errno::EAGAIN);
-            }
-            scan.gather(over);
-        });
-        if too_many_are(scan.lock().unsure, self.rows()) {
-            let first = self.scan_status().unsure;
-            first.into_iter().for_each(|(path, errno)| scan.fault(path, errno));
-        }
-        let is_whole = scan.lock().faults == 0 && !over.load(Ordering::Relaxed);
-        if is_whole {
-            self.write().shrink();
-            give_back();
-        }
-        self.scan.change(|status| (status.is_whole, status.is_over) = (is_whole, true));
-    }
-}
-
-struct Scan<'a> {
+/// Reads what was not read yet of the source, as [`Catalog::fill`].
+pub(super) struct Scan<'a> {
     catalog: &'a Catalog,
+    over: &'a AtomicBool,
     report: &'a (dyn Fn(Changes) + Sync),
     work: Mutex<Work>,
     /// There is a job, or the end.
     wake: Condvar,
-    /// The first directory waits for nothing.
+    /// The first directory has no open jobs.
     ready: Condvar,
 }
 
@@ -259,25 +191,60 @@ impl Drop for End<'_> {
     }
 }
 
-impl Scan<'_> {
+impl<'a> Scan<'a> {
+    /// Scans on so many threads.
+    pub(super) fn run(
+        catalog: &'a Catalog,
+        threads: usize,
+        over: &'a AtomicBool,
+        report: &'a (dyn Fn(Changes) + Sync),
+    ) {
+        catalog.scan.change(|status| {
+            if status.unsure.take().is_none() {
+                catalog.scan.warned.lock().clear();
+            }
+            (status.fault, status.names, status.is_over) = (None, 0, false);
+        });
+        let (wake, ready) = (Condvar::new(), Condvar::new());
+        let scan = Scan { catalog, over, report, work: Mutex::default(), wake, ready };
+        scan.lock().push(FileId(0), Path::new("").into());
+        scan.read_all(threads);
+        if too_many_are(scan.lock().unsure, catalog.rows()) {
+            let first = catalog.scan_status().unsure;
+            first.into_iter().for_each(|(path, errno)| scan.fault(path, errno));
+        }
+        let is_whole = scan.lock().faults == 0 && !over.load(Ordering::Relaxed);
+        if is_whole {
+            catalog.write().shrink();
+            give_back();
+        }
+        catalog.scan.change(|status| (status.is_whole, status.is_over) = (is_whole, true));
+    }
+
+    /// Does all jobs, and adds what was read.
+    fn read_all(&self, threads: usize) {
+        thread::scope(|scope| {
+            // However this ends, the threads do.
+            let _end = End(self);
+            let spawn = |_: &usize| {
+                let builder = thread::Builder::new().name("belady-scan".into());
+                builder.spawn_scoped(scope, || self.work()).is_ok()
+            };
+            // With fewer threads it takes longer.
+            if (0..threads.max(1)).filter(spawn).count() == 0 {
+                return self.fault(PathBuf::new(), Errno::EAGAIN);
+            }
+            self.collect();
+        });
+    }
+
     fn lock(&self) -> MutexGuard<'_, Work> {
         self.work.lock()
     }
 
     /// Does jobs until the end.
     fn work(&self) {
-        loop {
-            let mut work = self.lock();
-            let job = loop {
-                if work.over {
-                    return;
-                }
-                if let Some(job) = work.next() {
-                    break job;
-                }
-                work = self.wake.wait(work);
-            };
-            drop(work);
+        while let Some(job) = self.wait_for_job() {
             let (Job::List(slot) | Job::Stat(slot, _)) = job;
             let doing = || match &job {
                 Job::List(slot) => self.list(*slot),
@@ -287,7 +254,28 @@ impl Scan<'_> {
                 let path = self.give_up(slot);
                 self.fault(path, Errno::EIO);
             }
-            self.finish(&mut self.lock(), slot);
+            self.finish(slot);
+        }
+    }
+
+    /// The next job; none at the end.
+    fn wait_for_job(&self) -> Option<Job> {
+        let mut work = self.lock();
+        while !work.over {
+            if let Some(job) = work.next() {
+                return Some(job);
+            }
+            work = self.wake.wait(work);
+        }
+        None
+    }
+
+    /// A job of a slot is done.
+    fn finish(&self, slot: usize) {
+        let mut work = self.lock();
+        work.slot(slot).open -= 1;
+        if work.slots.front().is_some_and(|first| first.open == 0) {
+            self.ready.notify_one();
         }
     }
 
@@ -299,19 +287,25 @@ impl Scan<'_> {
         slot.path.to_path_buf()
     }
 
-    /// A job of a slot is done.
-    fn finish(&self, work: &mut Work, slot: usize) {
-        work.slot(slot).open -= 1;
-        if work.slots.front().is_some_and(|first| first.open == 0) {
-            self.ready.notify_one();
-        }
-    }
-
-    /// It is open what is there.
+    /// The source could not tell about a path.
     fn fault(&self, path: PathBuf, errno: Errno) {
         self.lock().faults += 1;
         self.catalog.scan.change(|status| {
             status.fault.get_or_insert((path, errno));
+        });
+    }
+
+    /// The source could not say what a name stands for.
+    fn unsure(&self, path: PathBuf, is_directory: bool, errno: Errno) {
+        if is_directory {
+            return self.fault(path, errno);
+        }
+        self.lock().unsure += 1;
+        if self.catalog.scan.warned.lock().insert(errno as i32) {
+            tracing::warn!(?path, %errno, "the source does not say what this is, nor perhaps others");
+        }
+        self.catalog.scan.change(|status| {
+            status.unsure.get_or_insert((path, errno));
         });
     }
 
@@ -370,23 +364,53 @@ impl Scan<'_> {
         }
     }
 
+    /// Asks again for the unsure names of a directory that is known.
+    fn ask_again(&self, row: FileId, path: &Path) {
+        let (node, names) = {
+            let tree = self.catalog.read();
+            let unsure = tree.entries(row).into_iter().flatten().filter(|row| tree.is_unsure(*row));
+            let names: Vec<OsString> = unsure.map(|row| tree.name(row).to_os_string()).collect();
+            (tree.node(row), names)
+        };
+        for name in names {
+            match self.catalog.refresh(node, &name) {
+                Ok(changes) => (self.report)(changes),
+                Err(errno) => {
+                    let tree = self.catalog.read();
+                    let entry = tree.entry(row, &name);
+                    let is_directory = entry.is_some_and(|entry| tree.is_directory(entry));
+                    drop(tree);
+                    self.unsure(path.join(name), is_directory, errno);
+                }
+            }
+        }
+    }
+
+    /// Finds out the kinds of unsure names. If the listing does not tell them either, nothing of the
+    /// directory is added.
+    fn find_kinds(&self, path: &Path, found: &mut Option<Found>) {
+        let Some(Found { names, entries, silent: Some(errno), .. }) = found else { return };
+        let kinds = self.catalog.source.listed_kinds(path);
+        let mut all = true;
+        for (name, stat) in entries.iter_mut().filter(|(_, stat)| is_unsure(stat)) {
+            let name = names.get(*name);
+            match kinds.get(name) {
+                Some(kind) => {
+                    *stat = unsure(*kind);
+                    self.unsure(path.join(name), *kind == Kind::Directory, *errno);
+                }
+                None => all = false,
+            }
+        }
+        if !all {
+            self.fault(path.to_path_buf(), *errno);
+            *found = None;
+        }
+    }
+
     /// Adds what was read to the tree, in its order, until nothing is left.
-    fn gather(&self, over: &AtomicBool) {
-        loop {
-            let mut work = self.lock();
-            let ready = loop {
-                let fails = work.faults >= FAULTS_MAX.max(work.first);
-                if over.load(Ordering::Relaxed) || fails || work.slots.is_empty() {
-                    return;
-                }
-                let ready = work.take_ready();
-                if !ready.is_empty() {
-                    break ready;
-                }
-                let woken = self.ready.wait_timeout(work, LOOK);
-                work = woken;
-            };
-            drop(work);
+    fn collect(&self) {
+        while let Some(ready) = self.wait_for_ready() {
             let began = Instant::now();
             let (below, copied) = self.add(ready);
             let mut work = self.lock();
@@ -395,8 +419,24 @@ impl Scan<'_> {
             let goes_on = !work.slots.is_empty();
             drop(work);
             if copied && goes_on {
-                thread::sleep((began.elapsed() * GATHER_TIMES).min(GATHER_MAX));
+                thread::sleep((began.elapsed() * COLLECT_TIMES).min(COLLECT_MAX));
             }
+        }
+    }
+
+    /// The directories that come next, once they have no open jobs; none at the end.
+    fn wait_for_ready(&self) -> Option<Vec<Slot>> {
+        let mut work = self.lock();
+        loop {
+            let fails = work.faults >= FAULTS_MAX.max(work.first);
+            if self.over.load(Ordering::Relaxed) || fails || work.slots.is_empty() {
+                return None;
+            }
+            let ready = work.take_ready();
+            if !ready.is_empty() {
+                return Some(ready);
+            }
+            work = self.ready.wait_timeout(work, LOOK);
         }
     }
 
@@ -406,7 +446,7 @@ impl Scan<'_> {
         for Slot { path, found, .. } in &mut slots {
             let Some(Found { names, entries, .. }) = found else { continue };
             entries.sort_unstable_by(|a, b| names.get(a.0).cmp(names.get(b.0)));
-            self.kinds(path, found);
+            self.find_kinds(path, found);
         }
         let (mut below, mut changes, mut full) = (Vec::new(), Changes::default(), None);
         let mut tree = self.catalog.write();
@@ -417,8 +457,7 @@ impl Scan<'_> {
                 Err(errno) => full = Some((path.to_path_buf(), errno)),
             }
             let entries = tree.entries(*row).into_iter().flatten();
-            let there = entries.filter(|row| tree.is_there(*row));
-            let directories = there.filter(|row| tree.is_directory(*row));
+            let directories = entries.filter(|row| tree.is_there(*row) && tree.is_directory(*row));
             below.extend(directories.map(|row| (row, path.join(tree.name(row)).into())));
         }
         drop(tree);
@@ -426,9 +465,7 @@ impl Scan<'_> {
         if let Some((path, errno)) = full {
             self.fault(path, errno);
         }
-        let is_file = |(_, stat): &(u32, Stat)| stat.kind == Kind::File && !is_unsure(stat);
-        let mut found = slots.iter().filter_map(|slot| slot.found.as_ref());
-        if found.any(|found| found.entries.iter().any(is_file)) {
+        if slots.iter().filter_map(|slot| slot.found.as_ref()).any(Found::has_files) {
             self.catalog.scan.change(|status| status.has_files = true);
         }
         (below, copied)

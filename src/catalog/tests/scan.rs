@@ -5,9 +5,7 @@ use std::fs;
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
-use crate::catalog::tests::{Gated, at};
-use crate::catalog::{CatalogState, NodeId};
-use crate::source::{Fingerprint, Source};
+use crate::catalog::paths::for_each_path;
 
 /// Twenty directories of a few files, one of them below another, and a file with two names.
 fn some_tree() -> tempfile::TempDir {
@@ -155,8 +153,8 @@ fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
         let name = OsStr::new(path.split_once('/').unwrap().1);
         let source = Gated::new(root.path(), path);
         source.mute.store(true, Ordering::Relaxed);
-        let (period, over) = (Some(Duration::from_secs(60)), AtomicBool::new(false));
-        let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, period).unwrap();
+        let over = AtomicBool::new(false);
+        let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, MINUTE).unwrap();
         if ahead {
             catalog.refresh_directory(NodeId::ROOT).unwrap();
             catalog.refresh_directory(node_of(&catalog, NodeId::ROOT, "d07")).unwrap();
@@ -164,7 +162,7 @@ fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
         catalog.fill(3, &over, &|_| ());
         assert!(catalog.scan_status().is_whole, "{:?}", catalog.scan_status());
         catalog.save(&place).unwrap();
-        let again = Catalog::open(source.clone(), period, &place).unwrap();
+        let again = Catalog::open(source.clone(), MINUTE, &place).unwrap();
         assert!(!again.sweep(1, &over, &|found| panic!("{found:?}")));
         assert_eq!(again.state(), CatalogState::Checked);
         for catalog in [&catalog, &again] {
@@ -177,8 +175,8 @@ fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
             assert!(!rows(catalog).contains_key(Path::new(path)));
             let row = catalog.read().entry(FileId(8), name).unwrap();
             let mut in_orders = Vec::new();
-            catalog.for_each_path(&catalog.links(), &[], |leading: crate::catalog::Leading<'_>| {
-                in_orders.extend((leading.path == Path::new(path)).then_some(leading.file));
+            for_each_path(catalog, &[], |found, file, _| {
+                in_orders.extend((found == Path::new(path)).then_some(file));
             });
             assert_eq!(in_orders, [row]);
             source.mute.store(false, Ordering::Relaxed);
@@ -190,7 +188,7 @@ fn a_name_that_the_source_says_nothing_of_is_asked_for_alone() {
             source.mute.store(true, Ordering::Relaxed);
         }
         source.mute.store(false, Ordering::Relaxed);
-        let healed = Catalog::open(source.clone(), period, &place).unwrap();
+        let healed = Catalog::open(source.clone(), MINUTE, &place).unwrap();
         let found = AtomicUsize::new(0);
         healed.sweep(1, &over, &|_| _ = found.fetch_add(1, Ordering::Relaxed));
         assert_eq!((found.into_inner(), healed.state()), (1, CatalogState::Checked));
@@ -204,8 +202,8 @@ fn a_directory_that_the_source_says_nothing_of_is_scanned_when_it_does() {
         let root = some_tree();
         let source = Gated::new(root.path(), "d07/below");
         source.mute.store(true, Ordering::Relaxed);
-        let (period, over) = (Some(Duration::from_secs(60)), AtomicBool::new(false));
-        let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, period).unwrap();
+        let over = AtomicBool::new(false);
+        let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, MINUTE).unwrap();
         if ahead {
             catalog.refresh_directory(NodeId::ROOT).unwrap();
             catalog.refresh_directory(node_of(&catalog, NodeId::ROOT, "d07")).unwrap();
@@ -232,8 +230,7 @@ fn what_is_below_a_directory_that_said_nothing_is_found_by_the_check() {
     let (root, saved) = (some_tree(), tempfile::tempdir().unwrap());
     let (place, over) = (at(&saved.path().join("catalog")), AtomicBool::new(false));
     let source = Gated::new(root.path(), "d07/new");
-    let period = Some(Duration::from_secs(60));
-    let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 3, period).unwrap();
+    let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 3, MINUTE).unwrap();
     fs::create_dir_all(root.path().join("d07/new/below")).unwrap();
     fs::write(root.path().join("d07/new/below/one"), "x").unwrap();
     source.mute.store(true, Ordering::Relaxed);
@@ -243,7 +240,7 @@ fn what_is_below_a_directory_that_said_nothing_is_found_by_the_check() {
     catalog.save(&place).unwrap();
     source.mute.store(false, Ordering::Relaxed);
     for threads in [1, 4] {
-        let again = Catalog::open(source.clone(), period, &place).unwrap();
+        let again = Catalog::open(source.clone(), MINUTE, &place).unwrap();
         again.sweep(threads, &over, &|_| ());
         assert_eq!((rows(&again).len(), again.state()), (106, CatalogState::Checked));
     }
