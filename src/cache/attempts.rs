@@ -9,256 +9,194 @@ use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 
-use super::flight::{Fetching, Flight, Key};
+use super::flights::FlightKey;
+use super::landing::{Landed, Push, PushJob};
 use super::on_drop::FailOnDrop;
 use super::{Cache, Charge, ReadFailure};
-use crate::catalog::Located;
+use crate::catalog::{Handed, Located, Received};
 use crate::disk::Buffer;
-use crate::ids::{BlockId, PageRange};
+use crate::ids::{BLOCK_BYTES, PageRange};
 use crate::plan::{Event, Place};
 use crate::source::{ReadError, ReadRequest, Urgency};
 
-/// What is asked for, and for which flight.
-#[derive(Clone)]
+/// How often the source is asked for bytes if it says each time that they are of another version, but does
+/// not name one when it is asked for the version itself.
+const DOUBTS_MAX: u32 = 3;
+
+/// One request to the store or the source for the bytes of a flight.
 pub(super) struct Attempt {
-    block: BlockId,
-    /// Which pages of it; none: all of them.
-    pages: Option<PageRange>,
+    cache: Arc<Cache>,
+    key: FlightKey,
+    flight: u64,
     located: Located,
     urgency: Urgency,
-    flight: u64,
     /// How often the source was asked and had another version.
     doubts: u32,
 }
 
-/// How often the source is asked for bytes that it has of another version, which it does not name
-/// when it is asked for the version itself.
-const DOUBTS_MAX: u32 = 3;
-
 impl Attempt {
-    fn key(&self) -> Key {
-        Key { block: self.block, node: self.located.node, pages: self.pages }
+    pub(super) fn new(
+        cache: &Arc<Cache>,
+        key: FlightKey,
+        flight: u64,
+        located: Located,
+        urgency: Urgency,
+    ) -> Self {
+        Attempt { cache: Arc::clone(cache), key, flight, located, urgency, doubts: 0 }
     }
-}
 
-/// Where the bytes of a flight are asked for.
-#[derive(Default)]
-pub(super) struct Route {
-    /// Which flight it is.
-    number: u64,
-    /// What the store is asked for, and how many looks have found it so.
-    store: Option<(Attempt, u64)>,
-    /// Whether the source is asked.
-    asked: bool,
-    /// What the source said, as long as the store may have the bytes all the same.
-    refused: Option<ReadFailure>,
-}
-
-impl Route {
-    /// Which flight it is.
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-}
-
-impl Fetching {
-    fn is_of(&self, attempt: &Attempt) -> bool {
-        self.route.number == attempt.flight
-    }
-}
-
-impl Cache {
-    /// Has a block brought, for which there is a flight.
-    pub(super) fn fetch(self: &Arc<Self>, block: BlockId, located: Located, urgency: Urgency) {
-        let local = self.local.as_ref().filter(|local| local.claim_read(&located));
-        if local.is_none()
-            && let Some(local) = self.local.as_ref().filter(|local| !local.holds(&located))
-        {
-            // What the planner took for stored would never be stored again.
-            self.inbox.put(Event::NotHere { block, tier: local.tier }, None);
+    /// Has a block brought from the store if it is there, else from the source.
+    pub(super) fn begin(self) {
+        let Cache { store_tier, flights, inbox, .. } = &*self.cache;
+        let Some(tier) = store_tier else { return self.ask_source() };
+        if tier.claim_read(&self.located) {
+            let asked = flights.with(&self.key, self.flight, |fetching| {
+                fetching.store = Some((self.located.clone(), 0));
+                fetching.asks_source = false;
+            });
+            // A late attempt of an earlier flight may have ended this one.
+            if asked.is_some() {
+                self.ask_store();
+            }
+            return;
         }
-        let flight = self.flights_begun.fetch_add(1, Ordering::Relaxed);
-        let attempt = Attempt { block, pages: None, located, urgency, flight, doubts: 0 };
-        // A late attempt of the flight before may have ended this one.
-        let mut flights = self.lock();
-        let Some(Flight::Fetching(fetching)) = flights.get_mut(&attempt.key()) else { return };
-        let store = local.map(|_| (attempt.clone(), 0));
-        fetching.route = Route { number: flight, asked: store.is_none(), store, refused: None };
-        drop(flights);
-        match local {
-            Some(_) => self.fetch_from_store(attempt),
-            None => self.fetch_from_source(attempt),
+        if !tier.holds(&self.located) {
+            // A block that the planner takes for stored would never be stored again.
+            inbox.put(Event::NotHere { block: self.key.block, tier: tier.number }, None);
         }
+        self.ask_source();
     }
 
-    /// Has pages of a block brought from the source, for which there is a flight.
-    pub(super) fn fetch_pages(self: &Arc<Self>, key: Key, located: Located) {
-        let flight = self.flights_begun.fetch_add(1, Ordering::Relaxed);
-        let Key { block, pages, .. } = key;
-        let attempt =
-            Attempt { block, pages, located, urgency: Urgency::Demand, flight, doubts: 0 };
-        let mut flights = self.lock();
-        let Some(Flight::Fetching(fetching)) = flights.get_mut(&key) else { return };
-        fetching.route = Route { number: flight, asked: true, store: None, refused: None };
-        drop(flights);
-        self.fetch_from_source(attempt);
+    /// Whether the flight is still under way.
+    fn is_awaited(&self) -> bool {
+        self.cache.flights.with(&self.key, self.flight, |_| ()).is_some()
     }
 
-    /// Whether the flight of a attempt is still under way.
-    fn is_awaited(&self, attempt: &Attempt) -> bool {
-        let flights = self.lock();
-        matches!(flights.get(&attempt.key()), Some(Flight::Fetching(fetching)) if fetching.is_of(attempt))
-    }
-
-    /// Has the memory charged that a attempt takes, and then the attempt begin.
-    fn charge(
-        self: &Arc<Self>,
-        attempt: Attempt,
-        begin: fn(&Arc<Self>, Attempt, FailOnDrop, Charge),
-    ) {
-        let (cache, flight) = (Arc::clone(self), FailOnDrop::new(self, attempt.key()));
-        let (number, urgency, bytes) = (attempt.flight, attempt.urgency, attempt.located.length);
-        let key = attempt.key();
-        let begun = self.memory.admit(number, urgency, bytes, move |charge| {
-            begin(&cache, attempt, flight, charge);
+    /// Has the memory charged that the attempt takes, and then `begin` called.
+    fn charge(self, begin: fn(Attempt, FailOnDrop, Charge)) {
+        let (cache, key, flight) = (Arc::clone(&self.cache), self.key, self.flight);
+        let (urgency, bytes) = (self.urgency, self.located.length);
+        let failing = FailOnDrop::new(&cache, key);
+        let begun = cache.memory.admit(flight, urgency, bytes, move |charge| {
+            begin(self, failing, charge);
         });
-        // Who joined the flight before the attempt came to wait could not have it go first.
-        let waits = |flight: &Flight| {
-            matches!(flight, Flight::Fetching(fetching)
-                if fetching.route.number == number && !fetching.waiters.is_empty())
-        };
-        if !begun && self.lock().get(&key).is_some_and(waits) {
-            self.memory.promote(number);
+        // A reader that joined the flight before the attempt came to wait could not promote it.
+        let has_readers = || cache.flights.with(&key, flight, |it| !it.waiters.is_empty());
+        if !begun && has_readers() == Some(true) {
+            cache.memory.promote(flight);
         }
     }
 
-    fn fetch_from_store(self: &Arc<Self>, attempt: Attempt) {
-        self.charge(attempt, |cache, attempt, flight, charge| {
-            let on = Arc::clone(cache);
-            cache.store_pool.submit(attempt.urgency, move || {
-                let (cache, _flight) = (on, flight.taken());
-                // The source may have been faster while others waited for the disk.
-                let Some(local) = cache.local.as_ref().filter(|_| cache.is_awaited(&attempt))
-                else {
-                    return;
-                };
-                match local.get(&cache, attempt.block, &attempt.located) {
+    fn ask_store(self) {
+        self.charge(|attempt, failing, charge| {
+            let cache = Arc::clone(&attempt.cache);
+            let Some(tier) = &cache.store_tier else { return };
+            tier.readers.submit(attempt.urgency, move || {
+                let _failing = failing.taken();
+                // The source may have been faster while this waited for the disk.
+                let tier = attempt.cache.store_tier.as_ref().filter(|_| attempt.is_awaited());
+                let Some(tier) = tier.map(Arc::clone) else { return };
+                match tier.get(attempt.key.block, &attempt.located) {
                     Some(bytes) => {
-                        let (bytes, from) =
-                            (bytes.holding(charge.fetched()), Place::Tier(local.tier));
-                        let (key, urgency) = (attempt.key(), attempt.urgency);
-                        cache.arrived(key, attempt.located, bytes, from, urgency, None);
+                        let bytes = bytes.holding(charge.fetched());
+                        attempt.arrived(bytes, Place::Tier(tier.number), None);
                     }
                     None => {
                         drop(charge);
-                        cache.not_here(attempt, local.tier);
+                        attempt.not_stored();
                     }
                 }
             });
         });
     }
 
-    /// The store does not have what it should have.
-    fn not_here(self: &Arc<Self>, attempt: Attempt, tier: usize) {
-        self.lost(attempt.block, tier);
-        let refused = {
-            let mut flights = self.lock();
-            let Some(Flight::Fetching(fetching)) = flights.get_mut(&attempt.key()) else { return };
-            if !fetching.is_of(&attempt) {
-                return;
-            }
-            fetching.route.store = None;
-            let asked = std::mem::replace(&mut fetching.route.asked, true);
-            asked.then_some(fetching.route.refused)
-        };
-        match refused {
-            None => self.fetch_from_source(attempt),
-            Some(None) => {}
-            Some(Some(why)) => self.refused(&attempt, why),
+    /// The store does not have the bytes.
+    fn not_stored(self) {
+        let before = self.cache.flights.with(&self.key, self.flight, |fetching| {
+            fetching.store = None;
+            (std::mem::replace(&mut fetching.asks_source, true), fetching.refused)
+        });
+        match before {
+            Some((false, _)) => self.ask_source(),
+            Some((true, Some(why))) => self.refused(why),
+            Some((true, None)) | None => {}
         }
     }
 
-    /// The local store has lost a block, which the planner thinks is there.
-    pub(super) fn lost(&self, block: BlockId, tier: usize) {
-        self.traffic.store_errors.fetch_add(1, Ordering::Relaxed);
-        self.inbox.put(Event::NotHere { block, tier }, None);
+    pub(super) fn ask_source(self) {
+        self.charge(Attempt::read_source);
     }
 
-    fn fetch_from_source(self: &Arc<Self>, attempt: Attempt) {
-        self.charge(attempt, Cache::read_source);
-    }
-
-    fn read_source(self: &Arc<Self>, attempt: Attempt, flight: FailOnDrop, charge: Charge) {
-        if !self.is_awaited(&attempt) {
+    fn read_source(self, failing: FailOnDrop, charge: Charge) {
+        let cache = Arc::clone(&self.cache);
+        if !self.is_awaited() {
             // The store was faster while this waited for memory.
-            return drop(flight.taken());
+            return drop(failing.taken());
         }
-        let cache = Arc::clone(self);
         // The source may look right now, and take its time to deliver.
-        let asked = self.catalog.now();
+        let asked = cache.catalog.now();
         let request = ReadRequest {
-            path: Arc::clone(&attempt.located.path),
-            fingerprint: attempt.located.fingerprint,
-            exact: self.catalog.is_revalidated(),
-            offset: attempt.located.offset,
-            length: attempt.located.length,
-            urgency: attempt.urgency,
+            path: Arc::clone(&self.located.path),
+            fingerprint: self.located.fingerprint,
+            exact: cache.catalog.is_revalidated(),
+            offset: self.located.offset,
+            length: self.located.length,
+            urgency: self.urgency,
             deliver: Box::new(move |result| {
-                let _flight = flight.taken();
-                match result {
-                    Ok(bytes) => {
-                        let bytes = Buffer::from(bytes).holding(charge.fetched());
-                        let (from, urgency) = (Place::Source, attempt.urgency);
-                        let (key, began) = (attempt.key(), Some(asked));
-                        cache.arrived(key, attempt.located, bytes, from, urgency, began);
-                    }
-                    // The file may be there by another of its names.
-                    Err(ReadError::Source(Errno::ENOENT))
-                        if cache.catalog.is_shared(attempt.located.node) =>
-                    {
-                        cache.changed(attempt);
-                    }
-                    Err(ReadError::Source(errno)) => {
-                        cache.refused(&attempt, ReadFailure::Errno(errno));
-                    }
-                    Err(ReadError::Changed) => cache.changed(attempt),
-                }
+                let _failing = failing.taken();
+                self.answered(result, charge, asked);
             }),
         };
-        self.source.read(vec![request]);
+        cache.source.read(vec![request]);
     }
 
-    /// The file seems to be another version than the catalog thinks, which looks at it again.
-    fn changed(self: &Arc<Self>, attempt: Attempt) {
-        let Some(recheck) = self.recheck.get() else {
-            return self.refused(&attempt, ReadFailure::PastVersion);
+    /// The source has answered a read that began at the tick `asked`.
+    fn answered(self, result: Result<Vec<u8>, ReadError>, charge: Charge, asked: u32) {
+        match result {
+            Ok(bytes) => {
+                let bytes = Buffer::from(bytes).holding(charge.fetched());
+                self.arrived(bytes, Place::Source, Some(asked));
+            }
+            // The file may be there by another of its names.
+            Err(ReadError::Source(Errno::ENOENT))
+                if self.cache.catalog.is_shared(self.located.node) =>
+            {
+                self.changed();
+            }
+            Err(ReadError::Source(errno)) => self.refused(ReadFailure::Errno(errno)),
+            Err(ReadError::Changed) => self.changed(),
+        }
+    }
+
+    /// The file seems to be another version than the catalog thinks: the catalog looks at it again.
+    fn changed(self) {
+        let cache = Arc::clone(&self.cache);
+        let Some(recheck) = cache.page_cache.recheck() else {
+            return self.refused(ReadFailure::PastVersion);
         };
-        let (cache, flight) = (Arc::clone(self), FailOnDrop::new(self, attempt.key()));
-        let node = attempt.located.node;
+        let (failing, node) = (FailOnDrop::new(&cache, self.key), self.located.node);
         let rechecked = move |outcome: Result<(), Errno>| {
-            let _flight = flight.taken();
+            let _failing = failing.taken();
             match outcome {
-                Ok(()) => cache.rechecked(attempt),
-                Err(errno) => cache.refused(&attempt, ReadFailure::Errno(errno)),
+                Ok(()) => self.rechecked(),
+                Err(errno) => self.refused(ReadFailure::Errno(errno)),
             }
         };
         recheck(node, Urgency::Demand, Box::new(rechecked));
     }
 
-    /// The catalog has looked at a file of which the source had another version: if that is none, the
-    /// source is asked for the bytes again.
-    fn rechecked(self: &Arc<Self>, attempt: Attempt) {
-        if !self.is_awaited(&attempt) {
+    /// The catalog has looked at the file again. If it is no other version, the source is asked again.
+    fn rechecked(self) {
+        if !self.is_awaited() {
             return;
         }
-        let located = self.locate(attempt.block, attempt.pages);
-        let Some(located) = located.filter(|at| at.node == attempt.located.node) else {
-            self.traffic.changed.fetch_add(1, Ordering::Relaxed);
-            return self.refused(&attempt, ReadFailure::PastVersion);
+        let Some(located) = self.key.locate(&self.cache.catalog) else {
+            self.cache.traffic.changed.fetch_add(1, Ordering::Relaxed);
+            return self.refused(ReadFailure::PastVersion);
         };
-        let doubts = attempt.doubts + 1;
+        let doubts = self.doubts + 1;
         if doubts < DOUBTS_MAX {
-            return self.fetch_from_source(Attempt { located, doubts, ..attempt });
+            return Attempt { located, doubts, ..self }.ask_source();
         }
         tracing::warn!(
             "the source gives {:?} another size with the old modification time, or another version that \
@@ -266,55 +204,49 @@ impl Cache {
              EIO. If the file has changed, `touch` it at the source",
             located.path
         );
-        self.refused(&attempt, ReadFailure::Errno(Errno::EIO));
+        self.refused(ReadFailure::Errno(Errno::EIO));
     }
 
     /// The source does not give the bytes. The store may, unless its disk hangs.
-    fn refused(&self, attempt: &Attempt, why: ReadFailure) {
-        let hangs = self.local.as_ref().is_some_and(|local| local.store.reads_hang());
-        let ended = {
-            let mut flights = self.lock();
-            let Some(Flight::Fetching(fetching)) = flights.get_mut(&attempt.key()) else { return };
-            if !fetching.is_of(attempt) {
-                return;
-            }
-            if fetching.route.store.is_some() && !hangs {
-                fetching.route.refused = Some(why);
-                return;
-            }
-            flights.remove(&attempt.key())
-        };
-        if let Some(Flight::Fetching(fetching)) = ended {
-            self.failed(attempt.key(), fetching, why);
+    pub(super) fn refused(&self, why: ReadFailure) {
+        let cache = &self.cache;
+        let hangs = cache.store().is_some_and(|store| store.reads_hang());
+        if let Some(fetching) = cache.flights.refuse(&self.key, self.flight, why, hangs) {
+            cache.failed(self.key, fetching, why);
         }
     }
 
-    /// Asks the source for what readers have waited for at more than `patience` looks, and for all
-    /// that waits for a disk that hangs; what waits to be stored there is let go of. Never blocks; to
-    /// be called each [`LOOK_EVERY`](crate::disk::LOOK_EVERY).
-    pub fn rescue(self: &Arc<Self>, patience: u64) {
-        let Some(local) = &self.local else { return };
-        local.store.look();
-        local.give_up_hanging();
-        let hangs = local.store.reads_hang();
-        let (mut late, mut failed) = (Vec::new(), Vec::new());
-        for flight in self.lock().values_mut() {
-            let Flight::Fetching(Fetching { waiters, route, .. }) = flight else { continue };
-            let Some((attempt, looks)) = &mut route.store else { continue };
-            *looks += 1;
-            let waits = !waiters.is_empty();
-            let is_late = hangs || waits && *looks > patience;
-            if is_late && !std::mem::replace(&mut route.asked, true) {
-                let urgency = if waits { Urgency::Demand } else { Urgency::Prefetch };
-                late.push(Attempt { urgency, ..attempt.clone() });
-            } else if let Some(why) = route.refused.filter(|_| hangs) {
-                failed.push((attempt.clone(), why));
-            }
+    /// The bytes are here: answers the readers, has a copy stored that the planner wants, and then has the
+    /// block pushed. `began` is the tick at which the source was asked for them.
+    fn arrived(self, bytes: Buffer, from: Place, began: Option<u32>) {
+        let Attempt { cache, key, located, urgency, .. } = self;
+        let (bytes, FlightKey { block, node, pages }) = (Arc::new(bytes), key);
+        let is_file = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        let handed = Handed { block, pages, bytes: &bytes };
+        let received = cache.catalog.receive(node, &handed, began);
+        if received == Received::TooLate {
+            return cache.fail(key, ReadFailure::PastVersion);
         }
-        late.into_iter().for_each(|attempt| self.fetch_from_source(attempt));
-        failed.iter().for_each(|(attempt, why)| self.refused(attempt, *why));
-        if hangs {
-            self.rescue_wholes();
+        let is_settled = received == Received::Settled;
+        let Some(fetching) = cache.flights.take_waiting(key, &bytes) else { return };
+        let at = pages.map_or(0, PageRange::offset);
+        let push = fetching.to_ram.then(|| {
+            let (cache, bytes) = (Arc::clone(&cache), Arc::clone(&bytes));
+            Arc::new(Push(Some(PushJob { cache, block, located, bytes, from, is_settled })))
+        });
+        for waiter in fetching.waiters {
+            waiter(Ok(Landed::new(Arc::clone(&bytes), at, push.clone())));
+        }
+        if let (Some(tier), Some(placed)) = (&cache.store_tier, fetching.placed) {
+            let arrival = is_settled.then(|| cache.memory.arrival_to_store(node, &bytes));
+            tier.put(block, arrival, placed);
+        }
+        if pages.is_none()
+            && is_file
+            && urgency == Urgency::Prefetch
+            && let Some(push) = push.and_then(Arc::into_inner)
+        {
+            push.now();
         }
     }
 }

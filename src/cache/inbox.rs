@@ -1,24 +1,24 @@
-//! What the planner has yet to hear.
+//! The queue of events that the planner has yet to hear.
 //!
-//! Request threads leave events here and go on; the planner's thread takes all that there are at
-//! once. Observations are bounded: where the planner is far behind, further ones are dropped and
-//! the next ones resynchronise it. Everything that accounts depend on always goes in, and is
-//! bounded by the fetches and handles that there are.
+//! Request threads leave events here and go on. The planner's thread takes all of them at once. The number
+//! of observations is bounded: if the planner is far behind, further ones are dropped, and the next ones
+//! resynchronise it. Events that accounts depend on always go in. The fetches and handles bound their number.
 //!
-//! Waking a thread costs more than most events do. So the first event after a silence wakes the
-//! planner at once, as does a reader who waits; as long as there are events, it takes them by the
-//! batch, a few milliseconds late at most, which is little against what is staged ahead.
+//! To wake a thread costs more than most events do. So the first event after a silence wakes the planner at
+//! once, and so does a reader that waits. As long as there are events, the planner takes them by the batch,
+//! a few milliseconds late at most. That is little against the time that blocks are staged ahead.
 
 use std::time::Duration;
 
 use super::memory::Arrival;
+use crate::catalog::{Catalog, NodeId};
 use crate::plan::{Event, Planner};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Events beyond which observations are dropped.
 const EVENTS_MAX: usize = 1 << 16;
 
-/// Events of a batch at most: as many wake a planner that gathers one.
+/// Events of a batch at most. This number wakes a planner that gathers one.
 const BATCH_MAX: usize = 8;
 
 /// How long a batch is gathered.
@@ -31,16 +31,17 @@ pub struct Message {
     pub arrival: Option<Arrival>,
 }
 
-/// Something that somebody wants to know of the planner.
+/// Asks the planner something.
 pub type Question = Box<dyn FnOnce(&Planner) + Send>;
 
+#[derive(Default)]
 struct Queue {
     messages: Vec<Message>,
     questions: Vec<Question>,
     batch: usize,
-    /// The planner gathers a batch: a single event does not wake it.
+    /// Whether the planner gathers a batch: a single event does not wake it.
     gathering: bool,
-    /// A reader waits for what one of the events says.
+    /// Whether a reader or a question waits.
     urgent: bool,
     closed: bool,
 }
@@ -60,18 +61,11 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// An inbox of a planner with so many fetches under way at most: where they are few, a batch
+    /// An inbox of a planner with at most `inflight_max` fetches under way. If they are few, a large batch
     /// would wait for arrivals that only its own events bring about.
     pub fn new(inflight_max: u32) -> Self {
         let batch = (inflight_max as usize).clamp(1, BATCH_MAX);
-        let queue = Queue {
-            messages: Vec::new(),
-            questions: Vec::new(),
-            batch,
-            gathering: false,
-            urgent: false,
-            closed: false,
-        };
+        let queue = Queue { batch, ..Queue::default() };
         Inbox { queue: Mutex::new(queue), wake: Condvar::new() }
     }
 
@@ -101,7 +95,21 @@ impl Inbox {
         }
     }
 
-    /// Leaves a question. It is dropped where nobody is there to answer.
+    /// Leaves an event about a version of a file, unless the version is past. If it is, the planner has been
+    /// told, or will be, that nothing of the file is left.
+    pub(super) fn put_if_present(
+        &self,
+        catalog: &Catalog,
+        node: NodeId,
+        event: Event,
+        arrival: Option<Arrival>,
+    ) {
+        if catalog.is_present(node) {
+            self.put(event, arrival);
+        }
+    }
+
+    /// Leaves a question. It is dropped if the inbox is closed.
     pub fn ask(&self, question: Question) {
         let mut queue = self.lock();
         if !queue.closed {
@@ -118,12 +126,12 @@ impl Inbox {
         let questions = std::mem::take(&mut queue.questions);
         drop(queue);
         self.wake.notify_one();
-        // One that is dropped may leave an event.
+        // Under no lock: a question that is dropped may leave an event.
         drop(questions);
     }
 
-    /// Waits for events and questions, at most `patience`, and takes them all. The questions are
-    /// to be answered once the events have been applied. False once closed.
+    /// Waits for events and questions, at most `patience`, and takes all of them. The questions are
+    /// to be answered once the events have been applied. False if the inbox is closed.
     pub fn take(
         &self,
         messages: &mut Vec<Message>,
@@ -201,7 +209,7 @@ mod tests {
         assert!(single.lock().is_ready());
     }
 
-    /// Leaves an event when it is dropped, as an answer does that the planner is owed.
+    /// Leaves an event when it is dropped, as `NotifyOnDrop` does.
     struct Leaves(Arc<Inbox>);
 
     impl Drop for Leaves {

@@ -1,8 +1,8 @@
-//! Memory for bytes on their way: one account of all of it.
+//! The account of all memory for bytes on their way.
 //!
 //! Bytes are charged before memory is taken for them, and for as long as they are in memory: while
 //! they are fetched, answered, pushed into the page cache, and while they wait for the planner or for
-//! the cache disk. The charge is a part of the [`Buffer`], so that nobody can forget it.
+//! the cache disk. The charge is a part of the [`Buffer`], so that no code can forget it.
 //!
 //! If memory is short, bytes that only wait to be stored give way first, then prefetches, then pushes.
 //! A read waits in a queue, without a thread, until bytes are free. It never waits for ever:
@@ -34,17 +34,21 @@ const PREFETCHES_MIN: usize = 1;
 /// Looks after which a fetch is not counted until its bytes are there.
 const LASTS_LONG_AFTER: u64 = looks_in(2);
 
-/// An allocation of so many bytes goes back to the system as soon as it is freed. This is more than the kernel asks
-/// for of a file that is read at random. To map so small a buffer anew for each read takes time.
+/// An allocation of at least this many bytes goes back to the system as soon as it is freed. This is more
+/// than the kernel asks for of a file that is read at random: to map so small a buffer anew for each read
+/// would take time.
 #[cfg(target_env = "gnu")]
 const GIVEN_BACK: nix::libc::c_int = 132 << 10;
+
+/// The flight of a fetch that no reader can join.
+pub(super) const NO_FLIGHT: u64 = 0;
 
 /// A fetch that may begin.
 type Begin = Box<dyn FnOnce(Charge) + Send>;
 
 /// A fetch that waits for memory.
 struct Request {
-    /// Names it for [`Memory::promote`].
+    /// Which flight it is for: see [`Memory::promote`].
     flight: u64,
     bytes: usize,
     begin: Begin,
@@ -54,12 +58,12 @@ struct Request {
 struct Fetch {
     urgency: Urgency,
     bytes: usize,
-    /// Looks that there had been when it began.
+    /// The number of looks when it began.
     since: u64,
 }
 
 #[derive(Default)]
-struct State {
+struct Account {
     /// Bytes that may be charged.
     capacity: usize,
     /// Bytes that are charged, without those of fetches that last for long.
@@ -74,14 +78,14 @@ struct State {
     prefetches: VecDeque<Request>,
 }
 
-impl State {
+impl Account {
     /// Whether fewer than `few` fetches of this urgency are under way.
     fn are_few(&self, urgency: Urgency, few: usize) -> bool {
         let same = self.fetches.values().filter(|fetch| fetch.urgency == urgency);
         same.take(few).count() < few
     }
 
-    /// Whether so many bytes may be fetched now.
+    /// Whether a fetch of `bytes` may begin now.
     fn admits(&self, urgency: Urgency, bytes: usize) -> bool {
         let (most, few) = match urgency {
             Urgency::Demand => (self.capacity, DEMANDS_MIN),
@@ -98,38 +102,42 @@ impl State {
         number
     }
 
-    /// The next request that may begin: no prefetch as long as a reader waits.
-    fn next(&mut self) -> Option<(Request, Urgency)> {
-        let (queue, urgency) = match self.demands.is_empty() {
-            false => (&self.demands, Urgency::Demand),
-            true => (&self.prefetches, Urgency::Prefetch),
-        };
-        let admitted = self.admits(urgency, queue.front()?.bytes);
-        let queue = match urgency {
+    fn queue(&mut self, urgency: Urgency) -> &mut VecDeque<Request> {
+        match urgency {
             Urgency::Demand => &mut self.demands,
             Urgency::Prefetch => &mut self.prefetches,
-        };
-        admitted.then(|| queue.pop_front()).flatten().map(|request| (request, urgency))
+        }
+    }
+
+    /// Takes the next request, if it may begin: no prefetch as long as a reader waits.
+    fn take_next(&mut self) -> Option<(Request, Urgency)> {
+        let is_read = !self.demands.is_empty();
+        let urgency = if is_read { Urgency::Demand } else { Urgency::Prefetch };
+        let bytes = self.queue(urgency).front()?.bytes;
+        if !self.admits(urgency, bytes) {
+            return None;
+        }
+        self.queue(urgency).pop_front().map(|request| (request, urgency))
     }
 }
 
 struct Shared {
-    state: Mutex<State>,
-    /// Begins fetches that have waited: bytes are let go of where a fetch must not begin.
+    state: Mutex<Account>,
+    /// Begins fetches that have waited: a thread that lets go of bytes must not.
     thread: Pool,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Account> {
         self.state.lock()
     }
 
-    /// Changes the account, and has the fetches begin that may by that.
-    fn change(self: &Arc<Self>, change: impl FnOnce(&mut State)) {
+    /// Changes the account, and has the fetches begin that may begin then.
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut Account)) {
         let mut begun = Vec::new();
         let mut state = self.lock();
         change(&mut state);
-        while let Some((Request { bytes, begin, .. }, urgency)) = state.next() {
+        while let Some((Request { bytes, begin, .. }, urgency)) = state.take_next() {
             begun.push((begin, state.begin(urgency, bytes), bytes));
         }
         drop(state);
@@ -153,7 +161,7 @@ impl Charge {
         Charge { memory: Arc::clone(memory), number, bytes, is_fetched: false }
     }
 
-    /// The bytes are there: the fetch is over, and counted if it was not any more.
+    /// The bytes are there: the fetch is over, and is counted again if it had lasted for long.
     pub(super) fn fetched(mut self) -> Self {
         self.is_fetched = true;
         let (number, bytes) = (self.number, self.bytes);
@@ -182,22 +190,22 @@ pub struct Memory(Arc<Shared>);
 
 impl Default for Memory {
     fn default() -> Self {
-        let state = State { capacity: CAPACITY_AT_FIRST, ..State::default() };
+        let state = Account { capacity: CAPACITY_AT_FIRST, ..Account::default() };
         let thread = Pool::new("belady-memory", 0, 1);
         Memory(Arc::new(Shared { state: Mutex::new(state), thread }))
     }
 }
 
 impl Memory {
-    /// Has this process give memory back that is let go of. By itself the allocator keeps several
-    /// times as much as is ever in use, for the next block of each thread.
+    /// Has this process give freed memory back. By itself the allocator keeps several times as much as is
+    /// ever in use, for the next block of each thread.
     pub(super) fn keep_nothing_back() {
         #[cfg(target_env = "gnu")]
-        // SAFETY: it only says how memory is had from now on.
+        // SAFETY: it only sets how the allocator gets memory from now on.
         let _ = unsafe { nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, GIVEN_BACK) };
     }
 
-    /// May hold so many bytes from now on.
+    /// Sets how many bytes may be charged.
     pub fn resize(&self, capacity: usize) {
         self.0.change(|state| state.capacity = capacity);
     }
@@ -212,13 +220,13 @@ impl Memory {
         self.0.lock().capacity
     }
 
-    /// Whether far more is charged than fits, so that bytes which can be had again are not kept.
+    /// Whether far more is charged than fits. Then bytes that can be fetched again are not kept.
     pub(super) fn is_short(&self) -> bool {
         let state = self.0.lock();
         state.used > state.capacity / 4 * 5
     }
 
-    /// Has the fetch of so many bytes begin: at once if they are free, else by another thread as soon
+    /// Has a fetch of `bytes` begin: at once if they are free, else by another thread as soon
     /// as they are. Says whether it has begun. Never blocks.
     pub(super) fn admit(
         &self,
@@ -228,8 +236,7 @@ impl Memory {
         begin: impl FnOnce(Charge) + Send + 'static,
     ) -> bool {
         let mut state = self.0.lock();
-        let is_first =
-            state.demands.is_empty() && (urgency == Urgency::Demand || state.prefetches.is_empty());
+        let is_first = state.demands.is_empty() && state.queue(urgency).is_empty();
         if is_first && state.admits(urgency, bytes) {
             let number = state.begin(urgency, bytes);
             drop(state);
@@ -237,15 +244,11 @@ impl Memory {
             return true;
         }
         let request = Request { flight, bytes, begin: Box::new(begin) };
-        match urgency {
-            Urgency::Demand => state.demands.push_back(request),
-            Urgency::Prefetch => state.prefetches.push_back(request),
-        }
+        state.queue(urgency).push_back(request);
         false
     }
 
-    /// A reader waits for what a flight brings: its fetches, if they still wait for memory, go before
-    /// all that nobody waits for.
+    /// A reader waits for a flight: its fetches that still wait for memory go before all prefetches.
     pub(super) fn promote(&self, flight: u64) {
         self.0.change(|state| {
             let all = std::mem::take(&mut state.prefetches).into_iter();
@@ -262,7 +265,7 @@ impl Memory {
         state.fetches.is_empty() && state.demands.is_empty() && state.prefetches.is_empty()
     }
 
-    /// Stops to count fetches that last for long. To be called each
+    /// Stops counting fetches that last for long. To be called each
     /// [`LOOK_EVERY`](crate::disk::LOOK_EVERY).
     pub fn look(&self) {
         self.0.change(|state| {
@@ -275,7 +278,7 @@ impl Memory {
         });
     }
 
-    /// Bytes that have arrived, to be stored perhaps; none if half of the memory waits so already.
+    /// Bytes that have arrived and may be stored. None if half of the memory waits for that already.
     pub(super) fn arrival(&self, node: NodeId, bytes: &Arc<Buffer>) -> Option<Arrival> {
         let state = self.0.lock();
         if state.waiting + bytes.len() > state.capacity / 2 {
@@ -290,7 +293,12 @@ impl Memory {
         self.wait(self.0.lock(), node, bytes)
     }
 
-    fn wait(&self, mut state: MutexGuard<'_, State>, node: NodeId, bytes: &Arc<Buffer>) -> Arrival {
+    fn wait(
+        &self,
+        mut state: MutexGuard<'_, Account>,
+        node: NodeId,
+        bytes: &Arc<Buffer>,
+    ) -> Arrival {
         state.waiting += bytes.len();
         drop(state);
         let waits = Waits { memory: Arc::clone(&self.0), bytes: bytes.len() };
@@ -364,7 +372,7 @@ mod tests {
         assert_eq!(memory.used(), 10 * MIB);
         drop((held, next, last));
         assert_eq!(memory.used(), 0);
-        // What is larger than all of it proceeds alone.
+        // A fetch that is larger than all of it proceeds alone.
         assert!(ask(&memory, Urgency::Demand, 100 * MIB).try_recv().is_ok());
         assert!(ask(&memory, Urgency::Prefetch, 100 * MIB).try_recv().is_ok());
         assert_eq!(memory.used(), 0);

@@ -3,109 +3,75 @@
 //! One block is fetched by at most one *flight* at a time:
 //!
 //! 1. A read that the kernel could not answer from its pages, or the planner's prefetch, starts a
-//!    flight; further reads of the block join it. A reader waits for its own block only.
-//! 2. The bytes come from the local store if it has them whole, else from the source; from both
-//!    where a reader has waited for the store's disk for long.
+//!    flight. Further reads of the block join it. A reader waits for its own block only.
+//! 2. The bytes come from the local store if it has all of them, else from the source. If a reader has
+//!    waited for the store's disk for long, they come from both.
 //! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page
 //!    cache: a prefetched file of one block by the thread that brought it, other blocks by threads
 //!    that do nothing else. A push waits for pages that a read in flight has locked, and that read
 //!    may need another block, which must not find all threads waiting.
 //! 4. The flight ends and the planner hears of it.
 //!
+//! If a file is read at random, the planner says that it is read in parts. Its readers get the pages that
+//! they ask for from the source, and nothing is pushed: the kernel keeps the answer. A block that
+//! is on its way, or in the local store, is read whole all the same.
+//!
 //! A job that panics fails its flight with `EIO`.
 //!
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
-//! never an error to a reader; a source error reaches the reader as it is.
+//! never an error to a reader. A source error reaches the reader as it is.
 
 mod attempts;
-mod checked;
+mod checks;
 mod file_flags;
-mod find;
-mod flight;
+mod flights;
 mod inbox;
+mod jobs;
 mod landing;
-mod local;
 mod memory;
 mod observer;
 mod on_drop;
-mod parts;
-mod peek;
+mod page_cache;
+mod store_tier;
+mod stored_blocks;
 #[cfg(test)]
 mod tests;
-mod whole;
+mod whole_file;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::ffi::OsStr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
 
-use crate::catalog::{Catalog, Located, NodeId};
-use crate::disk::Alarm;
-use crate::ids::{BlockId, PageRange};
+use crate::catalog::{Catalog, NodeId};
+use crate::disk::{Alarm, DiskState};
+use crate::ids::{BlockId, FileId, PageRange};
 use crate::plan::Event;
-use crate::source::{KeyedPool, Pool, Source, Urgency};
+use crate::source::{Source, Urgency};
 use crate::store::{Lent, Store};
-use crate::sync::{Mutex, MutexGuard};
-use checked::Checked;
+use attempts::Attempt;
 pub use file_flags::FileFlags;
-use flight::{Fetching, Flight, Key};
+use flights::{Fetching, FlightKey, Flights, Join};
 pub use inbox::{Inbox, Message, Question};
 pub use landing::Landed;
-use local::Local;
 pub use memory::{Arrival, Charge, Memory};
 pub use observer::Observer;
 use on_drop::NotifyOnDrop;
-pub use whole::Taken;
-use whole::Wholes;
-
-/// The kernel's page cache as a place to put blocks: the RAM tier.
-pub trait Pages: Send + Sync + 'static {
-    /// Bytes of a file will be put there soon.
-    fn expect(&self, at: &Located);
-
-    /// Puts the bytes there. Blocks.
-    ///
-    /// # Errors
-    /// The kernel's, `ENOENT` where it does not know the file.
-    fn store(&self, at: &Located, bytes: &[u8]) -> Result<(), Errno>;
-
-    /// Looks whether every page is there; the kernel has looked the name up again then, if it
-    /// could not believe it any more.
-    fn look(&self, at: Located, looked: Looked);
-
-    /// Has the kernel look the name up again if it cannot believe it any more.
-    fn renew(&self, at: Located);
-
-    /// Reads bytes of which every page is there. Blocks.
-    ///
-    /// # Errors
-    /// Where one is not, or the pages are of another version.
-    fn read(&self, at: &Located) -> Result<Vec<u8>, Errno>;
-
-    /// Makes the kernel look a file's name up at its next open. Its pages stay. Blocks.
-    fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr);
-
-    /// Drops the pages; then `done` is called, or dropped where that panicked.
-    fn discard(&self, at: Located, done: Box<dyn FnOnce() + Send>);
-}
-
-/// Takes whether pages are there; none where the kernel cannot tell.
-pub type Looked = Box<dyn FnOnce(Option<bool>) + Send>;
+pub use page_cache::{Looked, PageCache, Pages};
+use store_tier::StoreTier;
+pub use whole_file::{Taken, read_whole};
 
 /// Why a read got no bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFailure {
     /// An error, of the source mostly.
     Errno(Errno),
-    /// The node that was read is no longer what its file is: the catalog knows what it gives now.
+    /// The file is another version than the node that was read: the catalog knows what the node gives now.
     PastVersion,
 }
 
-/// Takes a block's bytes, which it lets go of when its reader is answered, or why there are none.
+/// Takes a block's bytes, or why there are none. Lets go of the bytes when its reader is answered.
 pub type Waiter = Box<dyn FnOnce(Result<Landed, ReadFailure>) + Send>;
 
 /// Takes whether a file could be looked at again at the source.
@@ -136,35 +102,16 @@ pub struct Cache {
     source: Arc<dyn Source>,
     catalog: Arc<Catalog>,
     inbox: Arc<Inbox>,
-    flights: Mutex<HashMap<Key, Flight>>,
-    flights_begun: AtomicU64,
-    /// Whole files that are read from the local store.
-    wholes: Wholes,
-    pages: OnceLock<Arc<dyn Pages>>,
-    local: Option<Arc<Local>>,
+    flights: Flights,
+    page_cache: Arc<PageCache>,
+    store_tier: Option<Arc<StoreTier>>,
     memory: Memory,
-    store_pool: Pool,
-    push_pool: Pool,
-    expire_pool: KeyedPool<NodeId>,
-    checked: Checked,
-    file_flags: FileFlags,
-    /// Told of files to be looked at again at the source.
-    recheck: OnceLock<Recheck>,
-    traffic: Traffic,
+    traffic: Arc<Traffic>,
     alarm: Arc<Alarm>,
 }
 
-/// Threads that read the local store.
-const STORE_THREADS: usize = 4;
-
-/// For how long expiring a name may take, which is a matter of microseconds.
-const EXPIRE_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Threads that push blocks into the page cache.
-const PUSH_THREADS: usize = 4;
-
 impl Cache {
-    /// A cache of the files of a source, which the catalog names. It tells `inbox` what happens; the
+    /// A cache of the files of a source, which the catalog names. It tells `inbox` what happens. The
     /// store, if there is one, is the tier of this number.
     pub fn new(
         source: Arc<dyn Source>,
@@ -173,28 +120,21 @@ impl Cache {
         store: Option<(usize, Arc<Store>)>,
     ) -> Arc<Self> {
         Memory::keep_nothing_back();
-        let local = |(tier, store)| Arc::new(Local::new(tier, store, Arc::clone(&catalog)));
-        let alarm = Arc::new(Alarm::default());
-        store.iter().for_each(|(_, store)| store.ring(&alarm));
-        let local = store.map(local);
+        let (alarm, traffic) = (Arc::<Alarm>::default(), Arc::<Traffic>::default());
+        let store_tier = store.map(|(number, store)| {
+            store.ring(&alarm);
+            Arc::new(StoreTier::new(number, store, &catalog, &inbox, &traffic))
+        });
         Arc::new(Cache {
             source,
+            flights: Flights::default(),
+            page_cache: Arc::new(PageCache::new(&catalog, &inbox)),
+            store_tier,
+            memory: Memory::default(),
+            traffic,
+            alarm,
             catalog,
             inbox,
-            flights: Mutex::default(),
-            flights_begun: AtomicU64::new(0),
-            wholes: Wholes::default(),
-            pages: OnceLock::new(),
-            local,
-            memory: Memory::default(),
-            store_pool: Pool::new("belady-store", STORE_THREADS, 2),
-            push_pool: Pool::new("belady-push", PUSH_THREADS, 0),
-            expire_pool: KeyedPool::new("belady-expire", EXPIRE_PATIENCE, 1, 0, || ()),
-            checked: Checked::default(),
-            file_flags: FileFlags::default(),
-            recheck: OnceLock::new(),
-            traffic: Traffic::default(),
-            alarm,
         })
     }
 
@@ -203,27 +143,19 @@ impl Cache {
         &self.source
     }
 
-    /// What rings when there is something to look at that may come to hang.
+    /// Rings when something begins that may come to hang.
     pub fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }
 
-    /// Whether no fetch is under way and the disk of the local store is not called: the
-    /// [alarm](Self::alarm) rings when it is.
-    pub fn rests(&self) -> bool {
+    /// Lets the thread behind the [alarm](Self::alarm) rest: the alarm rings from now on. Says whether it
+    /// may, since no fetch is under way and the disk of the local store is not called.
+    pub fn rest(&self) -> bool {
         self.alarm.rest();
         self.memory.rests() && self.store().is_none_or(|store| !store.is_called())
     }
 
-    /// Connects the page cache, once it is mounted. Without one blocks are fetched and not kept.
-    /// `recheck` is to look at a file again at the source; it must not block.
-    pub fn connect(&self, pages: Arc<dyn Pages>, recheck: Recheck) {
-        // A second connection of the same source leaves the first one's pages in charge.
-        let _ = self.pages.set(pages);
-        let _ = self.recheck.set(recheck);
-    }
-
-    /// The catalog of what is cached.
+    /// The catalog of the files that are cached.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
     }
@@ -233,47 +165,9 @@ impl Cache {
         &self.traffic
     }
 
-    /// The local store, if there is one.
-    pub fn store(&self) -> Option<&Arc<Store>> {
-        self.local.as_ref().map(|local| &local.store)
-    }
-
-    /// Tells the planner what the local store holds already, and gives up what in it is of no file
-    /// any more, if `all_known`: an earlier mount's catalog may not have the last files that it
-    /// stored. Goes through the whole catalog.
-    pub fn adopt(&self, all_known: bool) {
-        if let Some(local) = &self.local {
-            let blocks = local.adopt(all_known);
-            self.inbox.put(Event::Found { tier: local.tier, blocks }, None);
-        }
-    }
-
-    /// As [`adopt`](Self::adopt), once all is known that the source told, without waiting: after what
-    /// the planner has been told until now.
-    pub fn adopt_again(self: &Arc<Self>) {
-        let Some(local) = self.local.as_ref().map(Arc::clone) else { return };
-        let found = Event::Found { tier: local.tier, blocks: Vec::new() };
-        let owed = NotifyOnDrop::new(self, found);
-        // What it has yet to give up, since files have changed, is queued before.
-        self.inbox.ask(Box::new(move |_| local.adopt_again(owed)));
-    }
-
-    /// Has what was stored made to last where that has waited for a few seconds. To be called once a
-    /// second. Blocks.
-    pub fn sync_old(&self) {
-        self.local.iter().for_each(Local::sync_old);
-    }
-
-    /// A large file that lies in the local store as it is at the source, for the kernel to read by
-    /// itself. Never blocks.
-    pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {
-        // The kernel may read the bytes of this version from then on.
-        self.local.as_ref()?.lent(node).filter(|_| self.catalog.hand_out_any(node))
-    }
-
-    /// What is known of each file.
-    pub fn file_flags(&self) -> &FileFlags {
-        &self.file_flags
+    /// The kernel's page cache.
+    pub fn page_cache(&self) -> &Arc<PageCache> {
+        &self.page_cache
     }
 
     /// The account of the memory that bytes on their way take.
@@ -281,76 +175,131 @@ impl Cache {
         &self.memory
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
-        self.flights.lock()
+    /// The local store, if there is one.
+    pub fn store(&self) -> Option<&Arc<Store>> {
+        self.store_tier.as_ref().map(|tier| &tier.store)
+    }
+
+    /// The state of the disk of the local store, if there is one.
+    pub fn disk_state(&self) -> Option<DiskState> {
+        self.store().map(|store| store.state())
+    }
+
+    /// Tells the planner which blocks the local store holds already. Gives up samples that are of no file any
+    /// more, if `all_known`: an earlier mount's catalog may not have the last files that it stored. Goes
+    /// through the whole catalog.
+    pub fn adopt(&self, all_known: bool) {
+        self.store_tier.iter().for_each(|tier| tier.adopt(all_known));
+    }
+
+    /// As [`adopt`](Self::adopt), once all is known that the source told, without waiting.
+    pub fn adopt_again(&self) {
+        self.store_tier.iter().for_each(StoreTier::adopt_again);
+    }
+
+    /// Has stored samples synced that have waited for a few seconds. To be called once a
+    /// second. Blocks.
+    pub fn sync_old(&self) {
+        self.store_tier.iter().for_each(StoreTier::sync_old);
+    }
+
+    /// Writes all queued samples to the local store, and syncs them. Says whether the store
+    /// is left then. Blocks.
+    pub fn close(&self) -> bool {
+        self.store_tier.as_ref().is_none_or(StoreTier::close)
+    }
+
+    /// A large file that lies in the local store as it is at the source, for the kernel to read by
+    /// itself. Never blocks.
+    pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {
+        // The kernel may read the bytes of this version from then on.
+        self.store_tier.as_ref()?.lent(node).filter(|_| self.catalog.hand_out_any(node))
     }
 
     /// A reader wants a block that the kernel has no pages of. Never blocks: the waiter is called
-    /// at once where the bytes are at hand, else by the thread that brings them.
+    /// at once if the bytes are at hand, else by the thread that brings them.
     pub fn read(self: &Arc<Self>, block: BlockId, node: NodeId, task: u32, waiter: Waiter) {
         self.traffic.reads.fetch_add(1, Ordering::Relaxed);
-        let mut flights = self.lock();
-        match flights.get_mut(&Key::whole(block, node)) {
-            Some(Flight::Pushing(bytes)) => {
-                let bytes = Arc::clone(bytes);
-                drop(flights);
+        let key = FlightKey::whole(block, node);
+        match self.flights.join(key, true, waiter, Fetching::add_waiter) {
+            Join::Pushing(bytes, waiter) => {
                 self.traffic.reads_from_push.fetch_add(1, Ordering::Relaxed);
                 self.inbox.put(Event::Joined { block, task }, None);
                 waiter(Ok(Landed::from(bytes)));
             }
-            Some(Flight::Fetching(fetching)) => {
-                fetching.waiters.push(waiter);
-                let (news, flight) = (fetching.go_to_ram(), fetching.route.number());
-                drop(flights);
-                if news {
-                    self.begin_fetch(node.file());
+            Join::Joined { number, turns_to_ram } => {
+                if turns_to_ram && let Some(located) = key.locate(&self.catalog) {
+                    self.page_cache.begin_fetch(&located);
                 }
-                self.memory.promote(flight);
+                self.memory.promote(number);
                 let missed = Event::Missed { block, task };
-                self.inbox.put(if news { missed } else { Event::Joined { block, task } }, None);
+                let joined = Event::Joined { block, task };
+                self.inbox.put(if turns_to_ram { missed } else { joined }, None);
             }
-            None => {
-                let key = Key::whole(block, node);
-                flights.insert(key, Flight::Fetching(Fetching::for_reader(waiter)));
-                drop(flights);
-                self.begin_fetch(node.file());
-                match self.catalog.locate(block).filter(|located| located.node == node) {
-                    Some(located) => {
-                        self.inbox.put(Event::Missed { block, task }, None);
-                        self.fetch(block, located, Urgency::Demand);
-                    }
-                    None => self.fail(key, ReadFailure::PastVersion),
-                }
+            Join::Begun(number) => {
+                let Some(located) = key.locate(&self.catalog) else {
+                    return self.fail(key, ReadFailure::PastVersion);
+                };
+                self.page_cache.begin_fetch(&located);
+                self.inbox.put(Event::Missed { block, task }, None);
+                Attempt::new(self, key, number, located, Urgency::Demand).begin();
             }
         }
     }
 
-    /// Has a block brought whose bytes nobody reads, so that it is known what they are. They go nowhere,
-    /// and the planner does not hear of it. Never blocks.
-    pub fn bring(self: &Arc<Self>, block: BlockId, node: NodeId, waiter: Waiter) {
-        let key = Key::whole(block, node);
-        let mut flights = self.lock();
-        match flights.get_mut(&key) {
-            Some(Flight::Pushing(bytes)) => {
-                let bytes = Arc::clone(bytes);
-                drop(flights);
-                waiter(Ok(Landed::from(bytes)));
-            }
-            Some(Flight::Fetching(fetching)) => {
-                fetching.waiters.push(waiter);
-                let flight = fetching.route.number();
-                drop(flights);
-                self.memory.promote(flight);
-            }
-            None => {
-                flights.insert(key, Flight::Fetching(Fetching::for_reader_alone(waiter)));
-                drop(flights);
-                match self.catalog.locate(block).filter(|located| located.node == node) {
-                    Some(located) => self.fetch(block, located, Urgency::Demand),
-                    None => self.fail(key, ReadFailure::PastVersion),
-                }
-            }
+    /// A reader wants pages of a block of a file that is read in parts. Else as
+    /// [`read`](Self::read).
+    pub fn read_pages(
+        self: &Arc<Self>,
+        block: BlockId,
+        pages: PageRange,
+        node: NodeId,
+        task: u32,
+        waiter: Waiter,
+    ) {
+        let whole = FlightKey::whole(block, node).locate(&self.catalog);
+        let Some(whole) = whole else { return waiter(Err(ReadFailure::PastVersion)) };
+        let is_stored = self.store_tier.as_ref().is_some_and(|tier| tier.claim_read(&whole));
+        let Some(located) = flights::part_of(whole, Some(pages)) else {
+            return waiter(Err(ReadFailure::PastVersion));
+        };
+        let key = FlightKey { block, node, pages: Some(pages) };
+        let joined = if is_stored { Err(waiter) } else { self.flights.join_pages(key, waiter) };
+        let joined = match joined {
+            Ok(joined) => joined,
+            Err(waiter) => return self.read(block, node, task, waiter),
+        };
+        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
+        if let Join::Begun(number) = joined {
+            self.page_cache.begin_fetch(&located);
+            Attempt::new(self, key, number, located, Urgency::Demand).ask_source();
+            // The planner hears nothing of the arrival: the reader need not wait until it has been woken.
+            self.inbox.put(Event::Part { block, task, pages }, None);
         }
+    }
+
+    /// Has a block brought to know its bytes, which no reader needs. They go nowhere, and the planner does
+    /// not hear of it. Never blocks.
+    pub fn bring(self: &Arc<Self>, block: BlockId, node: NodeId, waiter: Waiter) {
+        let key = FlightKey::whole(block, node);
+        match self.flights.join(key, false, waiter, Fetching::add_waiter) {
+            Join::Pushing(bytes, waiter) => waiter(Ok(Landed::from(bytes))),
+            Join::Joined { number, .. } => self.memory.promote(number),
+            Join::Begun(number) => match key.locate(&self.catalog) {
+                Some(at) => Attempt::new(self, key, number, at, Urgency::Demand).begin(),
+                None => self.fail(key, ReadFailure::PastVersion),
+            },
+        }
+    }
+
+    /// Whether these bytes of a version of a file may lie in the page cache. None do if nothing of the file
+    /// was ever fetched. Bytes that are on their way are to be waited for. Never blocks.
+    pub fn may_peek(&self, node: NodeId, file: FileId, range: &Range<u64>) -> bool {
+        let length = range.end.saturating_sub(range.start);
+        let blocks = self.catalog.layout().blocks_in(file, range.start, length);
+        self.page_cache.pages().is_some()
+            && self.page_cache.file_flags().fetched.has(file)
+            && !self.flights.has(node, blocks)
     }
 
     /// The planner wants a block in RAM. A flight that is under way brings it there, too.
@@ -358,120 +307,111 @@ impl Cache {
         let Some(located) = self.catalog.locate(block) else {
             return self.inbox.put(Event::Failed { block }, None);
         };
-        let mut flights = self.lock();
-        let is_new = match flights.entry(Key::whole(block, located.node)) {
-            Entry::Vacant(slot) => {
-                slot.insert(Flight::Fetching(Fetching::for_ram()));
-                true
-            }
-            Entry::Occupied(mut flight) => {
-                let Flight::Fetching(fetching) = flight.get_mut() else { return };
-                if !fetching.go_to_ram() {
-                    return;
-                }
-                false
-            }
+        let key = FlightKey::whole(block, located.node);
+        let begun = match self.flights.join(key, true, (), |_, ()| ()) {
+            Join::Begun(number) => Some(number),
+            Join::Joined { turns_to_ram: true, .. } => None,
+            Join::Joined { .. } | Join::Pushing(..) => return,
         };
-        drop(flights);
-        self.begin_fetch(located.node.file());
-        if let Some(pages) = self.pages.get() {
+        self.page_cache.begin_fetch(&located);
+        if let Some(pages) = self.page_cache.pages() {
             pages.expect(&located);
         }
-        if is_new {
-            self.fetch(block, located, Urgency::Prefetch);
+        if let Some(number) = begun {
+            Attempt::new(self, key, number, located, Urgency::Prefetch).begin();
         }
     }
 
     /// The planner wants a copy of a block in the local store, and not in RAM. A flight that is
     /// under way leaves one there when it ends.
     pub fn load(self: &Arc<Self>, block: BlockId, tier: usize) {
-        let placed = NotifyOnDrop::new(self, Event::Placed { block, tier, done: false });
-        let (Some(local), Some(located)) = (&self.local, self.catalog.locate(block)) else {
+        let placed = NotifyOnDrop::new(&self.inbox, Event::Placed { block, tier, done: false });
+        let (Some(store_tier), Some(located)) = (&self.store_tier, self.catalog.locate(block))
+        else {
             return;
         };
-        let mut flights = self.lock();
-        match flights.entry(Key::whole(block, located.node)) {
-            Entry::Vacant(slot) => {
-                slot.insert(Flight::Fetching(Fetching::for_store(placed)));
-                drop(flights);
-                self.fetch(block, located, Urgency::Prefetch);
+        let node = located.node;
+        let key = FlightKey::whole(block, node);
+        let add = |fetching: &mut Fetching, placed| fetching.placed = Some(placed);
+        match self.flights.join(key, false, placed, add) {
+            Join::Begun(number) => {
+                Attempt::new(self, key, number, located, Urgency::Prefetch).begin();
             }
-            Entry::Occupied(mut flight) => match flight.get_mut() {
-                Flight::Fetching(fetching) => fetching.placed = Some(placed),
-                Flight::Pushing(bytes) => {
-                    let bytes = Arc::clone(bytes);
-                    drop(flights);
-                    let settled = self.catalog.is_settled(located.node);
-                    let to_store = || self.memory.arrival_to_store(located.node, &bytes);
-                    let arrival = settled.then(to_store);
-                    local.put(block, arrival, placed);
-                }
-            },
-        }
-    }
-
-    /// Looks `now` whether a block that will be read soon is still as it should be: its version, where
-    /// the last look at the source was long ago, and its pages. What is not is set right. The
-    /// kernel hears of the version last, so that its reader need not ask.
-    pub fn check(self: &Arc<Self>, block: BlockId, now: Instant) {
-        let Some(located) = self.catalog.locate(block) else { return };
-        let look = self.checked.is_due(block, now) && self.checked.may_look(now);
-        if self.catalog.is_check_due(located.node)
-            && let Some(recheck) = self.recheck.get()
-        {
-            let cache = Arc::clone(self);
-            let checked = move |_| cache.look(block, look.then_some(now));
-            return recheck(located.node, Urgency::Prefetch, Box::new(checked));
-        }
-        if look {
-            self.look(block, Some(now));
-        }
-    }
-
-    /// Renews the kernel's entry of a block's file. If `pages` has a time, also looks whether the block's
-    /// pages are there, and notes the look with that time.
-    fn look(self: &Arc<Self>, block: BlockId, pages: Option<Instant>) {
-        let Some(located) = self.catalog.locate(block) else { return };
-        let Some(kernel) = self.pages.get() else { return };
-        let Some(now) = pages else { return kernel.renew(located) };
-        let (cache, node) = (Arc::clone(self), located.node);
-        let looked = move |whole| match whole {
-            Some(false) => cache.tell(node, Event::Lost { block }, None),
-            // Where the kernel cannot tell, asking again soon is of no use.
-            Some(true) | None => cache.checked.note(block, now),
-        };
-        kernel.look(located, Box::new(looked));
-    }
-
-    /// Drops a block's pages, or part of them, and tells the planner when that is done.
-    pub fn drop_pages(self: &Arc<Self>, block: BlockId, part: Option<PageRange>) {
-        let dropped = NotifyOnDrop::new(self, Event::Dropped { block });
-        if let (Some(pages), Some(at)) = (self.pages.get(), self.locate(block, part)) {
-            pages.discard(at, Box::new(move || drop(dropped)));
+            Join::Joined { .. } => {}
+            Join::Pushing(bytes, placed) => {
+                let is_settled = self.catalog.is_settled(node);
+                let arrival = is_settled.then(|| self.memory.arrival_to_store(node, &bytes));
+                store_tier.put(block, arrival, placed);
+            }
         }
     }
 
     /// Writes a block to the local store and tells the planner.
-    pub fn place(self: &Arc<Self>, block: BlockId, tier: usize, arrival: Arrival) {
-        match &self.local {
-            Some(local) => {
-                let placed = NotifyOnDrop::new(self, Event::Placed { block, tier, done: false });
-                local.put(block, Some(arrival), placed);
-            }
-            None => self.inbox.put(Event::Placed { block, tier, done: false }, None),
+    pub fn place(&self, block: BlockId, tier: usize, arrival: Arrival) {
+        let placed = NotifyOnDrop::new(&self.inbox, Event::Placed { block, tier, done: false });
+        if let Some(store_tier) = &self.store_tier {
+            store_tier.put(block, Some(arrival), placed);
         }
-    }
-
-    /// Writes what is to be written to the local store, and makes it last. Says whether the store
-    /// is left then. Blocks.
-    pub fn close(&self) -> bool {
-        self.local.as_ref().is_none_or(Local::close)
     }
 
     /// Gives up a block's copy in the local store.
     pub fn displace(&self, block: BlockId) {
-        if let Some(local) = &self.local {
-            local.remove(block);
+        self.store_tier.iter().for_each(|tier| tier.remove(block));
+    }
+
+    /// Asks the source for blocks that readers have waited for at more than `patience` looks, and for all
+    /// that waits for a disk that hangs. Lets go of samples that wait to be stored there. Never blocks; to
+    /// be called each [`LOOK_EVERY`](crate::disk::LOOK_EVERY).
+    pub fn rescue(self: &Arc<Self>, patience: u64) {
+        let Some(tier) = &self.store_tier else { return };
+        tier.store.look();
+        tier.give_up_hanging();
+        let hangs = tier.store.reads_hang();
+        let (mut late, mut failed) = (Vec::new(), Vec::new());
+        self.flights.for_each(|key, fetching| {
+            let Some((located, looks)) = &mut fetching.store else { return };
+            *looks += 1;
+            let waits = !fetching.waiters.is_empty();
+            let urgency = if waits { Urgency::Demand } else { Urgency::Prefetch };
+            let attempt = || Attempt::new(self, *key, fetching.number, located.clone(), urgency);
+            let is_late = hangs || waits && *looks > patience;
+            if is_late && !std::mem::replace(&mut fetching.asks_source, true) {
+                late.push(attempt());
+            } else if let Some(why) = fetching.refused.filter(|_| hangs) {
+                failed.push((attempt(), why));
+            }
+        });
+        late.into_iter().for_each(Attempt::ask_source);
+        failed.iter().for_each(|(attempt, why)| attempt.refused(*why));
+        if hangs {
+            let files = tier.take_whole_files();
+            files.iter().filter_map(Weak::upgrade).for_each(|file| file.ask_source());
         }
+    }
+
+    /// Ends a flight with an error.
+    fn fail(&self, key: FlightKey, why: ReadFailure) {
+        match self.flights.end(&key) {
+            Some(fetching) => self.failed(key, fetching, why),
+            None => self.tell_failed(key),
+        }
+    }
+
+    /// Gives an error to all that waited for a flight that has ended.
+    fn failed(&self, key: FlightKey, fetching: Fetching, why: ReadFailure) {
+        if fetching.to_ram {
+            self.tell_failed(key);
+        }
+        if let ReadFailure::Errno(_) = why {
+            let readers = fetching.waiters.len() as u64;
+            self.traffic.read_errors.fetch_add(readers, Ordering::Relaxed);
+        }
+        for waiter in fetching.waiters {
+            waiter(Err(why));
+        }
+    }
+
+    fn tell_failed(&self, FlightKey { block, node, .. }: FlightKey) {
+        self.inbox.put_if_present(&self.catalog, node, Event::Failed { block }, None);
     }
 }

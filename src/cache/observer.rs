@@ -1,4 +1,4 @@
-//! Features that observe what the planner is told.
+//! Features that observe the events of the planner.
 
 use super::Arrival;
 use crate::plan::{Action, Event};

@@ -1,29 +1,27 @@
 //! Readers and the planner get their answer even if a job panics.
 //!
-//! A job that panics drops what it holds. A flight that it holds then fails with `EIO`, so that its readers
-//! do not wait for ever. An event that the planner waits for is told.
+//! A job that panics drops the values that it holds. Its flight then fails with `EIO`, so that the readers do
+//! not wait for ever. The planner is told the event that it waits for.
 
 use std::sync::Arc;
 use std::thread::panicking;
 
 use nix::errno::Errno;
 
-use super::flight::Key;
-use super::{Cache, ReadFailure};
+use super::flights::FlightKey;
+use super::{Cache, Inbox, ReadFailure};
 use crate::plan::Event;
 
-/// A flight in the hands of one job. Dropped by a panic, or without having been [`taken`], it
-/// fails.
-///
-/// [`taken`]: FailOnDrop::taken
+/// A flight in the hands of one job. It fails if a panic drops this, or if this is dropped without having
+/// been [`taken`](FailOnDrop::taken).
 pub(super) struct FailOnDrop {
     cache: Arc<Cache>,
-    key: Key,
+    key: FlightKey,
     taken: bool,
 }
 
 impl FailOnDrop {
-    pub(super) fn new(cache: &Arc<Cache>, key: Key) -> Self {
+    pub(super) fn new(cache: &Arc<Cache>, key: FlightKey) -> Self {
         FailOnDrop { cache: Arc::clone(cache), key, taken: false }
     }
 
@@ -42,20 +40,20 @@ impl Drop for FailOnDrop {
     }
 }
 
-/// An event that is told when it is dropped, as it then is.
+/// An event that the planner is told when this is dropped.
 pub(super) struct NotifyOnDrop {
-    cache: Arc<Cache>,
+    inbox: Arc<Inbox>,
     pub(super) event: Event,
 }
 
 impl NotifyOnDrop {
-    pub(super) fn new(cache: &Arc<Cache>, event: Event) -> Self {
-        NotifyOnDrop { cache: Arc::clone(cache), event }
+    pub(super) fn new(inbox: &Arc<Inbox>, event: Event) -> Self {
+        NotifyOnDrop { inbox: Arc::clone(inbox), event }
     }
 }
 
 impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
-        self.cache.inbox.put(self.event.clone(), None);
+        self.inbox.put(self.event.clone(), None);
     }
 }

@@ -98,6 +98,8 @@ pub enum CatalogState {
 pub struct Located {
     /// The version of the file.
     pub node: NodeId,
+    /// The directory that holds it.
+    pub parent: NodeId,
     /// Path below the source's root.
     pub path: Arc<Path>,
     /// The version to expect.
@@ -503,6 +505,7 @@ impl Catalog {
         }
         Some(Located {
             node: tree.node(file),
+            parent: tree.node(tree.row(file).parent),
             path: tree.path(file).into(),
             fingerprint: tree.stat(file).fingerprint(),
             offset,

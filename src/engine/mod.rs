@@ -327,7 +327,7 @@ impl Engine {
     /// Whether [`rescue`](Self::rescue) has nothing to look at. The [alarm](Self::alarm) rings when that
     /// changes.
     pub fn rests(&self) -> bool {
-        self.core.cache.rests() && self.core.dataset.rests()
+        self.core.cache.rest() && self.core.dataset.rests()
     }
 
     /// Looks at everything that may hang. To be called each [`LOOK_EVERY`], or each second if the engine

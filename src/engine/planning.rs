@@ -138,15 +138,17 @@ fn act(
     for action in actions.drain(..) {
         match action {
             Action::Fetch { block, .. } => cache.prefetch(block),
-            Action::Untrack { file } => cache.set_untracked(file, true),
-            Action::Track { file } => cache.set_untracked(file, false),
+            Action::Untrack { file } => cache.page_cache().set_untracked(file, true),
+            Action::Track { file } => cache.page_cache().set_untracked(file, false),
             Action::Began { .. } => {
                 observers.iter_mut().for_each(|observer| observer.carry_out(&action));
             }
-            Action::Check { block } => cache.check(block, Instant::now()),
-            Action::InParts { file, on } => cache.file_flags().divide(file, on),
-            Action::Drop { block } => cache.drop_pages(block, None),
-            Action::DropParts { block, pages } => cache.drop_pages(block, Some(pages)),
+            Action::Check { block } => cache.page_cache().check(block, Instant::now()),
+            Action::InParts { file, on } => {
+                cache.page_cache().file_flags().in_parts.set(file, on);
+            }
+            Action::Drop { block } => cache.page_cache().drop_pages(block, None),
+            Action::DropParts { block, pages } => cache.page_cache().drop_pages(block, Some(pages)),
             Action::Load { block, tier } => cache.load(block, tier),
             Action::Displace { block, .. } => cache.displace(block),
             Action::Place { block, tier } => match arrival {

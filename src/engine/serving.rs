@@ -118,7 +118,7 @@ impl Serving {
         let Some(pusher) = pusher else { return Ok(()) };
         let (pages, dataset) = (Arc::clone(&pusher), Arc::clone(&self.core.dataset));
         let recheck = move |node, urgency, then| dataset.check(node, urgency, then);
-        self.core.cache.connect(pages, Box::new(recheck));
+        self.core.cache.page_cache().connect(pages, Box::new(recheck));
         self.stop_asking(&pusher)
     }
 

@@ -204,10 +204,14 @@ impl Dataset {
     /// Whether a file may be opened without a lookup: its open need not be seen, or its read will be a
     /// request. A file with several names may not, since not all of its names could be taken back.
     pub fn may_be_untracked(&self, attr: &Attr) -> bool {
-        let flags = self.cache.file_flags();
-        let untracked = |file| flags.is_untracked(file) || !flags.is_fetched(file);
-        let file = attr.node.file().filter(|_| self.has_one_name(attr));
-        self.sees_opens() || file.is_some_and(untracked)
+        !self.is_tracked(attr.node) && (self.sees_opens() || self.has_one_name(attr))
+    }
+
+    /// Whether each open of a file is to be seen by a lookup, whatever names it has.
+    pub fn is_tracked(&self, node: NodeId) -> bool {
+        let flags = self.cache.page_cache().file_flags();
+        let untracked = |file| flags.untracked.has(file) || !flags.fetched.has(file);
+        !self.sees_opens() && !node.file().is_some_and(untracked)
     }
 
     /// Whether a file has no other name in the tree, however many links it has.
@@ -282,8 +286,10 @@ impl Dataset {
     fn looked_up(&self, result: &Result<Attr, Errno>, task: Option<u32>) {
         if let Ok(attr) = result
             && attr.stat.kind == Kind::File
+            && !self.sees_opens()
+            && let (Some(task), Some(file)) = (task, attr.node.file())
         {
-            self.sighted(attr.node, task);
+            self.inbox.put(Event::Seen { task, file }, None);
         }
     }
 

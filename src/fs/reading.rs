@@ -98,7 +98,7 @@ impl Dataset {
             Some(peeks) if is_proved && self.cache.may_peek(node, file, &part.range) => {
                 let dataset = Arc::clone(self);
                 peeks.submit(Urgency::Demand, node, move || {
-                    match dataset.cache.peek(node, &part.range) {
+                    match dataset.cache.page_cache().peek(node, &part.range) {
                         Some(bytes) => dataset.came(node, Ok(&bytes), reader),
                         None => dataset.missed(part, reader),
                     }
@@ -194,7 +194,9 @@ impl Dataset {
     fn is_in_parts(&self, node: NodeId) -> bool {
         // On a further connection the kernel keeps no answered bytes.
         self.peeks.is_none()
-            && node.file().is_some_and(|file| self.cache.file_flags().is_in_parts(file))
+            && node
+                .file()
+                .is_some_and(|file| self.cache.page_cache().file_flags().in_parts.has(file))
     }
 
     /// Ends a read that has got bytes of `node`, or starts it again.

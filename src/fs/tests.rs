@@ -80,7 +80,7 @@ fn stand() -> Stand {
     let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), None);
     let (sender, pushed) = channel();
     let lying = Lying::default();
-    cache.connect(Arc::new(Told(sender, Arc::clone(&lying))), Box::new(|_, _, _| ()));
+    cache.page_cache().connect(Arc::new(Told(sender, Arc::clone(&lying))), Box::new(|_, _, _| ()));
     let found = catalog.lookup(NodeId::ROOT, OsStr::new("file"), true);
     let node = found.unwrap().unwrap().node;
     let dataset = Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false);
@@ -179,7 +179,7 @@ fn checked(period: Option<Duration>) -> Stand {
     let dataset = Arc::clone(&stand.dataset);
     let recheck = move |node, urgency, then| dataset.check(node, urgency, then);
     let (sender, pushed) = channel();
-    cache.connect(Arc::new(Told(sender, Arc::clone(&stand.lying))), Box::new(recheck));
+    cache.page_cache().connect(Arc::new(Told(sender, Arc::clone(&stand.lying))), Box::new(recheck));
     stand.pushed = pushed;
     stand
 }
@@ -258,7 +258,7 @@ fn a_large_file_that_is_read_in_parts_is_read_on_if_all_pages_that_were_read_are
     const PAGE: usize = 4096;
     let mut stand = checked(None);
     let file = stand.node.file().unwrap();
-    stand.dataset.cache.file_flags().divide(file, true);
+    stand.dataset.cache.page_cache().file_flags().in_parts.set(file, true);
     for offset in [0, BLOCK + 5 * PAGE] {
         let read = stand.read(offset + 7..offset + 10);
         stand.answer(offset, None);
@@ -303,7 +303,7 @@ fn a_further_connection_s_reader_of_a_past_version_has_its_block_compared() {
     let catalog = stand.dataset.catalog();
     catalog.refresh(NodeId::ROOT, OsStr::new("file")).unwrap();
     let Served { node: present, file, .. } = catalog.served(stand.node).unwrap();
-    stand.dataset.cache.file_flags().divide(file, true);
+    stand.dataset.cache.page_cache().file_flags().in_parts.set(file, true);
     let parts = read(&stand.dataset, present, 0..10);
     stand.answer(0, None);
     is_answered(parts);

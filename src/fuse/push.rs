@@ -66,7 +66,8 @@ impl Pusher {
 
     /// Whether the kernel is to open a file without a request.
     fn may_be_untracked(&self, node: NodeId) -> bool {
-        self.dataset.attr(node).is_ok_and(|attr| !self.dataset.entry_valid(&attr).is_zero())
+        let is_valid = |attr| !self.dataset.entry_valid(&attr).is_zero();
+        !self.dataset.is_tracked(node) && self.dataset.attr(node).is_ok_and(is_valid)
     }
 
     /// Keeps our own threads out of the mount as long as the guard lives. Returns none if the kernel holds

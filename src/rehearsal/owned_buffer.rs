@@ -14,7 +14,7 @@ use super::queue::{Delivery, FETCHED_BYTES_MAX, Fetched, Offer, OfferBytes, Queu
 use super::record::Origin;
 use super::scores::ScoreCounts;
 use crate::buffer::{Classes, Labels};
-use crate::cache::Cache;
+use crate::cache::{Cache, read_whole};
 use crate::catalog::{Catalog, NodeId};
 use crate::config::{DiskSettings, RehearsalSettings, hangs};
 use crate::disk::{Directory, Disk, unless_it_hangs};
@@ -249,7 +249,7 @@ impl OwnedBuffer {
                 let fetched = Arc::<Fetched>::default();
                 let delivery = Delivery { fetched: Arc::clone(&fetched), notes: notes.clone() };
                 offer.bytes = OfferBytes::Requested(fetched);
-                cache.whole(offer.node, Box::new(|bytes| delivery.deliver(bytes)));
+                read_whole(cache, offer.node, Box::new(|bytes| delivery.deliver(bytes)));
             }
             if matches!(offer.bytes, OfferBytes::Requested(_)) {
                 requested_bytes += sample.bytes;

@@ -51,7 +51,7 @@ impl Stand {
         let stand = Stand { ground, cache, connection, path };
         let pusher = Arc::clone(stand.connection.pusher().unwrap());
         assert!(pusher.stop_asking(Some(Path::new("file"))), "opens are requests");
-        stand.cache.connect(pusher, Box::new(|_, _, then| then(Ok(()))));
+        stand.cache.page_cache().connect(pusher, Box::new(|_, _, then| then(Ok(()))));
         stand
     }
 
@@ -67,7 +67,7 @@ impl Stand {
     fn turn(&self, untracked: bool) {
         let attr = self.cache.catalog().lookup(NodeId::ROOT, "file".as_ref(), true);
         let file: FileId = attr.unwrap().unwrap().node.file().unwrap();
-        self.cache.set_untracked(file, untracked);
+        self.cache.page_cache().set_untracked(file, untracked);
     }
 }
 

@@ -1,26 +1,29 @@
-//! Panics in what the cache leans on: no reader waits for ever, and the planner hears of it.
+//! Panics in the source, the page cache and the store: no reader waits for ever, and the planner hears of it.
 
 mod scarce;
 mod slow;
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::sync::RwLock;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
-use super::local::SYNC_LOOKS;
+use super::page_cache::PUSH_THREADS;
+use super::store_tier::SYNC_LOOKS;
 use super::*;
-use crate::catalog::TICK;
+use crate::catalog::{Located, TICK};
 use crate::disk::tests::model::Model;
 use crate::disk::{self, Buffer};
 use crate::source::instead::Instead;
-use crate::source::{PosixSource, ReadRequest, Source};
+use crate::source::{Pool, PosixSource, ReadRequest, Source};
 use crate::store;
+use crate::sync::Mutex;
 
-/// What only a broken program takes.
+/// Only a broken program takes as long.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Reads that panic in a thread of a pool.
@@ -63,13 +66,18 @@ impl Pages for PanickingPages {
     }
 }
 
-/// Page cache that has everything, and tells what it is asked.
-struct Asked(std::sync::mpsc::Sender<&'static str>);
+/// Page cache that has everything, and tells what it is asked. It takes nothing as long as a test holds the
+/// lock.
+struct FullPages {
+    asked: Sender<&'static str>,
+    lock: Arc<RwLock<()>>,
+}
 
-impl Pages for Asked {
+impl Pages for FullPages {
     fn expect(&self, _: &Located) {}
 
     fn store(&self, _: &Located, _: &[u8]) -> Result<(), Errno> {
+        let _lock = self.lock.read().unwrap();
         Ok(())
     }
 
@@ -80,12 +88,12 @@ impl Pages for Asked {
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
 
     fn look(&self, _: Located, looked: Looked) {
-        self.0.send("look").unwrap();
+        self.asked.send("look").unwrap();
         looked(Some(true));
     }
 
     fn renew(&self, _: Located) {
-        self.0.send("renew").unwrap();
+        self.asked.send("renew").unwrap();
     }
 
     fn read(&self, _: &Located) -> Result<Vec<u8>, Errno> {
@@ -101,9 +109,26 @@ struct Stand {
     stored: tempfile::TempDir,
 }
 
+/// Waits until something is so, which it is not only in a broken program.
+fn wait_until(is_so: impl Fn() -> bool, complaint: &str) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LIMIT, "{complaint}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Reads all of the file.
+fn whole(cache: &Arc<Cache>, node: NodeId) -> Receiver<Option<Vec<u8>>> {
+    let (send, taken) = channel();
+    let take = move |bytes: Option<Buffer>| send.send(bytes.map(|bytes| bytes.to_vec())).unwrap();
+    read_whole(cache, node, Box::new(take));
+    taken
+}
+
 const BLOCK: BlockId = BlockId(0);
 
-/// The tier that the store is.
+/// The number of the store's tier.
 const TIER: usize = 1;
 
 fn stand(source: impl FnOnce(PosixSource) -> Arc<dyn Source>) -> Stand {
@@ -140,11 +165,15 @@ fn stand_over(
 
 impl Stand {
     fn read(&self) -> Receiver<Result<Vec<u8>, ReadFailure>> {
+        self.read_block(BLOCK, self.node)
+    }
+
+    fn read_block(&self, block: BlockId, node: NodeId) -> Receiver<Result<Vec<u8>, ReadFailure>> {
         let (answer, answered) = channel();
         let waiter = move |result: Result<Landed, ReadFailure>| {
             answer.send(result.map(|bytes| bytes.to_vec())).unwrap();
         };
-        self.cache.read(BLOCK, self.node, 1, Box::new(waiter));
+        self.cache.read(block, node, 1, Box::new(waiter));
         answered
     }
 
@@ -156,7 +185,7 @@ impl Stand {
     /// Waits until the planner hears of all of such events.
     fn hears_all(&self, wanted: &[fn(&Event) -> bool]) {
         let mut messages: Vec<Message> = Vec::new();
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let heard = |messages: &[Message], wanted: &fn(&Event) -> bool| {
             messages.iter().any(|message| wanted(&message.event))
         };
@@ -180,7 +209,7 @@ fn a_panic_in_a_read_is_an_error_to_its_readers_and_no_more() {
     }
     stand.cache.prefetch(BLOCK);
     stand.hears(|event| matches!(event, Event::Failed { block: BLOCK }));
-    assert!(stand.cache.lock().is_empty(), "no flight is left");
+    assert!(stand.cache.flights.is_empty(), "no flight is left");
 }
 
 #[test]
@@ -193,19 +222,19 @@ fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
     let reader = std::thread::spawn(move || cache.read(BLOCK, node, 1, Box::new(waiter)));
     assert_eq!(answered.recv_timeout(LIMIT), Ok(true));
     assert!(reader.join().is_err());
-    assert!(stand.cache.lock().is_empty(), "no flight is left");
+    assert!(stand.cache.flights.is_empty(), "no flight is left");
 }
 
 #[test]
 fn a_panic_in_a_push_or_a_drop_leaves_nothing_under_way() {
     let stand = stand(|directory| Arc::new(directory));
-    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_, _, _| {}));
+    stand.cache.page_cache().connect(Arc::new(PanickingPages), Box::new(|_, _, _| {}));
     // More often than there are threads that push.
     for _ in 0..2 * PUSH_THREADS {
         assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
         stand.hears(|event| matches!(event, Event::Failed { block: BLOCK }));
-        assert!(stand.cache.lock().is_empty(), "no flight is left");
-        stand.cache.drop_pages(BLOCK, None);
+        assert!(stand.cache.flights.is_empty(), "no flight is left");
+        stand.cache.page_cache().drop_pages(BLOCK, None);
         stand.hears(|event| matches!(event, Event::Dropped { block: BLOCK }));
     }
 }
@@ -221,11 +250,11 @@ fn is_not_placed(event: &Event) -> bool {
 #[test]
 fn what_is_loaded_is_stored_and_not_pushed() {
     let stand = stand(|directory| Arc::new(directory));
-    stand.cache.connect(Arc::new(PanickingPages), Box::new(|_, _, _| {}));
+    stand.cache.page_cache().connect(Arc::new(PanickingPages), Box::new(|_, _, _| {}));
     stand.cache.load(BLOCK, TIER);
     stand.hears(is_placed);
-    assert!(stand.cache.lock().is_empty(), "no flight is left");
-    // What is gone at the source is stored.
+    assert!(stand.cache.flights.is_empty(), "no flight is left");
+    // The file is gone at the source, and is stored.
     std::fs::remove_file(stand.directory.path().join("file")).unwrap();
     assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
     assert!(stand.stored.path().read_dir().unwrap().count() >= 2, "index and segment");
@@ -241,14 +270,10 @@ fn a_damaged_sample_that_is_wanted_whole_is_not_there_any_more() {
             std::fs::write(entry.path(), [0x5a; 4096]).unwrap();
         }
     }
-    let (whole, taken) = channel();
-    stand.cache.whole(
-        stand.node,
-        Box::new(move |bytes| whole.send(bytes.map(|bytes| bytes.to_vec())).unwrap()),
-    );
+    let taken = whole(&stand.cache, stand.node);
     assert_eq!(taken.recv_timeout(LIMIT).unwrap(), Some(b"bytes".to_vec()));
-    // Twice: what was given up may have been stored again since it was found damaged.
-    let (mut messages, start) = (Vec::new(), std::time::Instant::now());
+    // Twice: the block may have been stored again since it was found damaged.
+    let (mut messages, start) = (Vec::new(), Instant::now());
     let not_here =
         |message: &&Message| matches!(message.event, Event::NotHere { block: BLOCK, tier: TIER });
     while messages.iter().filter(not_here).count() < 2 {
@@ -271,13 +296,9 @@ fn a_file_of_several_blocks_is_wanted_of_a_disk_that_was_down() {
     let store = Store::open(Arc::new(disk.clone()), store::Limits::new(4 << 20, 0), 1).unwrap();
     let cache = Cache::new(source, catalog, inbox, Some((TIER, Arc::new(store))));
     let store = cache.store().unwrap();
-    let start = std::time::Instant::now();
     for block in [0, 1].map(BlockId) {
         cache.load(block, TIER);
-        while store.totals().0 <= u64::from(block.0) {
-            assert!(start.elapsed() < LIMIT, "nothing is stored");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| store.totals().0 > u64::from(block.0), "nothing is stored");
     }
     disk.fail_reads(Some(nix::libc::EIO));
     while !store.state().is_down() {
@@ -285,12 +306,9 @@ fn a_file_of_several_blocks_is_wanted_of_a_disk_that_was_down() {
     }
     disk.fail_reads(None);
     store.make_due();
-    // Nobody else has it.
+    // Only the store has it.
     std::fs::remove_file(&file).unwrap();
-    let (whole, taken) = channel();
-    let node = cache.catalog.locate(BLOCK).unwrap().node;
-    cache
-        .whole(node, Box::new(move |bytes| whole.send(bytes.map(|bytes| bytes.to_vec())).unwrap()));
+    let taken = whole(&cache, cache.catalog.locate(BLOCK).unwrap().node);
     assert_eq!(taken.recv_timeout(LIMIT).unwrap().map(|bytes| bytes.len()), Some(LENGTH));
 }
 
@@ -300,7 +318,7 @@ fn a_load_that_panics_or_fails_is_told_of_once() {
     for _ in 0..3 {
         stand.cache.load(BLOCK, TIER);
         stand.hears(is_not_placed);
-        assert!(stand.cache.lock().is_empty(), "no flight is left");
+        assert!(stand.cache.flights.is_empty(), "no flight is left");
     }
 }
 
@@ -311,7 +329,8 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
         let held = Arc::clone(&reads);
         let hold = move |request| held.lock().push(request);
         let stand = stand(|directory| Arc::new(Instead::new(directory, hold)));
-        let is_fetched = || stand.cache.file_flags().is_fetched(stand.node.file().unwrap());
+        let is_fetched =
+            || stand.cache.page_cache().file_flags().fetched.has(stand.node.file().unwrap());
         stand.cache.load(BLOCK, TIER);
         assert!(!is_fetched(), "the kernel will have no pages of it");
         let reader = (!prefetched).then(|| stand.read());
@@ -362,12 +381,12 @@ fn a_read_tells_of_its_version_as_of_when_it_was_asked_for() {
 
 #[test]
 fn what_is_given_up_and_stored_is_done_together_but_in_order_for_each_block() {
-    use super::local::{Job, take_batch};
+    use super::jobs::{Job, take_batch};
     let stand = stand(|directory| Arc::new(directory));
     let memory = Memory::default();
     let owed = |block| {
         NotifyOnDrop::new(
-            &stand.cache,
+            &stand.inbox,
             Event::Placed { block: BlockId(block), tier: TIER, done: false },
         )
     };
@@ -384,12 +403,12 @@ fn what_is_given_up_and_stored_is_done_together_but_in_order_for_each_block() {
         put(2, 10),
         remove(3),
         put(4, 10),
-        // Not before it has been stored.
+        // Not before the block has been stored.
         remove(2),
         put(2, 10),
         Job::Damaged(
             BlockId(2),
-            stand.cache.local.as_ref().unwrap().store.key(Path::new("x"), &version, 0),
+            stand.cache.store_tier.as_ref().unwrap().store.key(Path::new("x"), &version, 0),
             owed(2),
         ),
         put(2, 10),
@@ -424,15 +443,16 @@ fn the_kernel_is_asked_to_believe_a_name_after_the_source_was_looked_at() {
     let (asked, hears) = channel();
     let (begun, under_way) = channel();
     let recheck: Recheck = Box::new(move |_, _, then| begun.send(then).unwrap());
-    stand.cache.connect(Arc::new(Asked(asked)), recheck);
+    let pages = FullPages { asked, lock: Arc::default() };
+    stand.cache.page_cache().connect(Arc::new(pages), recheck);
     std::thread::sleep(Duration::from_millis(2));
-    let now = std::time::Instant::now();
+    let now = Instant::now();
     for expected in ["look", "renew"] {
-        stand.cache.check(BLOCK, now);
+        stand.cache.page_cache().check(BLOCK, now);
         let looked_at = under_way.recv_timeout(LIMIT).unwrap();
         assert!(hears.try_recv().is_err(), "while the source is asked");
         looked_at(Ok(()));
-        // Pages are looked at seldom; the name is renewed with each look at the source.
+        // Pages are looked at seldom. The name is renewed with each look at the source.
         assert_eq!(hears.recv_timeout(LIMIT), Ok(expected));
     }
 }
@@ -444,7 +464,7 @@ fn what_the_store_does_not_have_the_planner_is_told_of() {
     stand.hears(|event| matches!(event, Event::NotHere { block: BLOCK, tier: TIER }));
 }
 
-/// Whatever a crash of the machine then loses of what was not synced.
+/// Whatever a crash of the machine then loses of bytes that were not synced.
 #[test]
 fn what_is_stored_lasts_after_a_few_looks() {
     let disk = Model::default();
@@ -457,11 +477,7 @@ fn what_is_stored_lasts_after_a_few_looks() {
     (1..SYNC_LOOKS).for_each(|_| stand.cache.sync_old());
     assert!(store.unsynced() > 0, "more may come");
     stand.cache.sync_old();
-    let start = std::time::Instant::now();
-    while store.unsynced() > 0 {
-        assert!(start.elapsed() < LIMIT, "it is not made to last");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(|| store.unsynced() == 0, "it is not made to last");
     let mut random = ChaCha8Rng::seed_from_u64(5);
     for _ in 0..50 {
         let left = disk.crash(disk.ops(), &mut random);

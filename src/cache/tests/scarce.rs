@@ -1,7 +1,5 @@
 //! Memory that is scarce: reads wait for it in turn, and nothing waits for ever.
 
-use std::sync::RwLock;
-
 use super::*;
 use crate::source::ReadError;
 
@@ -17,7 +15,7 @@ fn scarce() -> (Stand, Held) {
     scarce_of(FILES, b"bytes", 0)
 }
 
-/// Files of these bytes, and a cache that may hold so many.
+/// Files of these bytes, and a cache that may hold `capacity` bytes.
 fn scarce_of(files: u32, bytes: &[u8], capacity: usize) -> (Stand, Held) {
     let directory = tempfile::tempdir().unwrap();
     for at in 0..files {
@@ -37,14 +35,9 @@ fn block(at: u32) -> BlockId {
 }
 
 impl Stand {
-    fn read_block(&self, at: u32) -> Receiver<Result<Vec<u8>, ReadFailure>> {
-        let (answer, answered) = channel();
+    fn read_nth(&self, at: u32) -> Receiver<Result<Vec<u8>, ReadFailure>> {
         let node = self.cache.catalog.locate(block(at)).unwrap().node;
-        let waiter = move |result: Result<Landed, ReadFailure>| {
-            answer.send(result.map(|bytes| bytes.to_vec())).unwrap();
-        };
-        self.cache.read(block(at), node, 1, Box::new(waiter));
-        answered
+        self.read_block(block(at), node)
     }
 }
 
@@ -65,7 +58,7 @@ fn next(held: &Held) -> ReadRequest {
 #[test]
 fn reads_without_memory_go_on_a_few_at_a_time_and_all_are_answered() {
     let (stand, held) = scarce();
-    let answers: Vec<_> = (0..FILES).map(|at| stand.read_block(at)).collect();
+    let answers: Vec<_> = (0..FILES).map(|at| stand.read_nth(at)).collect();
     assert_eq!(held.lock().len(), FEW);
     for at in 0..FILES {
         // Errors let go of memory, too.
@@ -75,11 +68,7 @@ fn reads_without_memory_go_on_a_few_at_a_time_and_all_are_answered() {
     }
     let answers = answers.iter().map(|answer| answer.recv_timeout(LIMIT).unwrap());
     assert_eq!(answers.filter(Result::is_ok).count(), 13);
-    let start = Instant::now();
-    while stand.cache.memory().used() > 0 {
-        assert!(start.elapsed() < LIMIT, "charged for ever");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(|| stand.cache.memory().used() == 0, "charged for ever");
 }
 
 #[test]
@@ -87,50 +76,22 @@ fn a_prefetch_that_waits_for_memory_goes_before_others_when_a_reader_waits_for_i
     let (stand, held) = scarce();
     (0..FILES).for_each(|at| stand.cache.prefetch(block(at)));
     assert_eq!(held.lock().len(), 1);
-    let answer = stand.read_block(FILES - 1);
+    let answer = stand.read_nth(FILES - 1);
     let wanted = stand.cache.catalog.locate(block(FILES - 1)).unwrap().path;
     let first = next(&held);
     let request = next(&held);
     assert_eq!(request.path, wanted, "others first");
     (request.deliver)(Ok(b"bytes".to_vec()));
     assert_eq!(answer.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
-    // All others come one after the other.
+    // All other prefetches come one after the other.
     (first.deliver)(Ok(b"bytes".to_vec()));
     for _ in 2..FILES {
         (next(&held).deliver)(Ok(b"bytes".to_vec()));
     }
 }
 
-/// Page cache that takes nothing as long as a test holds the lock.
-struct Locked(Arc<RwLock<()>>);
-
-impl Pages for Locked {
-    fn expect(&self, _: &Located) {}
-
-    fn store(&self, _: &Located, _: &[u8]) -> Result<(), Errno> {
-        let _lock = self.0.read().unwrap();
-        Ok(())
-    }
-
-    fn discard(&self, _: Located, done: Box<dyn FnOnce() + Send>) {
-        done();
-    }
-
-    fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
-
-    fn look(&self, _: Located, looked: Looked) {
-        looked(Some(true));
-    }
-
-    fn renew(&self, _: Located) {}
-
-    fn read(&self, _: &Located) -> Result<Vec<u8>, Errno> {
-        Err(Errno::EAGAIN)
-    }
-}
-
-/// What is beyond the capacity are the few fetches that go on at any time, and a quarter of it that is
-/// pushed, if the kernel takes nothing.
+/// Beyond the capacity are the few fetches that go on at any time and, if the kernel takes nothing, pushes of
+/// a quarter of the capacity.
 #[test]
 fn two_thousand_readers_take_no_more_memory_than_there_is() {
     const READERS: u32 = 2000;
@@ -141,15 +102,15 @@ fn two_thousand_readers_take_no_more_memory_than_there_is() {
         let lock = Arc::<RwLock<()>>::default();
         let takes_nothing = lock.write().unwrap();
         if pushes {
-            let pages = Arc::new(Locked(Arc::clone(&lock)));
-            stand.cache.connect(pages, Box::new(|_, _, _| ()));
+            let pages = FullPages { asked: channel().0, lock: Arc::clone(&lock) };
+            stand.cache.page_cache().connect(Arc::new(pages), Box::new(|_, _, _| ()));
         }
         let most = CAPACITY + FEW * BYTES.len() + if pushes { CAPACITY / 4 } else { 0 };
         let memory = stand.cache.memory();
-        let answers: Vec<_> = (0..READERS).map(|at| stand.read_block(at)).collect();
+        let answers: Vec<_> = (0..READERS).map(|at| stand.read_nth(at)).collect();
         assert_eq!(held.lock().len(), CAPACITY / BYTES.len(), "what fits is asked for");
         for at in 0..READERS {
-            // A thread may have one in its hands that it has answered with.
+            // A thread may still hold a block that it has answered with.
             let start = Instant::now();
             while memory.used() > most {
                 assert!(start.elapsed() < LIMIT, "{at}: {} of {most}", memory.used());
@@ -164,7 +125,7 @@ fn two_thousand_readers_take_no_more_memory_than_there_is() {
         let start = Instant::now();
         while memory.used() > 0 {
             assert!(start.elapsed() < LIMIT, "charged for ever");
-            // What is pushed waits for the planner, to be stored perhaps.
+            // Bytes that were pushed wait for the planner, which may have them stored.
             stand.inbox.take(&mut Vec::new(), &mut Vec::new(), Duration::from_millis(50));
         }
     }

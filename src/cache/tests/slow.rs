@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 use std::sync::mpsc::TryRecvError;
-use std::time::Instant;
 
 use super::*;
 use crate::disk::DiskState;
@@ -57,20 +56,13 @@ impl Stand {
 
     /// Waits until nothing is under way any more.
     fn rests(&self) {
-        let start = Instant::now();
-        while !self.cache.lock().is_empty() {
-            assert!(start.elapsed() < LIMIT, "a flight never ends");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| self.cache.flights.is_empty(), "a flight never ends");
     }
 
     /// Waits until the disk is used again.
     fn settles(&self) {
-        let start = Instant::now();
-        while self.cache.disk_state() != Some(DiskState::Normal) {
-            assert!(start.elapsed() < LIMIT, "it is never used again");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let is_normal = || self.cache.disk_state() == Some(DiskState::Normal);
+        wait_until(is_normal, "it is never used again");
     }
 
     /// Reads the block when nothing is under way any more.
@@ -126,11 +118,7 @@ fn a_disk_that_hangs_is_left_alone_until_it_answers() {
     gate.shut(true);
     let reader = stand.read_again();
     gate.await_calls(1);
-    let (whole, taken) = channel();
-    stand.cache.whole(
-        stand.node,
-        Box::new(move |bytes| whole.send(bytes.map(|bytes| bytes.to_vec())).unwrap()),
-    );
+    let taken = whole(&stand.cache, stand.node);
     gate.await_calls(2);
     stand.look(FOR_EVER);
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
@@ -159,7 +147,7 @@ fn what_the_source_refuses_the_slow_disk_may_still_have() {
     assert_eq!((reader.try_recv(), source.reads()), (Err(TryRecvError::Empty), 2));
     gate.shut(false);
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
-    // Of a disk that hangs nothing is expected any more.
+    // A disk that hangs is not waited for any more.
     gate.await_calls(0);
     gate.shut(true);
     let reader = stand.read_again();
@@ -199,25 +187,19 @@ fn a_disk_that_gets_on_does_not_hang_and_one_that_hangs_is_given_nothing() {
     gate.shut(false);
 }
 
-/// Who looks seldom while nothing goes on is woken by what may come to hang.
+/// A thread that looks seldom while nothing goes on is woken by a call that may come to hang.
 #[test]
 fn a_call_of_the_disk_wakes_who_rests() {
     let (stand, Gates { reads: gate, .. }, _) = stored();
     let (send, woken) = channel();
     stand.cache.alarm().wake_by(move || send.send(()).unwrap());
-    let rests = || {
-        let start = Instant::now();
-        while !stand.cache.rests() {
-            assert!(start.elapsed() < LIMIT, "the disk is always at something");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    };
+    let rests = || wait_until(|| stand.cache.rest(), "the disk is always at something");
     rests();
     gate.shut(true);
     let reader = stand.read_again();
     woken.recv_timeout(LIMIT).unwrap();
     gate.await_calls(1);
-    assert!(!stand.cache.rests(), "a call is under way");
+    assert!(!stand.cache.rest(), "a call is under way");
     gate.shut(false);
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
     rests();

@@ -10,27 +10,27 @@ use crate::sync::{Mutex, RwLock};
 /// and a look at a block costs a request.
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
 
-/// Looks in a row, and looks a second in the long run: a few percent of a core. A reader that is
-/// faster than that reads too soon after the last time for much to be lost.
+/// Looks in a row, and looks a second in the long run: a few percent of a core. If a reader is faster
+/// than that, little gets lost between two of its reads.
 const LOOKS_MAX: f64 = 256.0;
 const LOOKS_PER_SECOND: f64 = 4000.0;
 
 /// Milliseconds from the start to the last look at each block, counted from 1; 0 for never.
-pub(super) struct Checked {
+pub(super) struct Checks {
     start: Instant,
     looks: RwLock<Vec<AtomicU32>>,
     /// Looks that may be taken now, and as of when.
     allowed: Mutex<(f64, Instant)>,
 }
 
-impl Default for Checked {
+impl Default for Checks {
     fn default() -> Self {
         let now = Instant::now();
-        Checked { start: now, looks: RwLock::default(), allowed: Mutex::new((LOOKS_MAX, now)) }
+        Checks { start: now, looks: RwLock::default(), allowed: Mutex::new((LOOKS_MAX, now)) }
     }
 }
 
-impl Checked {
+impl Checks {
     fn millis(&self, now: Instant) -> u32 {
         // Wraps after 50 days, which costs one look too many, as does a note later than this.
         now.saturating_duration_since(self.start).as_millis() as u32 | 1
@@ -50,8 +50,8 @@ impl Checked {
         looks[block.index()].store(now, Ordering::Relaxed);
     }
 
-    /// Whether another look `now` is within what they may cost; it is counted then.
-    pub(super) fn may_look(&self, now: Instant) -> bool {
+    /// Counts another look `now`, unless looks would cost too much. Says whether it may be taken.
+    pub(super) fn take_look(&self, now: Instant) -> bool {
         let mut allowed = self.allowed.lock();
         let earned = now.saturating_duration_since(allowed.1).as_secs_f64() * LOOKS_PER_SECOND;
         *allowed = ((allowed.0 + earned).min(LOOKS_MAX), now);
@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn looks_in_a_row_are_bounded() {
-        let checked = Checked::default();
-        let mut now = checked.start;
+        let checks = Checks::default();
+        let mut now = checks.start;
         let mut taken = || {
-            let taken = std::iter::from_fn(|| checked.may_look(now).then_some(())).count();
+            let taken = std::iter::from_fn(|| checks.take_look(now).then_some(())).count();
             now += Duration::from_millis(16);
             taken
         };
@@ -86,12 +86,12 @@ mod tests {
 
     #[test]
     fn a_block_is_due_until_it_is_noted_and_when_that_is_long_ago() {
-        let checked = Checked::default();
-        let (noted, other, now) = (BlockId(1000), BlockId(999), checked.start);
-        assert!(checked.is_due(noted, now));
-        checked.note(noted, now);
+        let checks = Checks::default();
+        let (noted, other, now) = (BlockId(1000), BlockId(999), checks.start);
+        assert!(checks.is_due(noted, now));
+        checks.note(noted, now);
         let soon = now + TRUSTED_FOR;
-        assert!(!checked.is_due(noted, soon) && checked.is_due(other, soon));
-        assert!(checked.is_due(noted, soon + Duration::from_millis(2)), "it may be lost by then");
+        assert!(!checks.is_due(noted, soon) && checks.is_due(other, soon));
+        assert!(checks.is_due(noted, soon + Duration::from_millis(2)), "it may be lost by then");
     }
 }

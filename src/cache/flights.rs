@@ -1,0 +1,234 @@
+//! The table of flights: the blocks on their way, and the readers and tiers that wait for each.
+//!
+//! At most one flight brings a block of a version. Each has a number. So an attempt to get its bytes can
+//! tell whether its own flight is still under way, or has ended and given way to another one.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use super::on_drop::NotifyOnDrop;
+use super::{ReadFailure, Waiter};
+use crate::catalog::{Catalog, Located, NodeId};
+use crate::disk::Buffer;
+use crate::ids::{BlockId, PageRange};
+use crate::sync::{Mutex, MutexGuard};
+
+/// The bytes that a flight brings: a block of one version of its file, or some of its pages. Bytes of two versions
+/// never meet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct FlightKey {
+    pub(super) block: BlockId,
+    pub(super) node: NodeId,
+    /// None: all pages of the block.
+    pub(super) pages: Option<PageRange>,
+}
+
+impl FlightKey {
+    pub(super) fn whole(block: BlockId, node: NodeId) -> Self {
+        FlightKey { block, node, pages: None }
+    }
+
+    /// Where the bytes are at the source; none if the version is past.
+    pub(super) fn locate(&self, catalog: &Catalog) -> Option<Located> {
+        let whole = catalog.locate(self.block).filter(|at| at.node == self.node)?;
+        part_of(whole, self.pages)
+    }
+}
+
+/// Where pages of a block are, or all of it; none past its end.
+pub(super) fn part_of(whole: Located, pages: Option<PageRange>) -> Option<Located> {
+    let Some(pages) = pages else { return Some(whole) };
+    let left = whole.length.checked_sub(pages.offset() as usize)?;
+    let length = left.min(pages.bytes() as usize);
+    Some(Located { offset: whole.offset + pages.offset(), length, ..whole })
+}
+
+enum Flight {
+    /// Nothing has arrived yet.
+    Fetching(Fetching),
+    /// The bytes are here and being pushed.
+    Pushing(Arc<Buffer>),
+}
+
+/// The readers and tiers that wait for the bytes of a flight, and the places that are asked for them.
+#[derive(Default)]
+pub(super) struct Fetching {
+    /// Which flight it is.
+    pub(super) number: u64,
+    pub(super) waiters: Vec<Waiter>,
+    /// Whether the bytes go to RAM.
+    pub(super) to_ram: bool,
+    /// Tells the planner of the copy in the local store that it wants.
+    pub(super) placed: Option<NotifyOnDrop>,
+    /// If the store is asked: the block, and the number of looks since.
+    pub(super) store: Option<(Located, u64)>,
+    /// Whether the source is asked.
+    pub(super) asks_source: bool,
+    /// The source's error, as long as the store may still have the bytes.
+    pub(super) refused: Option<ReadFailure>,
+}
+
+impl Fetching {
+    pub(super) fn add_waiter(&mut self, waiter: Waiter) {
+        self.waiters.push(waiter);
+    }
+}
+
+/// The outcome of a wish for a block.
+pub(super) enum Join<W> {
+    /// A flight of this number has begun for it. Its bytes are to be asked for.
+    Begun(u64),
+    /// A flight was under way. Whether its bytes go to RAM by this wish only.
+    Joined { number: u64, turns_to_ram: bool },
+    /// The bytes are here: the wish is given back.
+    Pushing(Arc<Buffer>, W),
+}
+
+#[derive(Default)]
+struct Table {
+    flights: HashMap<FlightKey, Flight>,
+    /// The number of the last flight that has begun: the first one is 1.
+    begun: u64,
+}
+
+impl Table {
+    fn join<W>(
+        &mut self,
+        key: FlightKey,
+        to_ram: bool,
+        wish: W,
+        add: fn(&mut Fetching, W),
+    ) -> Join<W> {
+        match self.flights.entry(key) {
+            Entry::Vacant(slot) => {
+                self.begun += 1;
+                let number = self.begun;
+                let mut fetching =
+                    Fetching { number, to_ram, asks_source: true, ..Fetching::default() };
+                add(&mut fetching, wish);
+                slot.insert(Flight::Fetching(fetching));
+                Join::Begun(number)
+            }
+            Entry::Occupied(flight) => match flight.into_mut() {
+                Flight::Fetching(fetching) => {
+                    add(fetching, wish);
+                    let turns_to_ram = to_ram && !std::mem::replace(&mut fetching.to_ram, true);
+                    Join::Joined { number: fetching.number, turns_to_ram }
+                }
+                Flight::Pushing(bytes) => Join::Pushing(Arc::clone(bytes), wish),
+            },
+        }
+    }
+}
+
+/// The table.
+#[derive(Default)]
+pub(super) struct Flights(Mutex<Table>);
+
+impl Flights {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock()
+    }
+
+    /// Adds a wish to the flight of a block. A flight begins if there is none.
+    pub(super) fn join<W>(
+        &self,
+        key: FlightKey,
+        to_ram: bool,
+        wish: W,
+        add: fn(&mut Fetching, W),
+    ) -> Join<W> {
+        self.lock().join(key, to_ram, wish, add)
+    }
+
+    /// Has a reader wait for pages of a block. They are not pushed: the kernel keeps the answer.
+    /// If a flight brings the whole block, the waiter is given back.
+    pub(super) fn join_pages(
+        &self,
+        key: FlightKey,
+        waiter: Waiter,
+    ) -> Result<Join<Waiter>, Waiter> {
+        let mut table = self.lock();
+        if table.flights.contains_key(&FlightKey::whole(key.block, key.node)) {
+            return Err(waiter);
+        }
+        Ok(table.join(key, false, waiter, Fetching::add_waiter))
+    }
+
+    /// Applies `change` to the flight of this number, if its bytes have not arrived yet.
+    pub(super) fn with<T>(
+        &self,
+        key: &FlightKey,
+        number: u64,
+        change: impl FnOnce(&mut Fetching) -> T,
+    ) -> Option<T> {
+        match self.lock().flights.get_mut(key) {
+            Some(Flight::Fetching(fetching)) if fetching.number == number => Some(change(fetching)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn for_each(&self, mut change: impl FnMut(&FlightKey, &mut Fetching)) {
+        for (key, flight) in &mut self.lock().flights {
+            if let Flight::Fetching(fetching) = flight {
+                change(key, fetching);
+            }
+        }
+    }
+
+    /// Whether a flight brings a whole block.
+    pub(super) fn has(&self, node: NodeId, mut blocks: impl Iterator<Item = BlockId>) -> bool {
+        let table = self.lock();
+        blocks.any(|block| table.flights.contains_key(&FlightKey::whole(block, node)))
+    }
+
+    /// The bytes of a flight are here: takes all that waits for them. The flight goes on as a push if they go
+    /// to RAM.
+    pub(super) fn take_waiting(&self, key: FlightKey, bytes: &Arc<Buffer>) -> Option<Fetching> {
+        let mut table = self.lock();
+        let Some(Flight::Fetching(fetching)) = table.flights.get_mut(&key) else { return None };
+        let fetching = std::mem::take(fetching);
+        if fetching.to_ram {
+            table.flights.insert(key, Flight::Pushing(Arc::clone(bytes)));
+        } else {
+            table.flights.remove(&key);
+        }
+        Some(fetching)
+    }
+
+    /// The source does not give the bytes of a flight. Ends it, unless the store may still have them.
+    pub(super) fn refuse(
+        &self,
+        key: &FlightKey,
+        number: u64,
+        why: ReadFailure,
+        store_hangs: bool,
+    ) -> Option<Fetching> {
+        let mut table = self.lock();
+        let Some(Flight::Fetching(fetching)) = table.flights.get_mut(key) else { return None };
+        if fetching.number != number {
+            return None;
+        }
+        if fetching.store.is_some() && !store_hangs {
+            fetching.refused = Some(why);
+            return None;
+        }
+        let fetching = std::mem::take(fetching);
+        table.flights.remove(key);
+        Some(fetching)
+    }
+
+    /// Ends a flight. Gives all that waits for it, unless its bytes have arrived.
+    pub(super) fn end(&self, key: &FlightKey) -> Option<Fetching> {
+        match self.lock().flights.remove(key)? {
+            Flight::Fetching(fetching) => Some(fetching),
+            Flight::Pushing(_) => None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().flights.is_empty()
+    }
+}
