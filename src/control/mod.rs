@@ -10,5 +10,7 @@ mod runtime;
 mod server;
 
 pub use protocol::{Reply, Request, Text, ask, ask_for_text, call};
-pub use runtime::{MountDirectory, MountNote, SourceLock, has_runtime, mount_notes, runtime};
+pub use runtime::{
+    MountDirectory, MountNote, SourceLock, create_runtime, has_runtime, mount_notes,
+};
 pub use server::serve;

@@ -50,7 +50,7 @@ fn refuse(directory: &Path, what: impl Display) -> Error {
 const ELSEWHERE: &str = "set XDG_RUNTIME_DIR to a directory of your own";
 
 /// Makes a directory that only its owner can enter, or checks that it is one.
-fn private(directory: &Path) -> Result<()> {
+fn create_private(directory: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| refuse(directory, format!("cannot be made: {error}")).hint(ELSEWHERE))?;
     match is_private(directory)? {
@@ -99,8 +99,8 @@ impl MountDirectory {
     /// # Errors
     /// If it cannot be made, or belongs to another user.
     pub fn create(&self) -> Result<()> {
-        private(&runtime_directory())?;
-        private(&self.0)
+        create_private(&runtime_directory())?;
+        create_private(&self.0)
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -158,9 +158,9 @@ impl MountDirectory {
 ///
 /// # Errors
 /// If it cannot be made, or belongs to another user.
-pub fn runtime() -> Result<PathBuf> {
+pub fn create_runtime() -> Result<PathBuf> {
     let directory = runtime_directory();
-    private(&directory)?;
+    create_private(&directory)?;
     Ok(directory)
 }
 
@@ -177,7 +177,7 @@ impl SourceLock {
     /// # Errors
     /// If the runtime directory cannot be used.
     pub fn acquire((device, inode): (u64, u64), waits: impl FnOnce()) -> Result<Option<Self>> {
-        let path = runtime()?.join(format!("source-{device:x}-{inode:x}.lock"));
+        let path = create_runtime()?.join(format!("source-{device:x}-{inode:x}.lock"));
         let cannot = |errno: &dyn Display| refuse(&path, errno).hint(ELSEWHERE);
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
         let file = file.map_err(|error| cannot(&error))?;
@@ -242,12 +242,15 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let (own, link) = (top.path().join("own"), top.path().join("link"));
         assert_eq!(is_private(&own), Ok(false));
-        private(&own).unwrap();
+        create_private(&own).unwrap();
         symlink(&own, &link).unwrap();
         assert!(is_private(&link).unwrap_err().message().contains("not a directory of yours"));
         for (mode, believed) in [(0o700, true), (0o755, true), (0o770, false), (0o702, false)] {
             fs::set_permissions(&own, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!((is_private(&own).is_ok(), private(&own).is_ok()), (believed, believed));
+            assert_eq!(
+                (is_private(&own).is_ok(), create_private(&own).is_ok()),
+                (believed, believed)
+            );
         }
     }
 }

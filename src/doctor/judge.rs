@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Directory, Findings, Kernel, system};
+use super::{DirectoryFindings, Findings, Kernel, system};
 use crate::config::Bytes;
 use crate::error::ErrorKind;
 
@@ -289,7 +289,7 @@ fn rate(bytes: Option<u64>) -> String {
     bytes.map_or("at an unknown rate".into(), |bytes| format!("at {}/s", Bytes(bytes).human()))
 }
 
-fn source(source: &Directory) -> Row {
+fn source(source: &DirectoryFindings) -> Row {
     let direct = match source.direct {
         Some(true) => "past the page cache",
         Some(false) => "through the page cache, which is emptied behind the reads",
@@ -306,7 +306,7 @@ fn source(source: &Directory) -> Row {
 /// Filesystems that are not on the list of those over which fusermount3 mounts for ordinary users.
 const UNLISTED: [&str; 3] = ["beegfs", "orangefs", "panfs"];
 
-fn over_mount(source: &Directory, root: bool) -> Row {
+fn over_mount(source: &DirectoryFindings, root: bool) -> Row {
     const CHECK: &str = "mount over the source";
     let name = source.filesystem.name;
     if !root && source.writable && UNLISTED.contains(&name) {
@@ -320,7 +320,7 @@ fn over_mount(source: &Directory, root: bool) -> Row {
         .fix("mount at a directory of your own, or as root")
 }
 
-fn cache(cache: &Directory) -> Row {
+fn cache(cache: &DirectoryFindings) -> Row {
     let (path, name) = (&cache.path, cache.filesystem.name);
     match (cache.filesystem.network, cache.direct) {
         (Some(true), _) => Row::note("cache directory", format!("{path} is on {name}: not local"))
@@ -335,7 +335,7 @@ fn cache(cache: &Directory) -> Row {
 }
 
 /// A disk that is slower than the source costs more than it saves.
-fn disk_speed(cache: &Directory, source: Option<&Directory>) -> Row {
+fn disk_speed(cache: &DirectoryFindings, source: Option<&DirectoryFindings>) -> Row {
     let found = format!("read {}, written {}", rate(cache.read), rate(cache.write));
     match (cache.read, source.and_then(|source| source.read)) {
         (Some(disk), Some(source)) if disk < source => Row::note(

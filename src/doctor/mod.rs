@@ -42,13 +42,13 @@ pub struct Findings {
     /// that off.
     pub reclaim: Option<String>,
     pub system: System,
-    pub memory: Memory,
+    pub memory: MemoryFindings,
     /// The directory of control sockets.
     pub runtime: Result<String, String>,
     /// The source, if one was named.
-    pub source: Option<Result<Directory, String>>,
+    pub source: Option<Result<DirectoryFindings, String>>,
     /// The cache directory, if one was named.
-    pub cache: Option<Result<Directory, String>>,
+    pub cache: Option<Result<DirectoryFindings, String>>,
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ pub struct Kernel {
 
 /// Memory, and the RAM budget that follows from it, in bytes.
 #[derive(Clone, Debug)]
-pub struct Memory {
+pub struct MemoryFindings {
     /// The least limit, of the machine's memory or of a cgroup.
     pub limit: u64,
     /// What can be had without pushing other programs out.
@@ -94,7 +94,7 @@ pub struct Memory {
 
 /// The source or the cache directory.
 #[derive(Clone, Debug)]
-pub struct Directory {
+pub struct DirectoryFindings {
     pub path: String,
     pub filesystem: Filesystem,
     pub writable: bool,

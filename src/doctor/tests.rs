@@ -1,8 +1,8 @@
 use super::*;
 use crate::error::ErrorKind;
 
-fn directory(magic: u32) -> Directory {
-    Directory {
+fn directory(magic: u32) -> DirectoryFindings {
+    DirectoryFindings {
         path: "/data".into(),
         filesystem: Filesystem::of_magic(magic),
         writable: true,
@@ -47,7 +47,7 @@ fn best() -> Findings {
         },
         open_files: 1 << 20,
         processes: u64::MAX,
-        memory: Memory {
+        memory: MemoryFindings {
             limit: 64 << 30,
             available: 60 << 30,
             budget: 16 << 30,
@@ -130,13 +130,15 @@ fn what_only_makes_it_better_is_a_note() {
         ("memory", |f| f.memory.budget = 1 << 20),
         ("source", |f| f.source = Some(Ok(directory(0xef53)))),
         ("mount over the source", |f| {
-            f.source = Some(Ok(Directory { writable: false, ..directory(0x6969) }));
+            f.source = Some(Ok(DirectoryFindings { writable: false, ..directory(0x6969) }));
         }),
         ("cache directory", |f| f.cache = Some(Ok(directory(0x6969)))),
         ("cache directory", |f| {
-            f.cache = Some(Ok(Directory { direct: Some(false), ..directory(0x0102_1994) }));
+            f.cache = Some(Ok(DirectoryFindings { direct: Some(false), ..directory(0x0102_1994) }));
         }),
-        ("cache disk", |f| f.cache = Some(Ok(Directory { read: Some(1), ..directory(0xef53) }))),
+        ("cache disk", |f| {
+            f.cache = Some(Ok(DirectoryFindings { read: Some(1), ..directory(0xef53) }))
+        }),
         ("fusermount3", |f| f.fusermount = None),
     ];
     for (check, harm) in cases {

@@ -73,7 +73,7 @@ pub fn take_away(mountpoint: &Path, noted: Option<&MountNote>, force: bool) -> R
 pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     let at = mountpoint.display();
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));
-    control::runtime()?;
+    control::create_runtime()?;
     let directory = MountDirectory::of(mountpoint);
     let (socket, noted) = (directory.socket(), directory.read_note());
     if cut_off_killed(mountpoint, noted.as_ref()) {

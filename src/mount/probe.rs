@@ -16,7 +16,7 @@ use nix::unistd::{AccessFlags, access};
 use super::{host, kernel};
 use crate::config::{Budget, Config};
 use crate::control;
-use crate::doctor::{Directory, Filesystem, Findings, Fusermount, Memory};
+use crate::doctor::{DirectoryFindings, Filesystem, Findings, Fusermount, MemoryFindings};
 use crate::fuse;
 use crate::store::home;
 
@@ -58,7 +58,7 @@ pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64))
         reclaim: reclaim(),
         system: kernel::examine(),
         memory: memory(),
-        runtime: control::runtime()
+        runtime: control::create_runtime()
             .map(|path| path.display().to_string())
             .map_err(|error| error.message().to_owned()),
         source: source.map(|path| examine_source(path, moved).map_err(words)),
@@ -128,7 +128,7 @@ fn cachestat() -> Result<()> {
     if result == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-fn memory() -> Memory {
+fn memory() -> MemoryFindings {
     let host = host::detect(None, None);
     let (limit, available) = (host.memory_limit, host.memory_available);
     match Config::default().resolve(&host) {
@@ -138,9 +138,11 @@ fn memory() -> Memory {
             budget.look(&host::readings(), 0);
             let decided = settings.decisions.into_iter().find(|line| line.starts_with("cache.ram"));
             let because = budget.reduced().map(str::to_owned).or(decided).unwrap_or_default();
-            Memory { limit, available, budget: budget.present(), because }
+            MemoryFindings { limit, available, budget: budget.present(), because }
         }
-        Err(error) => Memory { limit, available, budget: 0, because: error.message().to_owned() },
+        Err(error) => {
+            MemoryFindings { limit, available, budget: 0, because: error.message().to_owned() }
+        }
     }
 }
 
@@ -149,7 +151,7 @@ fn filesystem(path: &Path) -> Result<Filesystem> {
 }
 
 /// Measures the source. It is only read.
-fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
+fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<DirectoryFindings> {
     let path = fs::canonicalize(path).map_err(|error| at(path, &error))?;
     let (mut measurement, mut refused) = (ReadMeasurement::new(), None);
     for file in files(&path)? {
@@ -164,7 +166,7 @@ fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
     if let Some(error) = refused.filter(|_| measurement.bytes == 0) {
         return Err(error);
     }
-    Ok(Directory {
+    Ok(DirectoryFindings {
         filesystem: filesystem(&path)?,
         writable: access(&path, AccessFlags::W_OK).is_ok(),
         direct: (measurement.bytes > 0).then_some(measurement.direct),
@@ -201,7 +203,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Measures the cache directory, with a file that is deleted afterwards.
-fn examine_cache(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
+fn examine_cache(path: &Path, moved: &dyn Fn(u64)) -> Result<DirectoryFindings> {
     if path.exists() {
         home::check(path).map_err(|error| Error::other(error.message().to_owned()))?;
     }
@@ -212,7 +214,7 @@ fn examine_cache(path: &Path, moved: &dyn Fn(u64)) -> Result<Directory> {
     let write = write_rate(scratch.path(), moved).map_err(|error| at(existing, &error))?;
     let mut measurement = ReadMeasurement::new();
     measurement.read(scratch.path(), moved).map_err(|error| at(existing, &error))?;
-    Ok(Directory {
+    Ok(DirectoryFindings {
         path: path.display().to_string(),
         filesystem: filesystem(existing)?,
         writable: true,

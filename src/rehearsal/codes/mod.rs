@@ -221,7 +221,7 @@ impl CodeStore {
         if !self.ensure_room(bytes.len() as u64) {
             return Err(Error::from_raw_os_error(libc::ENOSPC));
         }
-        let mut record = Record::of(count, self.reader.bytes);
+        let mut record = CodeRecord::of(count, self.reader.bytes);
         for code in bytes.chunks_exact(each) {
             let (number, code) = code.split_at(NUMBER_BYTES);
             record.add(number, crc32c::crc32c(code), code);
@@ -281,7 +281,7 @@ impl Alive for CodeReader {
         let batch = (BATCH_BYTES / codes.bytes).max(1);
         let mut saved = Vec::new();
         for from in (0..codes.numbers.len()).step_by(batch) {
-            let mut record = Record::of(batch, codes.bytes);
+            let mut record = CodeRecord::of(batch, codes.bytes);
             let numbers = codes.numbers.from(from).take(batch);
             for (number, code) in numbers.zip(codes.codes.from(from)) {
                 record.add(&number.to_le_bytes(), code.checksum(), &code.read_unchecked()?);
@@ -294,14 +294,14 @@ impl Alive for CodeReader {
     }
 }
 
-struct Record {
+struct CodeRecord {
     text: Vec<u8>,
     codes: Vec<u8>,
 }
 
-impl Record {
-    fn of(count: usize, bytes: usize) -> Record {
-        Record {
+impl CodeRecord {
+    fn of(count: usize, bytes: usize) -> CodeRecord {
+        CodeRecord {
             text: Vec::with_capacity(count * HEAD_BYTES),
             codes: Vec::with_capacity(count * bytes),
         }
