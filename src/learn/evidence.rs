@@ -1,14 +1,32 @@
 //! How much the opens of readers say for an order.
 //!
-//! Two stories are compared: that the readers go forward through the order, and that they open
-//! what has not been opened yet in no order at all. [`weigh`] gives the logarithm of the
-//! likelihood ratio, to base 2. The steps of the first story are coded adaptively (Krichevsky and
-//! Trofimov 1981), from a prior that likes short steps: so batches, workers, ranks and opens that
-//! were not seen are learnt as they come, and none of them has to be guessed. As both are true
-//! probabilities, orders that nobody follows reach `b` bits once in 2^b, whenever one looks
-//! (Ville 1939).
+//! Two models are compared: the readers go forward through the order, or they open what has not been opened
+//! yet in no order at all. [`weigh`] gives the logarithm of the likelihood ratio, to base 2. The first model
+//! codes steps adaptively (Krichevsky and Trofimov 1981), from a prior that likes short steps. So batches,
+//! workers, ranks and unseen opens are learnt as they come. Both models are true probabilities, so an order
+//! that no loader reads reaches `b` bits once in 2^b, whenever it is weighed (Ville 1939).
 
-/// The longest step forward that the story has: two batches of 128 of 8 workers of one in 8 ranks.
+use super::event::Basis;
+
+/// Bits beyond those that tell all orders tried apart: one loader in a million is followed in a wrong order.
+pub(super) const SURE: f64 = 20.0;
+
+/// The evidence for an order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Evidence {
+    pub(super) basis: Basis,
+    /// The bits that speak for the order, and those that are asked for.
+    pub(super) bits: f64,
+    pub(super) needed: f64,
+}
+
+impl Evidence {
+    pub(super) fn is_enough(&self) -> bool {
+        self.bits >= self.needed
+    }
+}
+
+/// The longest step forward: two batches of 128 of 8 workers of one in 8 ranks.
 pub(super) const STEP_MAX: u32 = 1 << 14;
 
 /// Prior probabilities: of one step forward, and of an open that is no step forward.
@@ -21,7 +39,7 @@ const PRIOR: f64 = 4.0;
 /// How many different steps are told apart.
 const STEPS_KEPT: usize = 64;
 
-/// What is known of the steps that readers take.
+/// The steps that readers have taken.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Steps {
     counts: Vec<(u32, u32)>,
@@ -30,7 +48,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// The probability of a step, 0 for one that is none, and takes note of it.
+    /// The probability of this step, which is then counted. Step 0 is an open that is no step forward.
     pub(super) fn take(&mut self, step: u32) -> f64 {
         let mut other = 0;
         let (prior, count) = match step {
@@ -60,7 +78,7 @@ fn start(place: u32, n: f64) -> f64 {
     (near + 1.0 / n) / 2.0
 }
 
-/// One reader's bits, and what the steps are then known to be.
+/// The bits of one reader's opens, and the steps with those of the reader.
 fn weigh_one(
     samples: &[u32],
     unread: f64,
@@ -81,7 +99,7 @@ fn weigh_one(
         let step = to.checked_sub(from).filter(|step| (1..=STEP_MAX).contains(step));
         let probability = steps.take(step.unwrap_or(0));
         bits += probability.log2() + if step.is_some() { unread.log2() } else { 0.0 };
-        // One open that is out of order may be somebody else's; after two the reader is elsewhere.
+        // A single open out of order may belong to another order. After two the reader is elsewhere.
         if step.is_some() || lost {
             last = Some(to);
         }
@@ -90,21 +108,18 @@ fn weigh_one(
     (bits, steps)
 }
 
-/// What the opens of some readers say for an order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Weight {
     /// The logarithm of the likelihood ratio.
     pub(super) bits: f64,
-    /// By reader, the bits that its own opens are.
+    /// By reader, the bits of its own opens.
     pub(super) readers: Vec<f64>,
-    /// What steps they take.
     pub(super) steps: Steps,
 }
 
-/// Weighs an order of which `place` gives a sample's place, by what each reader opened in turn.
-/// `unread` samples of it had not been opened at that time.
-///
-/// Each reader may as well have nothing to do with the order, which costs the others one bit.
+/// Weighs an order, in which `place` gives a sample's place, by what each reader opened in turn. `unread`
+/// samples of it had not been opened before. A reader may also have nothing to do with the order, which costs
+/// the others one bit.
 pub(super) fn weigh<'r>(
     readers: impl IntoIterator<Item = &'r [u32]>,
     unread: u32,
@@ -117,18 +132,16 @@ pub(super) fn weigh<'r>(
         if bits > 0.0 {
             weight.steps = learnt;
         }
-        // The mixture of both: half is half a bit away from the better one at most, and one bit
-        // where they are far apart.
+        // The mean of both ratios is at most one bit below the better.
         weight.bits += if bits > 60.0 { bits - 1.0 } else { ((bits.exp2() + 1.0) / 2.0).log2() };
         weight.readers.push(bits);
     }
     weight
 }
 
-/// Weighs an order that is known without being searched for, by its places near each other: against
-/// that the readers open, in no order, what lies between the lowest and the highest place that they
-/// opened. Files of a class lie together in the order of names; who shuffles one takes short steps
-/// through that order by this alone.
+/// Weighs an order against the model that the readers open, in no order, samples between the lowest and the
+/// highest place that they opened. Files of a class lie together in the order of names, so a job that
+/// shuffles one class takes short steps through that order.
 pub(super) fn weigh_nearby<'r>(
     readers: impl Iterator<Item = &'r [u32]> + Clone,
     unread: u32,

@@ -1,19 +1,19 @@
-//! What a loader has read, epoch by epoch: for order files, and for the journal.
+//! What a loader has read, epoch by epoch, for order files and for the journal.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::attempt::Attempt;
 use super::event::LoaderId;
 use super::follow::Follow;
 use super::indexes::Index;
-use super::loader::Loader;
 use super::origin::{Generators, Law, Origin};
 use super::sequence::Bits;
 use super::share::Share;
 use super::shared::Shared;
 
-/// How many epochs of a loader are remembered, the latest, and how many samples of those that no
-/// sampler can make again: 4 bytes each. The latest is, however long it is.
+/// How many of a loader's latest epochs are remembered, and how many samples of those that no sampler can
+/// draw again, at 4 bytes each. The latest epoch always is.
 const EPOCHS_MAX: usize = 1024;
 const SAMPLES_MAX: usize = 1 << 23;
 
@@ -24,15 +24,15 @@ pub struct Epoch {
     pub(super) read: Read,
     learnt: bool,
     over: bool,
-    /// Whether it may have gone on after what is known of it.
+    /// Whether it may be longer than is known.
     pub(super) is_cut: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Read {
-    /// In an order that can be made again.
+    /// In an order that a sampler can draw again.
     Made { index: Box<Index>, origin: Box<Origin>, law: Law, share: Share },
-    /// As it was seen, now or before.
+    /// As it was seen, now or in an earlier run.
     Seen(Arc<[u32]>),
 }
 
@@ -42,18 +42,16 @@ impl Epoch {
         self.number
     }
 
-    /// Whether its order was known: then it is whole, whatever was seen of it.
+    /// Whether its order was known. Then it is whole, however little was seen of it.
     pub fn is_learnt(&self) -> bool {
         self.learnt
     }
 
-    /// Whether it is over. Of an epoch that is not, only what was read so far is known, unless it
-    /// [is learnt](Self::is_learnt).
+    /// Whether it is over. If not, it is only known so far, unless it [is learnt](Self::is_learnt).
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// How many samples it has.
     pub fn len(&self) -> u32 {
         match &self.read {
             Read::Made { index, share, .. } => share.len_of(index.sequence.len()),
@@ -61,7 +59,6 @@ impl Epoch {
         }
     }
 
-    /// Whether nothing was read.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -76,7 +73,7 @@ impl Epoch {
         }
     }
 
-    /// Samples that are kept for it alone, if they are not those of the epoch before.
+    /// How many samples are kept for it alone, and not for the epoch before, too.
     fn kept(&self, before: Option<&Epoch>) -> usize {
         match (&self.read, before.map(|epoch| &epoch.read)) {
             (Read::Seen(samples), Some(Read::Seen(same))) if Arc::ptr_eq(samples, same) => 0,
@@ -86,16 +83,15 @@ impl Epoch {
     }
 }
 
-/// Of each epoch in turn the samples: see [`samples`].
+/// The samples of each epoch: see [`samples`].
 #[derive(Debug)]
 pub struct Samples<'e> {
     epochs: std::slice::Iter<'e, Epoch>,
     generators: Generators,
 }
 
-/// Of each epoch in turn the samples in the order in which they are read; of an order that was not
-/// known, in that in which they were first opened. Each may cost a permutation of the dataset; where
-/// one generator draws all of them, it goes on from one to the next.
+/// Each epoch's samples in the order of their reads, or of their first opens if that order was not known. Each
+/// epoch may cost a permutation of the dataset.
 pub fn samples(epochs: &[Epoch]) -> Samples<'_> {
     Samples { epochs: epochs.iter(), generators: Generators::default() }
 }
@@ -108,7 +104,6 @@ impl Iterator for Samples<'_> {
     }
 }
 
-/// All that is remembered of a loader.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub loader: LoaderId,
@@ -118,21 +113,21 @@ pub struct Record {
     pub epochs: Vec<Epoch>,
 }
 
-/// The epochs of a loader that are over.
+/// The epochs that are over.
 #[derive(Debug, Default)]
 pub(super) struct History {
     epochs: VecDeque<Epoch>,
-    /// Samples read in the order of an epoch that was then left.
+    /// Samples that were read of the current epoch in an order that was then given up.
     left: Arc<[u32]>,
 }
 
 impl History {
-    /// An order is not read any more in the middle of its epoch.
+    /// An order is given up in the middle of its epoch.
     pub(super) fn leave(&mut self, follow: &Follow) {
         self.left = follow.done();
     }
 
-    /// The epoch of an order that was followed is over; `log` is what else was opened.
+    /// The epoch of a followed order is over. `log` has the opens that the order did not explain.
     pub(super) fn follow_ended(
         &mut self,
         number: u32,
@@ -141,7 +136,7 @@ impl History {
         shared: &Shared,
     ) {
         let mut epoch = followed(number, follow, shared, true);
-        // As it was seen before, that is: perhaps not to its end.
+        // The order was recorded before, perhaps not to its end.
         if let Read::Seen(samples) = &mut epoch.read
             && log.iter().any(|sample| follow.sequence.place(*sample).is_none())
         {
@@ -151,14 +146,14 @@ impl History {
         self.push(epoch);
     }
 
-    /// The epoch of an unknown order is over.
-    pub(super) fn seen(&mut self, number: u32, log: &[u32]) {
+    /// An epoch in an unknown order is over.
+    pub(super) fn unknown_ended(&mut self, number: u32, log: &[u32]) {
         if let Some(epoch) = self.unknown(number, log, true) {
             self.push(Epoch { is_cut: false, ..epoch });
         }
     }
 
-    /// What was read in the last epoch that is over, if its order was not known.
+    /// The samples of the last epoch that is over, if they are kept.
     pub(super) fn last_seen(&self) -> &[u32] {
         match self.epochs.back().map(|epoch| &epoch.read) {
             Some(Read::Seen(samples)) => samples,
@@ -166,13 +161,31 @@ impl History {
         }
     }
 
-    /// What was read in an epoch that is over, if its order was not known.
+    /// The samples of an epoch that is over, if its order was not known.
     pub(super) fn seen_in(&self, number: u32) -> Option<&[u32]> {
         let epoch = self.epochs.iter().rev().find(|epoch| epoch.number == number)?;
         match &epoch.read {
             Read::Seen(samples) if !epoch.learnt => Some(samples),
             _ => None,
         }
+    }
+
+    /// All epochs with the current one at the end: that of the order that is followed, or the attempt.
+    pub(super) fn with_current(
+        &self,
+        number: u32,
+        follow: Option<&Follow>,
+        attempt: &Attempt,
+        shared: &Shared,
+    ) -> Vec<Epoch> {
+        let current = match follow {
+            Some(follow) => Some(followed(number, follow, shared, false)),
+            None => {
+                let epoch = self.unknown(number, attempt.log(), attempt.is_left());
+                epoch.map(|epoch| Epoch { is_cut: !shared.has_whole(&epoch.read), ..epoch })
+            }
+        };
+        self.epochs.iter().cloned().chain(current).collect()
     }
 
     fn push(&mut self, epoch: Epoch) {
@@ -215,36 +228,16 @@ fn followed(number: u32, follow: &Follow, shared: &Shared, over: bool) -> Epoch 
     Epoch { number, read, learnt: true, over, is_cut }
 }
 
-impl Loader {
-    /// All that is remembered of the loader; none of one that only looks around.
-    pub(super) fn record(&self, shared: &Shared) -> Option<Record> {
-        if !self.reads() {
-            return None;
-        }
-        let mut epochs: Vec<Epoch> = self.history.epochs.iter().cloned().collect();
-        let number = self.epoch();
-        epochs.extend(match &self.follow {
-            Some(follow) => Some(followed(number, follow, shared, false)),
-            None => {
-                let log = self.attempt.log();
-                let epoch = self.history.unknown(number, log, self.attempt.is_left());
-                epoch.map(|epoch| Epoch { is_cut: !shared.has_whole(&epoch.read), ..epoch })
-            }
-        });
-        Some(Record { loader: self.id, group: self.group, epochs })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learn::{Candidate, Settings};
+    use crate::learn::{Numbering, Settings};
     use crate::order::SampleTable;
 
     #[test]
     fn one_generator_draws_all_epochs_of_one() {
         let n = 10_000;
-        let all = Candidate { name: "path".into(), samples: (0..n).collect(), spec: None };
+        let all = Numbering { name: "path".into(), samples: (0..n).collect(), spec: None };
         let shared = Shared::new(Settings::default(), vec![all], SampleTable::Files);
         let epoch = |number: u32| {
             let origin = Box::new(Origin::Draw { seed: 5, skip: u64::from(number) * 20_000 });
@@ -264,14 +257,14 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let mut history = History::default();
         for number in 0..2 * EPOCHS_MAX as u32 {
-            history.seen(number, &[1, 2, 3]);
+            history.unknown_ended(number, &[1, 2, 3]);
         }
         assert_eq!(history.epochs.len(), EPOCHS_MAX);
         let log: Vec<u32> = (0..SAMPLES_MAX as u32 + 1).collect();
-        history.seen(9_000, &log);
+        history.unknown_ended(9_000, &log);
         let numbers: Vec<u32> = history.epochs.iter().map(Epoch::number).collect();
         assert_eq!(numbers, [9_000]);
-        history.seen(9_001, &[]);
+        history.unknown_ended(9_001, &[]);
         assert_eq!(history.epochs.len(), 1);
     }
 }

@@ -1,5 +1,4 @@
-//! The samplers of other libraries than torch, as scripts use them: with a seed that somebody wrote
-//! down, and the parameters of tutorials.
+//! The samplers of other libraries than torch, with popular seeds and the parameters of tutorials.
 
 use crate::order::samplers::{
     Algorithm, Dali, Distributed, Keras, PythonSeed, Sampler, Shuffle, Stateful, TfShuffle,
@@ -8,7 +7,7 @@ use crate::order::samplers::{
 /// Batches of Keras's loader that are tried, its own default first.
 const BATCHES: [u32; 6] = [32, 64, 16, 128, 8, 256];
 
-/// Of these, how many in scripts that seed everything.
+/// How many of these are tried for scripts that seed everything.
 const BATCHES_SEEDED: usize = 3;
 
 /// Shuffle buffers of `tf.data` that are tried, besides one for the whole dataset.
@@ -17,14 +16,13 @@ const BUFFERS: [u32; 3] = [1_000, 1_024, 10_000];
 const ALGORITHMS: [Algorithm; 3] =
     [Algorithm::NumpyRandomState, Algorithm::Python, Algorithm::NumpyGenerator];
 
-/// All that are tried with these seeds; each differs from the others in its first epoch. What Keras
-/// keeps back for validation shows only at the end of an epoch, and its list without a buffer is
-/// numpy's.
+/// All samplers that are tried with these seeds. They differ in their first epochs. What Keras keeps for
+/// validation shows only at the end of an epoch, and its list without a buffer is numpy's.
 pub(super) fn samplers(seeds: &[u32]) -> Vec<Sampler> {
     let dali = Dali { random_shuffle: true, ..Dali::default() };
     let of_seed = |&seed: &u32| {
         let seed = u64::from(seed);
-        // Alone, after the same seed for all, and with the first that is drawn from that.
+        // Only an own seed, a seed for everything too, and only a seed for everything.
         let seeds = [(Some(seed), None), (Some(seed), Some(seed)), (None, Some(seed))];
         let keras = seeds.map(|(seed, graph_seed)| Keras { seed, graph_seed, ..Keras::default() });
         let batches = keras.into_iter().flat_map(|keras| {
@@ -42,7 +40,7 @@ pub(super) fn samplers(seeds: &[u32]) -> Vec<Sampler> {
             [whole, of_graph, of_both].into_iter().chain(buffers).map(Sampler::TfShuffle);
         keras.chain(tensorflow).chain(lists.into_iter().map(Sampler::Shuffle))
     };
-    // Without workers its first epoch is that of a seed that torch's default generator draws.
+    // Without workers its first epoch has a seed that torch's default generator draws.
     let stateful = |&seed: &u32| {
         Sampler::TorchStateful(Stateful { seed: seed.into(), stride: 2, ..Stateful::default() })
     };
@@ -50,8 +48,8 @@ pub(super) fn samplers(seeds: &[u32]) -> Vec<Sampler> {
     first.chain(seeds.iter().flat_map(of_seed)).collect()
 }
 
-/// The lists that scripts shuffle with these seeds and then split: as torch's `random_split`, numpy's
-/// and scikit-learn's splits, `datasets`' and Python's own `shuffle` do.
+/// The lists that scripts shuffle with these seeds and then split, as torch's `random_split`, the splits of
+/// numpy, scikit-learn and `datasets`, and Python's `shuffle` do.
 pub(super) fn lists(seeds: &[u32]) -> Vec<Sampler> {
     let of_seed = |&seed: &u32| {
         let seed = u64::from(seed);

@@ -1,4 +1,4 @@
-//! Where an epoch's order comes from, and how the next one's follows from it.
+//! The order of an epoch: where it comes from, and how the next epoch's order follows from it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,45 +10,58 @@ use rand_mt::Mt;
 use crate::order::samplers::torch::{Head, generator, randperm, randperm_draws};
 use crate::order::samplers::{Epochs, Positions, Sampler, Shuffle};
 
-/// The steps between the seeds of two epochs that are tried, in outputs of torch's default
-/// generator. An epoch draws a base seed and a sampler's seed, of two outputs each; each further
-/// loader and each random transform in the main process draws more.
+/// Distances between the seeds of two epochs that are tried, in pairs of outputs of torch's default generator.
+/// An epoch draws a base seed and a sampler's seed, each further loader and random transform draws more.
 pub(super) const STRIDES: std::ops::RangeInclusive<u64> = 1..=200;
 
-/// From how many outputs on a generator is worth keeping, and how many are.
+/// A generator that has drawn this many outputs is worth keeping, and how many are kept.
 const MUCH: u64 = 1 << 12;
 const GENERATORS_MAX: usize = 16;
 
-/// How many samplers that draw one epoch after the other are kept: each may have a list.
+/// How many samplers that go on from epoch to epoch are kept. Each may have a list of samples.
 const SAMPLERS_MAX: usize = 4;
 
-/// Where the order of one epoch comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct EpochOrder {
+    /// The numbering that it permutes; none for an order as it was read before.
+    pub(super) index: Option<usize>,
+    pub(super) origin: Origin,
+    pub(super) law: Law,
+}
+
+impl EpochOrder {
+    /// The order of an index itself.
+    pub(super) fn sequential(index: usize) -> Self {
+        EpochOrder { index: Some(index), origin: Origin::Sequential, law: Law::Same }
+    }
+}
+
+/// Where the order of an epoch comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The index order itself.
     Sequential,
     /// `torch.randperm` of a generator with this seed, after `skip` of its outputs.
     Draw { seed: u32, skip: u64 },
-    /// Epoch `epoch` of a sampler that has no seed to be found.
+    /// Epoch `epoch` of a sampler whose seed is not searched for.
     Sampler { sampler: Sampler, epoch: u32 },
-    /// As it was read before.
+    /// As the loader read the epoch before.
     Recorded,
-    /// As an earlier run read it.
+    /// As an earlier run read it, or as it was told.
     Listed { lists: Lists, at: u32 },
 }
 
-/// Epochs as a run read them, one after the other.
+/// The samples of epochs, as a run read them or as they were told.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     pub(super) all: Arc<[Arc<[u32]>]>,
-    /// Whether the last one may have gone on after what is known of it: the run has ended there.
+    /// Whether the run ended in the last epoch, which may be longer than is known.
     pub(super) is_cut: bool,
-    /// Whether somebody told them.
     pub(super) is_told: bool,
 }
 
 impl PartialEq for Lists {
-    /// Without a look at every sample, where both are of one run.
+    /// Compares no samples if both are of one run.
     fn eq(&self, other: &Self) -> bool {
         let same = Arc::ptr_eq(&self.all, &other.all) || self.all == other.all;
         same && (self.is_cut, self.is_told) == (other.is_cut, other.is_told)
@@ -61,18 +74,17 @@ impl Eq for Lists {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outputs {
     pub(super) seed: u32,
-    /// Number of the first one here.
+    /// Number of the first of these.
     pub(super) from: u64,
     pub(super) values: Arc<[u32]>,
 }
 
 impl Outputs {
-    /// Output `at`, if it is one of these.
     fn get(&self, at: u64) -> Option<u32> {
         self.values.get(usize::try_from(at.checked_sub(self.from)?).ok()?).copied()
     }
 
-    /// Those from output `at` on, about as many.
+    /// The outputs from `at` on, at least half as many as these.
     pub(super) fn since(&self, at: u64) -> Outputs {
         if at == self.from {
             return self.clone();
@@ -83,7 +95,7 @@ impl Outputs {
         Outputs { seed: self.seed, from: at, values }
     }
 
-    /// These, or where `at` is not one of them, as many from there on; that costs all before it.
+    /// These if `at` is one of them, else as many from `at` on. That costs all outputs before it.
     fn reaching(&self, at: u64) -> Outputs {
         if self.get(at).is_some() {
             return self.clone();
@@ -97,42 +109,41 @@ impl Outputs {
 
 /// A sampler over `n` samples before its epoch `next`.
 #[derive(Clone, Debug)]
-struct Kept {
+struct SamplerState {
     sampler: Sampler,
     n: u32,
     next: u32,
     positions: Positions,
 }
 
-/// Generators that have drawn much, to go on from there: where one generator draws all epochs, each
-/// would else cost all before it.
+/// Generators that have drawn much, to go on from there: each epoch would else cost all before it.
 #[derive(Debug, Default)]
 pub(super) struct Generators {
-    /// Each with its seed and how many outputs it has given, the latest at the end.
+    /// Each with its seed and the number of its outputs so far, the latest at the end.
     kept: RefCell<VecDeque<(u32, u64, Mt)>>,
-    samplers: RefCell<VecDeque<Kept>>,
+    samplers: RefCell<VecDeque<SamplerState>>,
     #[cfg(test)]
     drawn: std::cell::Cell<u64>,
 }
 
 impl Generators {
-    /// How many outputs were drawn to come to where the generators are that are kept.
+    /// How many outputs were drawn to reach the states of generators.
     #[cfg(test)]
     pub(super) fn drawn(&self) -> u64 {
         self.drawn.get()
     }
 
-    /// Epoch `epoch` of a sampler over `n` samples.
     fn epoch(&self, sampler: &Sampler, n: u32, epoch: u32) -> Option<Vec<u32>> {
         if sampler.draws_before(n, epoch) < MUCH {
             return sampler.epochs(n, epoch).next();
         }
         let mut kept = self.samplers.borrow_mut();
-        let may_be = |kept: &&Kept| kept.sampler == *sampler && kept.n == n && kept.next <= epoch;
+        let may_be =
+            |kept: &&SamplerState| kept.sampler == *sampler && kept.n == n && kept.next <= epoch;
         let nearest = kept.iter().filter(may_be).max_by_key(|kept| kept.next).cloned();
         let is_it = nearest.as_ref().is_some_and(|kept| kept.next == epoch);
         let mut positions = match nearest {
-            Some(Kept { next, mut positions, .. }) => {
+            Some(SamplerState { next, mut positions, .. }) => {
                 positions.skip_epochs(u64::from(epoch - next));
                 positions
             }
@@ -143,7 +154,7 @@ impl Generators {
                 kept.pop_front();
             }
             let (sampler, positions) = (sampler.clone(), positions.clone());
-            kept.push_back(Kept { sampler, n, next: epoch, positions });
+            kept.push_back(SamplerState { sampler, n, next: epoch, positions });
         }
         positions.next()
     }
@@ -167,7 +178,7 @@ impl Generators {
     }
 }
 
-/// How one epoch's order follows from that before it.
+/// How the next epoch's order follows from that of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Law {
     Unknown,
@@ -179,48 +190,46 @@ pub(super) enum Law {
     Continued {
         gap: u64,
     },
-    /// The seeds are outputs of torch's default generator: this epoch's is output `at`, and it is not
-    /// known which of those after it is the next epoch's.
+    /// The seed is output `at` of torch's default generator. The next epoch's output is not known.
     Drawn {
         outputs: Outputs,
         at: u64,
     },
-    /// The seeds are outputs of torch's default generator, of this seed, `stride` outputs apart;
-    /// this epoch's is output `at`.
+    /// The seed is output `at` of torch's default generator, the next epoch's `stride` outputs later.
     Default {
         outputs: Outputs,
         at: u64,
         stride: u64,
     },
-    /// A sampler's own epochs.
+    /// The sampler's next epoch.
     Sampler,
-    /// What a script shuffled, it shuffles in this way before each further epoch.
+    /// A script shuffles its list again, in this way, before each further epoch.
     Shuffled(Epochs),
-    /// The epochs of an earlier run.
+    /// The next list of [`Lists`].
     Listed,
 }
 
 impl Law {
-    /// Whether it says the same of a dataset of another size.
+    /// Whether it holds for a dataset of another size, too.
     pub(super) fn is_lasting(&self) -> bool {
         !matches!(self, Law::Continued { .. })
     }
 
-    /// Keeps only those outputs of which one may be the next epoch's seed.
-    pub(super) fn settle(&mut self) {
+    /// Drops outputs before the next epoch's seed.
+    pub(super) fn trim(&mut self) {
         if let Law::Drawn { outputs, at } = self {
             *outputs = outputs.since(*at + 1);
         }
     }
 
-    /// Whether it says the same of another seed.
+    /// Whether it holds for another seed, too.
     pub(super) fn is_of_seed(&self) -> bool {
         matches!(self, Law::Same | Law::Counting | Law::Continued { .. })
     }
 }
 
 impl Origin {
-    /// The positions of the whole epoch, over `n` samples; `None` where it is no sampler's.
+    /// The positions of the whole epoch over `n` samples; `None` if no sampler draws it.
     pub(super) fn positions(&self, n: u32, generators: &Generators) -> Option<Vec<u32>> {
         match *self {
             Origin::Sequential => Some((0..n).collect()),
@@ -230,7 +239,6 @@ impl Origin {
         }
     }
 
-    /// The samples of an epoch that an earlier run read.
     pub(super) fn listed(&self) -> Option<&Arc<[u32]>> {
         match self {
             Origin::Listed { lists, at } => lists.all.get(*at as usize),
@@ -238,8 +246,7 @@ impl Origin {
         }
     }
 
-    /// Whether it is the same epoch as another. The first one of a list is, whatever is done before
-    /// those after it.
+    /// Whether it is the same epoch. How a list is shuffled before later epochs is the same to its first.
     pub(super) fn is_same_epoch(&self, other: &Origin) -> bool {
         match (self, other) {
             (
@@ -250,7 +257,7 @@ impl Origin {
         }
     }
 
-    /// Whether it may go on after what is known of it.
+    /// Whether the epoch may be longer than is known.
     pub(super) fn is_cut(&self) -> bool {
         match self {
             Origin::Listed { lists, at } => lists.is_cut && *at as usize + 1 == lists.all.len(),
@@ -258,17 +265,17 @@ impl Origin {
         }
     }
 
-    /// Whether it is a sampler's that shuffles.
+    /// Whether a sampler that shuffles draws it.
     pub(super) fn is_drawn(&self) -> bool {
         matches!(self, Origin::Draw { .. } | Origin::Sampler { .. })
     }
 
-    /// Whether it is an order of arrival, not that of a sampler.
+    /// Whether it is an order of arrival and not that of a sampler.
     pub(super) fn is_as_seen(&self) -> bool {
         matches!(self, Origin::Recorded | Origin::Listed { .. })
     }
 
-    /// The first `count` positions of it, at the cost of these and of what is skipped.
+    /// Its first `count` positions, at the cost of these and of the outputs that are skipped.
     pub(super) fn head(&self, n: u32, count: u32, generators: &Generators) -> Vec<u32> {
         if let Origin::Draw { seed, skip } = *self
             && let Some(head) = Head::new(n, generators.after(seed, skip))
@@ -280,8 +287,7 @@ impl Origin {
         positions
     }
 
-    /// The list, if this is the first epoch of one that a script shuffles: it is the same whatever
-    /// is done before the epochs after it.
+    /// The list, if this is the first epoch of a list that a script may shuffle again in any way.
     fn first_shuffle(&self) -> Option<&Shuffle> {
         match self {
             Origin::Sampler { sampler: Sampler::Shuffle(list), epoch: 0 } => {
@@ -291,7 +297,7 @@ impl Origin {
         }
     }
 
-    /// What is known of the law from the origin alone.
+    /// The law that the origin alone shows.
     pub(super) fn own_law(&self) -> Law {
         let own = matches!(self, Origin::Sampler { .. }) && self.first_shuffle().is_none();
         if own { Law::Sampler } else { Law::Unknown }
@@ -326,8 +332,7 @@ impl Origin {
                 if self.is_cut() {
                     return None;
                 }
-                // A run of one list reads it again and again, and after the last that was told comes
-                // the first.
+                // A run of one list reads it again and again. After the last told epoch comes the first.
                 let wraps = lists.is_told || lists.all.len() == 1;
                 let at = if wraps { (at + 1) % lists.all.len() as u32 } else { at + 1 };
                 lists.all.get(at as usize)?;
@@ -338,14 +343,13 @@ impl Origin {
         Some((next, law.clone()))
     }
 
-    /// The same after so many epochs.
     pub(super) fn after_epochs(&self, law: &Law, n: u32, epochs: u32) -> Option<(Origin, Law)> {
         let now = (self.clone(), law.clone());
         (0..epochs).try_fold(now, |(origin, law), _| origin.after(&law, n))
     }
 
-    /// The origin of the epoch that was so many before this one over `n` samples, and the law from
-    /// there on, where the law leads back so far.
+    /// The origin of the epoch `epochs` before this one over `n` samples, and the law from there on, if the
+    /// law leads back so far.
     pub(super) fn back(&self, law: &Law, n: u32, epochs: u32) -> Option<(Origin, Law)> {
         if let (Origin::Sampler { sampler, epoch }, Law::Sampler) = (self, law) {
             let (sampler, epoch) = (sampler.clone(), epoch.checked_sub(epochs)?);
@@ -372,13 +376,13 @@ impl Origin {
         Some((origin, law.clone()))
     }
 
-    /// The laws that the next epoch of `n` samples may follow, where none is known.
+    /// The laws that may lead to the next epoch of `n` samples, if none is known.
     pub(super) fn laws(&self, n: u32) -> Vec<Law> {
         let draws = randperm_draws(n);
         match self {
             Origin::Draw { .. } => {
-                // A generator of the loader draws two for the workers' base seed, and at an
-                // epoch's end a permutation that nobody reads, unless the loop broke off.
+                // A loader's own generator draws two outputs for a base seed, and at the end of an epoch
+                // a permutation that is not read, unless the loop broke off.
                 let gaps = [draws + 2, 0, 2, draws];
                 let continued = gaps.map(|gap| Law::Continued { gap });
                 [Law::Same, Law::Counting].into_iter().chain(continued).collect()
@@ -389,15 +393,15 @@ impl Origin {
             }
             Origin::Sampler { .. } => vec![Law::Sampler, Law::Same],
             Origin::Listed { .. } => vec![Law::Listed, Law::Same],
-            // These are tried anyway, and harder.
+            // They are hypotheses of every epoch anyway.
             Origin::Sequential | Origin::Recorded => Vec::new(),
         }
     }
 }
 
-/// What the seed may be `epochs` epochs after the one whose seed is output `at`, with the law from there
-/// on. Of outputs that are not here nothing is said.
-pub(super) fn defaults(
+/// The draws that may be read `epochs` epochs after the one whose seed is output `at`, and their laws. Only
+/// seeds among these outputs are given.
+pub(super) fn draws_after(
     outputs: &Outputs,
     at: u64,
     epochs: u32,
@@ -506,22 +510,22 @@ mod tests {
         let all: Vec<u32> = (0..1_000).map(|_| rng.next_u32()).collect();
         let outputs = Outputs { seed: 1234, from: 701, values: all[701..710].into() };
         let draw = |at: usize| Origin::Draw { seed: all[at], skip: 0 };
-        let (origin, law) = defaults(&outputs, 700, 1).nth(2).unwrap();
+        let (origin, law) = draws_after(&outputs, 700, 1).nth(2).unwrap();
         assert_eq!(law, Law::Default { outputs: outputs.clone(), at: 706, stride: 6 });
         assert_eq!(origin, draw(706));
         assert_eq!(origin.after(&law, 10).unwrap().0, draw(712));
         let further = origin.after(&law, 10).unwrap().1;
         assert!(matches!(further, Law::Default { outputs: Outputs { from: 712, .. }, .. }));
-        assert_eq!(defaults(&outputs, 700, 1).count(), 4);
+        assert_eq!(draws_after(&outputs, 700, 1).count(), 4);
     }
 
     #[test]
-    fn of_an_epoch_long_ago_only_outputs_at_hand_are_suspects() {
+    fn of_an_epoch_long_ago_only_outputs_at_hand_are_tried() {
         let outputs = Outputs { seed: 1234, from: 1 << 40, values: (0..4_096).collect() };
-        let suspects = defaults(&outputs, (1 << 40) - 1, 100).map(|(origin, _)| origin);
-        let suspects: Vec<Origin> = suspects.collect();
+        let draws = draws_after(&outputs, (1 << 40) - 1, 100).map(|(origin, _)| origin);
+        let draws: Vec<Origin> = draws.collect();
         let at = |half: u32| Origin::Draw { seed: 200 * half - 1, skip: 0 };
-        assert_eq!(suspects, (1..=20).map(at).collect::<Vec<Origin>>());
+        assert_eq!(draws, (1..=20).map(at).collect::<Vec<Origin>>());
     }
 
     #[test]

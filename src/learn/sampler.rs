@@ -1,4 +1,4 @@
-//! Samplers, as they are told, and origins: what each is in terms of the other.
+//! The origin of a sampler's epoch, and the sampler of an origin.
 
 use super::origin::{Generators, Law, Origin, Outputs};
 use super::share::Share;
@@ -7,113 +7,117 @@ use crate::order::samplers::torch::{
 };
 use crate::order::samplers::{Accelerate, Sampler, Shuffle};
 
-/// Outputs of a default generator that are kept from an epoch's seed on.
+/// How many outputs of a default generator are kept after an epoch's seed.
 const AFTER: usize = 4096;
 
-impl Origin {
-    /// Where epoch `epoch` of a sampler over `n` samples comes from, and the law from there on. Of
-    /// torch's permutations it is that of all ranks.
-    pub(super) fn of(
-        sampler: &Sampler,
-        epoch: u32,
-        n: u32,
-        generators: &Generators,
-    ) -> (Origin, Law) {
-        let draws = randperm_draws(n);
-        let numbered = |seed: u64, law| (Origin::Draw { seed: seed as u32, skip: 0 }, law);
-        let running = |seed: u64, before: u64, gap: u64, first: u32| {
-            let epochs = u64::from(first) + u64::from(epoch);
-            let skip = before.saturating_add(epochs.saturating_mul(draws.saturating_add(gap)));
-            (Origin::Draw { seed: seed as u32, skip }, Law::Continued { gap })
-        };
-        match sampler {
-            Sampler::Sequential(_) => (Origin::Sequential, Law::Same),
-            Sampler::TorchDistributed(ranks) if ranks.shuffle => {
-                let first = ranks.seed.wrapping_add(ranks.epoch);
-                match ranks.set_epoch {
-                    true => numbered(first.wrapping_add(epoch.into()), Law::Counting),
-                    false => numbered(first, Law::Same),
-                }
-            }
-            Sampler::Accelerate(Accelerate { seed, epoch: first, shuffle: true, .. }) => {
-                numbered(seed.wrapping_add(*first).wrapping_add(epoch.into()), Law::Counting)
-            }
-            Sampler::TorchRandom(own) if !own.replacement => {
-                let gap = if own.persistent_workers { draws } else { draws + 2 };
-                running(own.seed, 2, gap, own.epoch)
-            }
-            Sampler::TorchSubsetRandom(own) => running(own.seed, own.position, own.gap, own.epoch),
-            Sampler::TorchStateful(own) => {
-                let seed = generators.after(own.seed as u32, own.position).next_u32();
-                let unused = draws.saturating_mul(own.stride - 1);
-                running(seed.into(), unused, unused, own.epoch)
-            }
-            Sampler::TorchDefault(own) if !own.replacement => {
-                let epochs = u64::from(own.epoch) + u64::from(epoch);
-                let at = own.position.saturating_add(epochs.saturating_mul(own.stride));
-                let mut rng = generators.after(own.seed as u32, at);
-                let seed = rng.next_u32();
-                let values = (0..AFTER).map(|_| rng.next_u32()).collect();
-                let outputs = Outputs { seed: own.seed as u32, from: at + 1, values };
-                let law = Law::Default { outputs, at, stride: own.stride };
-                (Origin::Draw { seed, skip: 0 }, law)
-            }
-            other => {
-                let origin = Origin::Sampler { sampler: other.clone(), epoch };
-                let law = origin.own_law();
-                (origin, law)
+/// The origin of epoch `epoch` of a sampler over `n` samples, and its law. Torch's permutations are of all
+/// ranks.
+pub(super) fn origin_of(
+    sampler: &Sampler,
+    epoch: u32,
+    n: u32,
+    generators: &Generators,
+) -> (Origin, Law) {
+    let draws = randperm_draws(n);
+    let numbered = |seed: u64, law| (Origin::Draw { seed: seed as u32, skip: 0 }, law);
+    let running = |seed: u64, before: u64, gap: u64, first: u32| {
+        let epochs = u64::from(first) + u64::from(epoch);
+        let skip = before.saturating_add(epochs.saturating_mul(draws.saturating_add(gap)));
+        (Origin::Draw { seed: seed as u32, skip }, Law::Continued { gap })
+    };
+    match sampler {
+        Sampler::Sequential(_) => (Origin::Sequential, Law::Same),
+        Sampler::TorchDistributed(ranks) if ranks.shuffle => {
+            let first = ranks.seed.wrapping_add(ranks.epoch);
+            match ranks.set_epoch {
+                true => numbered(first.wrapping_add(epoch.into()), Law::Counting),
+                false => numbered(first, Law::Same),
             }
         }
-    }
-
-    /// The sampler whose epoch `epoch` over `n` samples this is, by its law, and of which a loader
-    /// reads a share: none where that is none that can be told.
-    pub(super) fn sampler(&self, law: &Law, share: Share, n: u32, epoch: u32) -> Option<Sampler> {
-        let Share { block, stride: world, first: rank } = share;
-        let whole = share == Share::WHOLE;
-        if let Law::Default { outputs, at, stride } = law {
-            let position = at.checked_sub(stride * u64::from(epoch))?;
-            let (seed, stride) = (u64::from(outputs.seed), *stride);
-            let default = DefaultGenerator { seed, position, stride, ..Default::default() };
-            return whole.then_some(Sampler::TorchDefault(default));
+        Sampler::Accelerate(Accelerate { seed, epoch: first, shuffle: true, .. }) => {
+            numbered(seed.wrapping_add(*first).wrapping_add(epoch.into()), Law::Counting)
         }
-        let first = self.back(law, n, epoch);
-        let (origin, law) = first.unwrap_or_else(|| (self.clone(), law.clone()));
-        match (origin, law) {
-            (Origin::Sequential, _) if whole => Some(Sampler::SEQUENTIAL),
-            (Origin::Sequential, _) if block == 1 => {
-                let ranks = Distributed { world, rank, shuffle: false, ..Distributed::default() };
-                Some(Sampler::TorchDistributed(ranks))
-            }
-            (Origin::Draw { seed, skip: 0 }, law @ (Law::Same | Law::Counting)) => {
-                let (seed, set_epoch) = (u64::from(seed), law == Law::Counting);
-                let ranks = Distributed { seed, world, rank, set_epoch, ..Distributed::default() };
-                let batches =
-                    Accelerate { seed, world, rank, batch_size: block, ..Accelerate::default() };
-                match block {
-                    1 => Some(Sampler::TorchDistributed(ranks)),
-                    _ => set_epoch.then_some(Sampler::Accelerate(batches)),
-                }
-            }
-            (Origin::Draw { seed, skip }, Law::Continued { gap }) if whole => {
-                Some(of_one_generator(seed, skip, gap, n))
-            }
-            (Origin::Sampler { sampler, epoch }, Law::Sampler) if whole => later(sampler, epoch),
-            (Origin::Sampler { sampler: Sampler::Shuffle(list), .. }, law) if whole => {
-                let epochs = match law {
-                    Law::Same => list.epochs,
-                    Law::Shuffled(epochs) => epochs,
-                    _ => return None,
-                };
-                Some(Sampler::Shuffle(Shuffle { epochs, ..list }))
-            }
-            _ => None,
+        Sampler::TorchRandom(own) if !own.replacement => {
+            let gap = if own.persistent_workers { draws } else { draws + 2 };
+            running(own.seed, 2, gap, own.epoch)
+        }
+        Sampler::TorchSubsetRandom(own) => running(own.seed, own.position, own.gap, own.epoch),
+        Sampler::TorchStateful(own) => {
+            let seed = generators.after(own.seed as u32, own.position).next_u32();
+            let unused = draws.saturating_mul(own.stride - 1);
+            running(seed.into(), unused, unused, own.epoch)
+        }
+        Sampler::TorchDefault(own) if !own.replacement => {
+            let epochs = u64::from(own.epoch) + u64::from(epoch);
+            let at = own.position.saturating_add(epochs.saturating_mul(own.stride));
+            let mut rng = generators.after(own.seed as u32, at);
+            let seed = rng.next_u32();
+            let values = (0..AFTER).map(|_| rng.next_u32()).collect();
+            let outputs = Outputs { seed: own.seed as u32, from: at + 1, values };
+            let law = Law::Default { outputs, at, stride: own.stride };
+            (Origin::Draw { seed, skip: 0 }, law)
+        }
+        other => {
+            let origin = Origin::Sampler { sampler: other.clone(), epoch };
+            let law = origin.own_law();
+            (origin, law)
         }
     }
 }
 
-/// The sampler that draws its permutations of `n` samples from one generator, the first of them after
-/// `skip` outputs and each further one after `gap` more.
+/// The sampler whose epoch `epoch` over `n` samples has this origin and law, for a loader that reads this
+/// share. `None` if no sampler can be told.
+pub(super) fn sampler_of(
+    origin: &Origin,
+    law: &Law,
+    share: Share,
+    n: u32,
+    epoch: u32,
+) -> Option<Sampler> {
+    let Share { block, stride: world, first: rank } = share;
+    let whole = share == Share::WHOLE;
+    if let Law::Default { outputs, at, stride } = law {
+        let position = at.checked_sub(stride * u64::from(epoch))?;
+        let (seed, stride) = (u64::from(outputs.seed), *stride);
+        let default = DefaultGenerator { seed, position, stride, ..Default::default() };
+        return whole.then_some(Sampler::TorchDefault(default));
+    }
+    let first = origin.back(law, n, epoch);
+    let (origin, law) = first.unwrap_or_else(|| (origin.clone(), law.clone()));
+    match (origin, law) {
+        (Origin::Sequential, _) if whole => Some(Sampler::SEQUENTIAL),
+        (Origin::Sequential, _) if block == 1 => {
+            let ranks = Distributed { world, rank, shuffle: false, ..Distributed::default() };
+            Some(Sampler::TorchDistributed(ranks))
+        }
+        (Origin::Draw { seed, skip: 0 }, law @ (Law::Same | Law::Counting)) => {
+            let (seed, set_epoch) = (u64::from(seed), law == Law::Counting);
+            let ranks = Distributed { seed, world, rank, set_epoch, ..Distributed::default() };
+            let batches =
+                Accelerate { seed, world, rank, batch_size: block, ..Accelerate::default() };
+            match block {
+                1 => Some(Sampler::TorchDistributed(ranks)),
+                _ => set_epoch.then_some(Sampler::Accelerate(batches)),
+            }
+        }
+        (Origin::Draw { seed, skip }, Law::Continued { gap }) if whole => {
+            Some(of_one_generator(seed, skip, gap, n))
+        }
+        (Origin::Sampler { sampler, epoch }, Law::Sampler) if whole => later(sampler, epoch),
+        (Origin::Sampler { sampler: Sampler::Shuffle(list), .. }, law) if whole => {
+            let epochs = match law {
+                Law::Same => list.epochs,
+                Law::Shuffled(epochs) => epochs,
+                _ => return None,
+            };
+            Some(Sampler::Shuffle(Shuffle { epochs, ..list }))
+        }
+        _ => None,
+    }
+}
+
+/// The sampler that draws its permutations of `n` samples from one generator: the first after `skip` outputs,
+/// each further one after `gap` more.
 fn of_one_generator(seed: u32, skip: u64, gap: u64, n: u32) -> Sampler {
     let (seed, draws) = (u64::from(seed), randperm_draws(n));
     let own = |persistent_workers| -> Option<Random> {
@@ -175,7 +179,7 @@ mod tests {
         for sampler in samplers() {
             let epochs: Vec<Vec<u32>> = sampler.epochs(N, 0).take(4).collect();
             for epoch in 0..3 {
-                let (origin, law) = Origin::of(&sampler, epoch, N, &generators);
+                let (origin, law) = origin_of(&sampler, epoch, N, &generators);
                 assert_eq!(origin.positions(N, &generators).as_ref(), epochs.get(epoch as usize));
                 if let Some((next, _)) = origin.after(&law, N) {
                     let next = next.positions(N, &generators);
@@ -190,9 +194,9 @@ mod tests {
         let generators = Generators::default();
         for sampler in samplers() {
             for epoch in [0, 2] {
-                let (origin, law) = Origin::of(&sampler, epoch, N, &generators);
+                let (origin, law) = origin_of(&sampler, epoch, N, &generators);
                 let law = if law == Law::Unknown { Law::Same } else { law };
-                let told = origin.sampler(&law, Share::WHOLE, N, epoch).unwrap();
+                let told = sampler_of(&origin, &law, Share::WHOLE, N, epoch).unwrap();
                 let same = told.epochs(N, 0).take(3).eq(sampler.epochs(N, 0).take(3));
                 assert!(same, "{sampler} at {epoch}: {told}");
                 assert!(told.validate().is_ok(), "{told}");
@@ -205,7 +209,7 @@ mod tests {
         let origin = Origin::Draw { seed: 9, skip: 0 };
         let said = |block, law: Law| {
             let share = Share { block, stride: 4, first: 1 };
-            origin.sampler(&law, share, N, 2).map(|sampler| sampler.to_string())
+            sampler_of(&origin, &law, share, N, 2).map(|sampler| sampler.to_string())
         };
         let counting = said(1, Law::Counting).unwrap();
         assert_eq!(counting, "torch-distributed seed 7 world 4 rank 1");

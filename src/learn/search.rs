@@ -1,4 +1,4 @@
-//! Searches that take longer than an observation may: for other threads, slice by slice.
+//! Searches that take longer than an observation may. Other threads run them, slice by slice.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,23 +10,22 @@ use super::libraries::{lists, samplers};
 use super::origin::{Generators, Origin};
 use super::sequence::Sequence;
 use super::share::RANKS_MAX;
-use super::told::{self, Told};
+use super::told::{self, ToldOrder};
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::generator;
 
-/// Seeds that scripts set by hand, besides the very small ones.
+/// Seeds that scripts set, besides small ones.
 const POPULAR: [u32; 40] = [
     64, 66, 69, 77, 99, 100, 101, 111, 123, 128, 200, 222, 233, 256, 314, 321, 333, 404, 420, 512,
     555, 666, 777, 888, 999, 1000, 1024, 1111, 1234, 1337, 2048, 3407, 4242, 9999, 12345, 31415,
     54321, 65536, 123456, 1234567,
 ];
 
-/// Of the small seeds as many, and the years that are written for a seed.
+/// How many small seeds are popular, and which years.
 const SMALL: u32 = 50;
 const YEARS: Range<u32> = 2015..2031;
 
-/// Further seeds that scripts give to torch's default generator. To try them costs a thousandth of
-/// what it costs with the samplers of other libraries.
+/// More seeds for torch's default generator. They cost a thousandth of what they would in other libraries.
 const FURTHER: [u32; 19] = [
     110, 122, 150, 300, 400, 500, 520, 600, 700, 800, 900, 1009, 1314, 2000, 2333, 5555, 7777,
     10_000, 19_260_817,
@@ -34,37 +33,37 @@ const FURTHER: [u32; 19] = [
 const FURTHER_SMALL: u32 = 100;
 const FURTHER_YEARS: Range<u32> = 1990..2015;
 
-/// From how many outputs of the default generator the first epoch's seed may be. A script that makes
-/// its model on the processor first draws millions.
+/// How many outputs of the default generator may be the first epoch's seed. A script that makes its model on
+/// the processor draws millions before it.
 const DRAWN: usize = 4096;
 
-/// How many outputs are given after one that is found: the seeds of a thousand epochs as a rule.
+/// How many outputs are given after one that is found: as a rule the seeds of a thousand epochs.
 const AFTER: usize = 4096;
 
-/// Bits of evidence that a sampler's epoch has to have to be looked at more closely.
+/// Bits of evidence that make a sampler's epoch a finding.
 const FITS: f64 = 16.0;
 
-/// Bits of evidence beyond those that tell all splits apart that a split is asked for.
+/// Bits of evidence for a split beyond those that tell all splits apart.
 const SPLITS: f64 = 20.0;
 
 /// The usual shares that a side has of a list, in hundredths.
 const SHARES: [u64; 19] = [1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 70, 75, 80, 85, 90, 95, 98, 99];
 
-/// Of a generator's epochs so many are tried, if they have no more samples together.
+/// How many epochs of a generator are tried, and how many samples they may have together.
 const FIRST_MAX: u32 = 8;
 const SAMPLES_MAX: u64 = 1 << 28;
 
-/// Samples that are drawn and compared in less than a tenth of a second on one core.
+/// How many samples are drawn and compared in a slice: less than a tenth of a second on one core.
 const SLICE_SAMPLES: u64 = 2_000_000;
 
 /// Words of a generator's state.
 const WORDS: usize = 624;
 const MIDDLE: usize = 397;
 
-/// Something to search through that has many parts, each of which can be searched by itself.
+/// A search through many units, each of which can be searched by itself.
 ///
-/// [`Search::run`] on any slices of [`Search::units`], on any threads in any order, finds together
-/// what one run over all of them finds. Nothing is kept between runs: to stop is to run no more.
+/// [`Search::run`] on slices of [`Search::units`], on any threads and in any order, finds the same as one run
+/// over all. Nothing is kept between runs.
 #[derive(Clone, Debug)]
 pub struct Search {
     kind: Kind,
@@ -73,73 +72,55 @@ pub struct Search {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// Seeds that begin an epoch as it began.
+    /// Seeds whose epoch begins as the targets say.
     Beginning(SeedSearch),
-    /// Seeds whose epoch has what was opened anywhere in it.
+    /// Seeds whose epoch has the elements of a target anywhere in it.
     Anywhere(Vec<Target>),
-    /// Samplers of which an epoch is read as the views say.
+    /// Samplers with one of these epochs as the views read it.
     Library { samplers: Arc<[Sampler]>, epochs: Vec<u32>, views: Vec<View> },
-    /// Seeds that begin an epoch as it began, and that torch's default generator draws first by these
-    /// seeds of its own.
+    /// The same of the seeds that torch's default generator draws first, with these seeds of its own.
     Drawn(SeedSearch, Arc<[u32]>),
-    /// Lists as popular seeds shuffle them, in which what the views have read lies side by side.
-    /// If `is_beginning`, the loader goes on to read more of the same part.
+    /// Shuffled lists in which what the views read lies side by side, if `is_beginning` with more of it to come.
     Split { lists: Arc<[Sampler]>, views: Vec<View>, is_beginning: bool },
-    /// Outputs of torch's default generator that are this, by popular seeds.
+    /// Which of the first `outputs` outputs of torch's default generator are `value`.
     Output { value: u32, outputs: u64 },
 }
 
-/// What was opened, in the numbers of one index order.
+/// What readers opened, as positions of one index.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     /// Samples of the index.
     pub(super) n: u32,
-    /// By reader, the positions of what it opened; beyond `n` where that is not in the index.
+    /// By reader, the positions that it opened; beyond `n` for samples that are not in the index.
     pub(super) readers: Vec<Vec<u32>>,
 }
 
 /// What a search found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// A seed that fits the search's target of this number.
-    Seed {
-        seed: u32,
-        /// Number of the target.
-        target: u32,
-    },
-    /// A seed that fits the search's target of this number, and that torch's default generator draws.
+    /// A seed fits a target.
+    Seed { seed: u32, target: u32 },
+    /// A seed that torch's default generator draws fits a target.
     Drawn {
         seed: u32,
-        /// Number of the target.
         target: u32,
-        /// What the default generator was seeded with.
+        /// The seed of the default generator.
         default: u32,
         /// Which of its outputs the seed is, counted from 0.
         at: u64,
-        /// The first outputs, those after the seed among them. All that is found of the same default
-        /// generator shares them: in a small dataset thousands of seeds fit by chance.
+        /// Its first outputs. The findings of a generator share them: in a small dataset thousands of
+        /// seeds fit by chance.
         outputs: Arc<[u32]>,
     },
-    /// A sampler of another library than torch.
-    Library {
-        sampler: Sampler,
-        /// Number of its epoch.
-        epoch: u32,
-        /// Number of the index order among those looked at.
-        view: u32,
-    },
-    /// A list of which a part was read.
-    Split {
-        list: Sampler,
-        /// Number of the index order among those looked at.
-        view: u32,
-        part: Range<u32>,
-    },
-    /// The default generator with this seed gives the value as this output, counted from 0.
+    /// An epoch of a sampler fits a view.
+    Library { sampler: Sampler, epoch: u32, view: u32 },
+    /// A view read this part of a shuffled list.
+    Split { list: Sampler, view: u32, part: Range<u32> },
+    /// Torch's default generator gives the value.
     Output {
-        /// What the default generator was seeded with.
+        /// The seed of the default generator.
         seed: u32,
-        /// Number of the output.
+        /// Which of its outputs the value is, counted from 0.
         at: u64,
         /// The outputs after it.
         after: Arc<[u32]>,
@@ -147,7 +128,6 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Whether it tells how a list was split.
     pub fn is_split(&self) -> bool {
         matches!(self, Finding::Split { .. })
     }
@@ -159,9 +139,8 @@ impl Search {
         Search { kind: Kind::Beginning(SeedSearch::new(targets)), units: seeds.min(1 << 32) }
     }
 
-    /// For seeds whose epoch begins as one of the targets, among the first that torch's default
-    /// generator draws.
-    pub(super) fn drawn(targets: Vec<Target>, told: &[Told]) -> Self {
+    /// For such seeds among the first that torch's default generator draws.
+    pub(super) fn drawn(targets: Vec<Target>, told: &[ToldOrder]) -> Self {
         // Of a seed torch takes the low half.
         let mut seeds: Vec<u32> = told::seeds(told).into_iter().map(|seed| seed as u32).collect();
         seeds.extend(seeds_of_scripts());
@@ -169,8 +148,7 @@ impl Search {
         Search { kind: Kind::Drawn(SeedSearch::new(targets), seeds.into()), units }
     }
 
-    /// For seeds below `seeds` whose epoch has a target's elements one after the other, wherever
-    /// that is; the targets' own places are not looked at.
+    /// For seeds below `seeds` whose epoch has a target's elements one after the other, at any place.
     pub(super) fn anywhere(targets: Vec<Target>, seeds: u64) -> Self {
         Search { kind: Kind::Anywhere(targets), units: seeds.min(1 << 32) }
     }
@@ -180,9 +158,13 @@ impl Search {
         Search::samplers(samplers(&popular()), epochs, views)
     }
 
-    /// For what somebody may have meant who told these orders, if there is anything: in one of these
-    /// epochs, or the first ones, of which a job may have left some out.
-    pub(super) fn told(told: &[Told], epochs: BTreeSet<u32>, views: Vec<View>) -> Option<Self> {
+    /// For samplers that these told orders may have meant, in one of these epochs or the first ones, of which a
+    /// job may have left some out. `None` if there are no such samplers.
+    pub(super) fn told(
+        told: &[ToldOrder],
+        epochs: BTreeSet<u32>,
+        views: Vec<View>,
+    ) -> Option<Self> {
         let meant = told::meant(told);
         let first = 0..epochs_within(meant.len(), &views, FIRST_MAX);
         let epochs: BTreeSet<u32> = epochs.into_iter().chain(first).collect();
@@ -190,9 +172,8 @@ impl Search {
         (!meant.is_empty()).then(|| Search::samplers(meant, epochs, views))
     }
 
-    /// For loaders of torch that draw all epochs from one generator, with popular seeds, after their
-    /// first epoch.
-    pub(super) fn later(told: &[Told], views: Vec<View>) -> Self {
+    /// For later epochs than the first of torch's samplers that draw all epochs from one generator.
+    pub(super) fn later(told: &[ToldOrder], views: Vec<View>) -> Self {
         let seeds = told::seeds(told).into_iter().chain(popular().into_iter().map(u64::from));
         let seeds = seeds.take(epochs_within(4, &views, u32::MAX) as usize);
         let samplers: Vec<Sampler> = seeds.flat_map(told::of_one_generator).collect();
@@ -205,30 +186,27 @@ impl Search {
         Search { kind: Kind::Library { samplers: samplers.into(), epochs, views }, units }
     }
 
-    /// For lists of which the views have read a part, as popular seeds shuffle them: all of it, or where
-    /// this is the beginning, some of a part of a usual size.
+    /// For lists, shuffled with popular seeds, of which the views have read a part: all of it, or if
+    /// `is_beginning`, some of a part of a usual size.
     pub(super) fn split(views: Vec<View>, is_beginning: bool) -> Self {
         let lists: Arc<[Sampler]> = lists(&popular()).into();
         let units = lists.len() as u64;
         Search { kind: Kind::Split { lists, views, is_beginning }, units }
     }
 
-    /// For a value among the first `outputs` outputs of torch's default generator, as popular seeds
-    /// seed it.
+    /// For a value among the first `outputs` outputs of torch's default generator, with popular seeds.
     pub(super) fn output(value: u32, outputs: u64) -> Self {
         Search { kind: Kind::Output { value, outputs }, units: popular().len() as u64 }
     }
 
-    /// How many units there are, from 0; a unit is a seed, a sampler, or a popular seed with its
-    /// outputs.
+    /// How many units there are. A unit is a seed, a sampler, or a popular seed with its outputs.
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// How many units from this one on to search through at once: a tenth of a second on one core
-    /// at most, or one unit where that takes longer. It does for a late epoch of a sampler that has to
-    /// draw all epochs before it. The first seeds, which are the likeliest, come in small slices, so
-    /// that one that is among them is found at once.
+    /// How many units from this one on to search through at once: a tenth of a second on one core, or one unit
+    /// if that takes longer, as a late epoch of a sampler does that draws all epochs before it. The first seeds
+    /// are the likeliest and come in small slices, so that they are found at once.
     pub fn slice(&self, from: u64) -> u64 {
         match &self.kind {
             Kind::Beginning(_) => from.clamp(1 << 10, 1 << 20),
@@ -255,7 +233,6 @@ impl Search {
         }
     }
 
-    /// How many orders a unit stands for.
     pub(super) fn orders_a_unit(&self) -> u64 {
         match &self.kind {
             Kind::Library { epochs, .. } => epochs.len() as u64,
@@ -269,7 +246,7 @@ impl Search {
         matches!(self.kind, Kind::Beginning(_)) && self.units == 1 << 32
     }
 
-    /// Searches through some of the units; what is found is in ascending order.
+    /// Searches through some of the units. The findings are in ascending order.
     pub fn run(&self, units: Range<u64>) -> Vec<Finding> {
         let units = units.start..units.end.min(self.units);
         match &self.kind {
@@ -315,15 +292,13 @@ impl Search {
     }
 }
 
-/// How many epochs of so many samplers are tried, the first ones: as many as are worth the time, of
-/// large datasets fewer.
+/// How many first epochs of this many samplers are tried, at most `most`.
 fn epochs_within(samplers: usize, views: &[View], most: u32) -> u32 {
     let samples: u64 = views.iter().map(|view| u64::from(view.n)).sum();
     let each = samples.saturating_mul(samplers as u64).max(1);
     (SAMPLES_MAX / each).clamp(1, most.into()) as u32
 }
 
-/// The popular seeds.
 pub(super) fn popular() -> Vec<u32> {
     (0..SMALL).chain(YEARS).chain(POPULAR).collect()
 }
@@ -361,8 +336,8 @@ fn anywhere(targets: &[Target], seed: u32, found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether three of the elements are within reach one after the other, or, as a rank's of very many
-/// are, as far from each other as the next.
+/// Whether three of the elements are within reach one after the other, or at equal distances: of very many
+/// ranks.
 fn follow_each_other(positions: &[u32], target: &Target) -> bool {
     let Some(&first) = target.elements.first() else { return false };
     let Some(at) = positions.iter().position(|&element| element == first) else { return false };
@@ -380,7 +355,7 @@ fn follow_each_other(positions: &[u32], target: &Target) -> bool {
     found >= 2 || is_in_steps(after, &target.elements[1..])
 }
 
-/// Whether the first two of the elements come after as many others each, as for one of many ranks.
+/// Whether the first two of the elements come at equal distances.
 fn is_in_steps(after: &[u32], elements: &[u32]) -> bool {
     let [first, second, ..] = elements else { return false };
     let ranks = &after[..after.len().min(RANKS_MAX as usize)];
@@ -396,7 +371,7 @@ fn drawn_of(sampler: &Sampler, epochs: &[u32], views: &[View]) -> u64 {
     drawn.fold(0, u64::saturating_add)
 }
 
-/// The views that a sampler's epoch fits.
+/// The views that a sampler's epoch fits, as findings.
 fn fitting(sampler: &Sampler, epoch: u32, views: &[View]) -> Vec<Finding> {
     let fits = |view: &View| {
         let epochs = sampler.check(view.n).ok().map(|()| sampler.epochs(view.n, epoch));
@@ -409,7 +384,7 @@ fn fitting(sampler: &Sampler, epoch: u32, views: &[View]) -> Vec<Finding> {
     views.map(|(view, _)| Finding::Library { sampler: sampler.clone(), epoch, view }).collect()
 }
 
-/// The parts of a list that the views have read; so many pairs of a list and a view are looked at.
+/// The parts of a list that the views have read. `tried` pairs of a list and a view are looked at in all.
 fn splits(list: &Sampler, views: &[View], tried: usize, is_beginning: bool) -> Vec<Finding> {
     let parts = |view: &View| -> Vec<Range<u32>> {
         let Some(positions) = list.epochs(view.n, 0).next() else { return Vec::new() };
@@ -421,7 +396,7 @@ fn splits(list: &Sampler, views: &[View], tried: usize, is_beginning: bool) -> V
             true => (usual_parts(&read, view.n), 2 * SHARES.len()),
             false => (vec![read.clone()], (view.n - read.len() as u32 + 1) as usize),
         };
-        // Of samples drawn from all, all would be of such a part by one chance in 2^bits.
+        // Samples that are drawn from the whole list are all of such a part by one chance in 2^bits.
         let bits = |len: usize| places().count() as f64 * (f64::from(view.n) / len as f64).log2();
         let needed = SPLITS + (tried as f64 * among as f64).log2();
         parts.into_iter().filter(|part| bits(part.len()) >= needed).collect()
@@ -431,8 +406,8 @@ fn splits(list: &Sampler, views: &[View], tried: usize, is_beginning: bool) -> V
     found.map(|(view, part)| Finding::Split { list: list.clone(), view, part }).collect()
 }
 
-/// The smallest parts of the usual sizes, at the beginning or the end of a list of so many, that have all
-/// that was read. A share of a list is rounded down by some scripts, and up by others.
+/// The smallest parts of a usual size, at either end of a list of `n`, that have all that was read. Some
+/// scripts round the size down, others up.
 fn usual_parts(read: &Range<u32>, n: u32) -> Vec<Range<u32>> {
     let sizes = |share: u64| {
         let hundredfold = u64::from(n) * share;
@@ -447,9 +422,8 @@ fn usual_parts(read: &Range<u32>, n: u32) -> Vec<Range<u32>> {
     SHARES.into_iter().map(of_share).find(|parts| !parts.is_empty()).unwrap_or_default()
 }
 
-/// The outputs of a seed's generator, of the first `count`, that are `value`.
-///
-/// Whole states are made and compared before they are tempered, so that both loops are vectors.
+/// The outputs of a seed's generator, of the first `count`, that are `value`. Whole states are made, and
+/// compared before they are tempered, so that both loops are vectorised.
 fn outputs_that_are(value: u32, seed: u32, count: u64) -> Vec<u64> {
     let mut rng = generator(u64::from(seed));
     let mut words = [0; WORDS];

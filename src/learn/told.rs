@@ -1,76 +1,67 @@
-//! Orders that somebody told.
+//! Orders that were told.
 //!
-//! They are the first that a loader is suspected of. Where it does not read as told, whoever told it
-//! knew the seed as a rule, and had another key wrong: so what has the same seed is searched first.
+//! They are hypotheses. If a loader does not read as told, the seed was right as a rule, and another key was
+//! wrong. So samplers with the same seed are searched first.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
+use super::indexes::{Indexes, Numbering};
 use super::libraries;
-use super::origin::{Law, Lists, Origin};
-use super::suspect::{HEAD, Sources, Suspect};
+use super::origin::Lists;
 use crate::order::samplers::torch::{Distributed, Random, Stateful, SubsetRandom};
 use crate::order::samplers::{RepeatAug, Sampler};
+use crate::order::{Order, OrderSpec};
 
-/// An order that somebody told.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Told {
+pub(super) enum ToldOrder {
     /// A sampler draws it over an index.
     Drawn { sampler: Sampler, index: usize },
     /// Its epochs are listed.
     Listed(Lists),
 }
 
-impl Told {
-    /// The numbering that it is drawn over.
+impl ToldOrder {
+    /// Adds the numbering of an order to `indexes`. `None` if the order draws samples again: a sample has one
+    /// place in an epoch here, and the planner follows such an order without the learner.
+    pub(super) fn new(
+        order: &Order,
+        spec: Option<&OrderSpec>,
+        indexes: &mut Indexes,
+    ) -> Option<Self> {
+        let Some((sampler, samples)) = order.drawn_by() else {
+            let epochs = 0..order.epochs_listed().unwrap_or(0);
+            let all = epochs.map(|epoch| order.epoch(epoch)).collect();
+            return Some(ToldOrder::Listed(Lists { all, is_cut: false, is_told: true }));
+        };
+        if sampler.weights().is_some() || sampler.draws_anew() {
+            return None;
+        }
+        let spec = spec.map(|spec| spec.with_sampler(Sampler::SEQUENTIAL));
+        let (name, samples) = ("the told".to_owned(), samples.clone());
+        let index = indexes.add_told(Numbering { name, samples, spec })?;
+        Some(ToldOrder::Drawn { sampler: sampler.clone(), index })
+    }
+
     pub(super) fn index(&self) -> Option<usize> {
         match self {
-            Told::Drawn { index, .. } => Some(*index),
-            Told::Listed(_) => None,
+            ToldOrder::Drawn { index, .. } => Some(*index),
+            ToldOrder::Listed(_) => None,
         }
     }
 }
 
-impl Sources<'_> {
-    /// What was told, from its beginning, and as a loader is in it that began with it.
-    pub(super) fn told(&self, suspects: &mut Vec<Suspect>) {
-        for told in self.told {
-            match told {
-                Told::Drawn { sampler, index } => {
-                    let n = self.indexes[*index].sequence.len();
-                    for epoch in BTreeSet::from([0, self.epoch]) {
-                        let (origin, law) = Origin::of(sampler, epoch, n, self.generators);
-                        let law = if law == Law::Unknown { Law::Same } else { law };
-                        suspects
-                            .extend(self.head(*index, origin, law, HEAD).map(Suspect::into_told));
-                    }
-                }
-                Told::Listed(lists) => {
-                    let at = self.epoch % lists.all.len().max(1) as u32;
-                    for at in BTreeSet::from([0, at]) {
-                        let origin = Origin::Listed { lists: lists.clone(), at };
-                        let list = lists.all.get(at as usize);
-                        suspects.extend(list.map(|list| Suspect::listed(origin, list).into_told()));
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// The seeds of what was told, each once.
-pub(super) fn seeds(told: &[Told]) -> Vec<u64> {
+/// The seeds of told orders, each once.
+pub(super) fn seeds(told: &[ToldOrder]) -> Vec<u64> {
     let drawn = told.iter().filter_map(|told| match told {
-        Told::Drawn { sampler, .. } => seed_of(sampler),
-        Told::Listed(_) => None,
+        ToldOrder::Drawn { sampler, .. } => seed_of(sampler),
+        ToldOrder::Listed(_) => None,
     });
     drawn.collect::<BTreeSet<u64>>().into_iter().collect()
 }
 
-/// The samplers that somebody may have meant who told these: with other settings of their keys, and
-/// all others with the same seed. Each is another one. None draws a sample again in an epoch: here each
-/// sample has one place.
-pub(super) fn meant(told: &[Told]) -> Vec<Sampler> {
+/// The samplers that told orders may have meant, each once: the told ones with other values of their keys, and
+/// others with the same seed. None draws a sample twice in an epoch, as a sample has one place here.
+pub(super) fn meant(told: &[ToldOrder]) -> Vec<Sampler> {
     let mut found: Vec<Sampler> = Vec::new();
     let mut add = |sampler: Sampler| {
         if !sampler.draws_anew() && !found.contains(&sampler) {
@@ -78,7 +69,7 @@ pub(super) fn meant(told: &[Told]) -> Vec<Sampler> {
         }
     };
     for told in told {
-        let Told::Drawn { sampler, .. } = told else { continue };
+        let ToldOrder::Drawn { sampler, .. } = told else { continue };
         settings(sampler).into_iter().for_each(&mut add);
     }
     for seed in seeds(told) {
@@ -90,7 +81,7 @@ pub(super) fn meant(told: &[Told]) -> Vec<Sampler> {
     found
 }
 
-/// Torch's samplers of a seed that differ in their first epochs.
+/// Torch's samplers with a seed that differ in their first epochs.
 fn of_torch(seed: u64) -> [Sampler; 5] {
     [
         Sampler::TorchDistributed(Distributed { seed, ..Distributed::default() }),
@@ -101,8 +92,7 @@ fn of_torch(seed: u64) -> [Sampler; 5] {
     ]
 }
 
-/// Torch's loaders of a seed that draw all epochs from one generator: what is drawn between them
-/// differs.
+/// Torch's samplers with a seed that draw all epochs from one generator, and other outputs between them.
 pub(super) fn of_one_generator(seed: u64) -> [Sampler; 4] {
     let sampler = SubsetRandom { seed, position: 0, gap: 0, epoch: 0 };
     [
@@ -113,7 +103,7 @@ pub(super) fn of_one_generator(seed: u64) -> [Sampler; 4] {
     ]
 }
 
-/// What keys with few values may have: to others a key says that they are none of its values.
+/// The values of keys with few values. A key refuses values that are not its own.
 const VALUES: [&str; 13] = [
     "true",
     "false",
@@ -130,13 +120,12 @@ const VALUES: [&str; 13] = [
     "1",
 ];
 
-/// A sampler with other settings of its keys, one at a time; those of the rank are left as the
-/// reader's share shows them.
+/// A told sampler of all ranks with other values of its keys, one at a time. The opens show the rank.
 fn settings(told: &Sampler) -> Vec<Sampler> {
     let mut whole = told.clone();
     for (name, all) in [("rank", "0"), ("world", "1")] {
         if let Some(key) = whole.keys().iter_mut().find(|key| key.name == name) {
-            // A world of one is always right.
+            // A world of one is always valid.
             let _ = key.set(all);
         }
     }
@@ -155,14 +144,9 @@ fn settings(told: &Sampler) -> Vec<Sampler> {
     found
 }
 
-/// The seed that a sampler was told with, if that is a number.
+/// The seed of a sampler, if that is a number.
 fn seed_of(sampler: &Sampler) -> Option<u64> {
     let mut sampler = sampler.clone();
     let keys = sampler.keys();
     keys.iter().find(|key| key.name == "seed")?.text().parse().ok()
-}
-
-/// Epochs that a told order lists, as they may be suspected.
-pub(super) fn lists(epochs: Vec<Arc<[u32]>>) -> Told {
-    Told::Listed(Lists { all: epochs.into(), is_cut: false, is_told: true })
 }

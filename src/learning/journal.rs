@@ -28,13 +28,13 @@ const WRITE_TIMES: u32 = 50;
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// How the samples of a dataset are counted.
-pub(super) struct Numbering {
+pub(super) struct PathOrder {
     hash: u128,
     /// By place among the paths, the sample.
     samples: Vec<u32>,
 }
 
-impl Numbering {
+impl PathOrder {
     pub(super) fn of(listing: &Listing<'_>) -> Self {
         let entries = listing.entries().iter();
         let mut paths: Vec<(&[u8], u32)> = entries.map(|e| (e.path, e.file.0)).collect();
@@ -45,7 +45,7 @@ impl Numbering {
             hasher.write(&[0]);
         }
         let samples = paths.into_iter().map(|(_, sample)| sample).collect();
-        Numbering { hash: hasher.finish128().as_u128(), samples }
+        PathOrder { hash: hasher.finish128().as_u128(), samples }
     }
 
     /// By sample, its place.
@@ -68,7 +68,7 @@ struct Writing {
 /// What is remembered.
 pub(super) struct Kept {
     journal: Journal,
-    numbering: Option<Arc<Numbering>>,
+    numbering: Option<Arc<PathOrder>>,
     /// Where it is kept, if there is a store.
     file: Option<AtomicFile>,
     /// What was found there and how its samples are counted, until it is known how ours are.
@@ -122,7 +122,7 @@ impl Kept {
     }
 
     /// From here on samples are counted so; what was found is taken over, once.
-    pub(super) fn number(&mut self, numbering: Numbering) {
+    pub(super) fn number(&mut self, numbering: PathOrder) {
         if let Some((found, hash)) = self.found.take() {
             let same = hash == numbering.hash;
             let before = found.len();
@@ -254,13 +254,13 @@ mod tests {
     use crate::ids::FileId;
     use crate::order::Entry;
 
-    fn numbering(paths: &[(&'static str, u32)]) -> Numbering {
+    fn numbering(paths: &[(&'static str, u32)]) -> PathOrder {
         let entry = |(path, row): &(&'static str, u32)| Entry {
             path: path.as_bytes(),
             file: FileId(*row),
             size: 1,
         };
-        Numbering::of(&Listing::new(paths.iter().map(entry).collect()))
+        PathOrder::of(&Listing::new(paths.iter().map(entry).collect()))
     }
 
     #[test]

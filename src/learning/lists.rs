@@ -12,7 +12,7 @@ use std::sync::mpsc::SyncSender;
 
 use super::{Note, Surroundings};
 use crate::ids::FileId;
-use crate::learn::Candidate;
+use crate::learn::Numbering;
 use crate::order::index::{Filter, Format, IndexOrder, Manifest, index_order};
 use crate::order::{Entry, Listing};
 use crate::plan::Layout;
@@ -54,7 +54,7 @@ pub(super) struct Lists {
     /// Those that nobody has read, with their paths.
     unread: BTreeMap<FileId, String>,
     asked: usize,
-    found: Vec<Candidate>,
+    found: Vec<Numbering>,
 }
 
 impl Lists {
@@ -120,7 +120,7 @@ impl Lists {
         path: &str,
         text: &[u8],
         listing: Listing<'_>,
-    ) -> Option<Candidate> {
+    ) -> Option<Numbering> {
         if words(text).any(|word| word.len() > WORD_MAX) {
             return None;
         }
@@ -133,7 +133,7 @@ impl Lists {
         let samples: Arc<[u32]> = files.into_iter().map(|file| file.0).collect();
         // A file that is named twice has no one number.
         let once = samples.iter().collect::<HashSet<_>>().len() == samples.len();
-        let candidate = Candidate { name: format!("the list {path}'s"), samples, spec: None };
+        let candidate = Numbering { name: format!("the list {path}'s"), samples, spec: None };
         if !once {
             return None;
         }
@@ -143,7 +143,7 @@ impl Lists {
     }
 
     /// The numberings of the lists that were read.
-    pub(super) fn found(&self) -> &[Candidate] {
+    pub(super) fn found(&self) -> &[Numbering] {
         &self.found
     }
 }

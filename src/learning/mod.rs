@@ -15,14 +15,14 @@
 //! 6. It begins anew where the dataset has other files than when the `candidates` were made, and
 //!    nobody is followed or searched for: the files that there were keep their numbers.
 
-mod candidates;
 mod groups;
 mod journal;
 mod lists;
-mod owner;
+mod numberings;
 mod saved;
 mod searches;
 mod streams;
+mod thread;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ use crate::order::Order;
 use crate::plan::{Event, Published, StreamStatus};
 use crate::source::Source;
 use crate::sync::Mutex;
-use owner::Owner;
 pub(crate) use streams::{LEARNT, StreamInfo, Streams, learnt_stream, stream};
+use thread::Owner;
 
 /// How many notes wait for the learner's thread at most.
 const NOTES_MAX: usize = 1 << 14;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use belady::ids::{BlockId, FileId, StreamId};
-use belady::learn::{Candidate, Decision, Learner, Observation, Settings};
+use belady::learn::{Decision, Learner, Numbering, Observation, Settings};
 use belady::order::SampleTable;
 use belady::plan::{self, Action, Event, Layout, Place, Planner, PolicyKind, Tier};
 use serde_json::{Value, json};
@@ -42,11 +42,11 @@ impl Mount {
             withheld: false,
         };
         let layout = Arc::new(Layout::new((0..samples).map(|_| SAMPLE)));
-        let candidate =
-            Candidate { name: "path".into(), samples: (0..samples).collect(), spec: None };
+        let numbering =
+            Numbering { name: "path".into(), samples: (0..samples).collect(), spec: None };
         Mount {
             planner: Planner::new(settings, layout),
-            learner: Learner::new(Settings::default(), vec![candidate], SampleTable::Files),
+            learner: Learner::new(Settings::default(), vec![numbering], SampleTable::Files),
             pages: vec![false; samples as usize],
             decisions: Vec::new(),
             actions: Vec::new(),

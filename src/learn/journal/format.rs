@@ -1,8 +1,7 @@
 //! A journal as bytes.
 //!
-//! A header in JSON on one line, which says what is what, then all lists of numbers one after the
-//! other, as little-endian `u32`. Samples are numbered as the caller numbers them; `numbering` says
-//! how, so that it can be told whether they still are.
+//! A header in JSON on one line describes the runs. All lists of numbers follow it, as little-endian `u32`.
+//! The caller numbers the samples, and `numbering` shows whether the numbers still mean the same.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use super::{Journal, LISTS_MAX, MADE_MAX, Made, RUNS_MAX, Run, SAMPLES_MAX};
 use crate::learn::origin::{Law, Lists, Origin, Outputs, STRIDES};
 use crate::order::samplers::Sampler;
 
-/// Outputs of a generator after this are of no use.
+/// The most outputs of a generator that an origin may skip: more take too long to draw.
 const OUTPUTS_MAX: u64 = 1 << 40;
 
 #[derive(Serialize, Deserialize)]
@@ -26,9 +25,9 @@ struct Header {
 #[derive(Serialize, Deserialize)]
 struct RunHeader {
     made: Vec<MadeHeader>,
-    /// Numbers of its lists.
+    /// The numbers of its lists.
     lists: Vec<usize>,
-    /// Whether the last of them may break off.
+    /// Whether the last list may be cut off.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
 }
@@ -39,7 +38,7 @@ struct MadeHeader {
     n: u32,
     seed: u32,
     skip: u64,
-    /// In place of a seed of torch's permutation.
+    /// Given in place of a seed of torch's permutation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sampler: Option<SamplerHeader>,
     law: LawHeader,
@@ -66,13 +65,13 @@ enum LawHeader {
     Drawn {
         seed: u32,
         from: u64,
-        /// The list of the outputs.
+        /// The number of the list of outputs.
         values: usize,
     },
     Default {
         seed: u32,
         from: u64,
-        /// The list of the outputs.
+        /// The number of the list of outputs.
         values: usize,
         at: u64,
         stride: u64,
@@ -80,7 +79,7 @@ enum LawHeader {
 }
 
 impl Journal {
-    /// The journal as bytes; `numbering` tells the numbers of its samples from other ones.
+    /// The journal as bytes.
     pub fn encode(&self, numbering: u128) -> Vec<u8> {
         let mut lists: Vec<Arc<[u32]>> = Vec::new();
         let mut number = |list: &Arc<[u32]>| {
@@ -104,7 +103,7 @@ impl Journal {
         bytes
     }
 
-    /// The journal that these bytes are, and what its samples are numbered by.
+    /// The journal that these bytes are, and its `numbering`.
     ///
     /// # Errors
     /// In words where they are not one.
@@ -115,9 +114,9 @@ impl Journal {
         let numbering = u128::from_str_radix(&header.numbering, 16)
             .map_err(|_| "its numbering cannot be read".to_owned())?;
         let (mut rest, other) = bytes[end + 1..].as_chunks::<4>();
-        let told: usize = header.lists.iter().fold(0, |sum, &len| sum.saturating_add(len));
-        if told != rest.len() || !other.is_empty() {
-            return Err(format!("it should have {told} numbers and has {}", rest.len()));
+        let numbers: usize = header.lists.iter().fold(0, |sum, &len| sum.saturating_add(len));
+        if numbers != rest.len() || !other.is_empty() {
+            return Err(format!("it should have {numbers} numbers and has {}", rest.len()));
         }
         let mut lists: Vec<Arc<[u32]>> = Vec::new();
         for &len in &header.lists {
@@ -167,7 +166,7 @@ fn made_header(made: &Made, number: &mut impl FnMut(&Arc<[u32]>) -> usize) -> Op
     Some(MadeHeader { index: made.index.clone(), n: made.n, seed, skip, sampler, law })
 }
 
-/// What a header says, if that can be.
+/// The origin that a header describes, if that is possible.
 fn read(made: &MadeHeader, lists: &[Arc<[u32]>]) -> Option<Made> {
     let law = match made.law {
         LawHeader::Unknown => Law::Unknown,

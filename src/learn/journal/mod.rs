@@ -1,25 +1,21 @@
-//! What loaders read in earlier epochs and runs, offered to those that read now.
+//! What loaders read in earlier epochs and runs, as hypotheses about loaders that read now.
 //!
-//! A job that is started again reads in the same order as a rule, or in one that follows from it:
-//! with the same seed, with the next one, or where it left off. An order that nobody can compute,
-//! but that was drawn once and written down, is the same again, too. Both are remembered: of orders
-//! that can be made, where they come from; of others the samples. What is offered costs nothing to
-//! try, and has to earn its evidence as everything else.
+//! A job that is started again reads, as a rule, in the same order or in one that follows from it: with the
+//! next seed, or from where it left off. An order that was drawn once and written down is the same again,
+//! too. So the journal has the origin of an order that a sampler can draw again, and the samples of others.
 
 mod format;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::event::{LoaderId, Rung};
+use super::event::{Basis, LoaderId};
 use super::history::{Epoch, Read, Record};
-use super::indexes::Indexes;
+use super::hypothesis::{Facts, Hypothesis};
 use super::origin::{Generators, Law, Lists, Origin};
-use super::suspect::Suspect;
 pub use format::BYTES_MAX;
 
-/// How many runs are remembered, the latest; how many origins and epochs of each; and how many
-/// samples in all, at 4 bytes each.
+/// How many runs are remembered, how many origins and lists of each, and how many samples in all, at 4 bytes.
 const RUNS_MAX: usize = 32;
 const MADE_MAX: usize = 32;
 const LISTS_MAX: usize = 8;
@@ -28,14 +24,13 @@ const SAMPLES_MAX: usize = 1 << 24;
 /// A recorded epoch this short says nothing.
 const LIST_MIN: usize = 16;
 
-/// How many seeds are tried of a run whose seeds count up.
+/// How many seeds of a run whose seeds count up are tried.
 const COUNTED_MAX: u32 = 64;
 
-/// More outputs of a generator than this are not skipped for a guess.
+/// The most outputs of a generator that are skipped for a hypothesis.
 const SKIP_MAX: u64 = 1 << 26;
 
-/// How many epochs of other samplers than torch's permutations are tried, the latest runs' first: each
-/// costs a whole epoch.
+/// How many epochs of other samplers than torch's permutations are tried. Each costs a whole epoch.
 const SAMPLERS_MAX: usize = 4;
 
 /// What earlier loaders read, the latest at the end. Cheap to clone.
@@ -47,18 +42,18 @@ pub struct Journal {
 /// What one loader read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Run {
-    /// Where its epochs came from, the first one's origin first.
+    /// The origins of its epochs, that of the first epoch first.
     pub(super) made: Vec<Made>,
-    /// Its epochs, where that is not known.
+    /// Its epochs, if no sampler can draw them again.
     pub(super) lists: Lists,
-    /// The loader, if it is one of this learner's.
+    /// The loader, if it is one of this learner.
     pub(super) loader: Option<LoaderId>,
 }
 
-/// Where an epoch came from.
+/// The origin of an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Made {
-    /// Name of the index, and the number of its samples.
+    /// The name of the index, and the number of its samples.
     pub(super) index: String,
     pub(super) n: u32,
     pub(super) origin: Origin,
@@ -66,18 +61,15 @@ pub(super) struct Made {
 }
 
 impl Journal {
-    /// Number of runs.
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Whether nothing is remembered.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Adds what a loader read; with `partial` also what it has read of an epoch that is not over.
-    /// It takes the place of a run that was the same.
+    /// Adds what a loader read, with `partial` also of an epoch that is not over, and drops the same run.
     pub fn add(&mut self, record: &Record, partial: bool) {
         let Some(run) = Run::of(record, partial) else { return };
         self.runs.retain(|known| !known.is_as(&run));
@@ -85,13 +77,13 @@ impl Journal {
         self.bound();
     }
 
-    /// Forgets which loaders the runs are of: from here on others have their numbers.
+    /// Forgets which loaders the runs are of: the next learner gives their numbers to other loaders.
     pub fn detach(&mut self) {
         self.runs.iter_mut().for_each(|run| run.loader = None);
     }
 
-    /// With other numbers for the samples; `number` gives none for those that are gone. Lists of
-    /// which then less than half is left are forgotten.
+    /// With other numbers for the samples; `number` gives none for samples that are gone. A list that loses more
+    /// than half of its samples is forgotten.
     pub fn renumbered(mut self, number: impl Fn(u32) -> Option<u32>) -> Self {
         for run in &mut self.runs {
             let renumber = |list: &Arc<[u32]>| {
@@ -104,7 +96,7 @@ impl Journal {
         self
     }
 
-    /// Drops what is too much, the oldest first, and runs of which nothing is left.
+    /// Drops what is too much, the oldest first, and empty runs.
     pub(super) fn bound(&mut self) {
         let mut left = SAMPLES_MAX;
         for run in self.runs.iter_mut().rev() {
@@ -122,45 +114,36 @@ impl Journal {
         self.runs.drain(..self.runs.len().saturating_sub(RUNS_MAX));
     }
 
-    /// What a loader may be reading, if it reads on or anew as one before: as long as nothing of it
-    /// is understood also what can be made.
-    pub(super) fn suspects(
-        &self,
-        loader: LoaderId,
-        understood: bool,
-        indexes: &Indexes,
-        head: impl Fn(usize, Origin, Law) -> Option<Suspect>,
-    ) -> Vec<Suspect> {
-        let mut suspects = Vec::new();
-        let mut samplers = 0;
-        let runs = self.runs.iter().rev().filter(|run| run.loader != Some(loader));
-        for run in runs {
-            for (at, list) in run.lists.all.iter().enumerate() {
-                let origin = Origin::Listed { lists: run.lists.clone(), at: at as u32 };
-                suspects.push(Suspect::listed(origin, list));
+    /// That a loader goes on as a run did, or begins again. What samplers draw is tried only until an epoch of
+    /// the loader is understood.
+    pub(super) fn hypotheses(&self, facts: &Facts<'_>) -> Vec<Hypothesis> {
+        let (mut all, mut samplers) = (Vec::new(), 0);
+        for run in self.runs.iter().rev().filter(|run| run.loader != Some(facts.loader)) {
+            let lists = 0..run.lists.all.len() as u32;
+            let listed = |at| Hypothesis::listed(&run.lists, at, Basis::Replayed);
+            all.extend(lists.filter_map(listed));
+            if facts.past.understood.is_some() {
+                continue;
             }
-            for (made, origin, law) in if understood { Vec::new() } else { run.origins() } {
-                // Where the dataset has other files by now, in both numberings.
-                let numberings = indexes.iter().filter(|(_, index)| index.name == made.index);
-                for (at, index) in numberings {
+            for (made, origin, law) in run.origins() {
+                // If the dataset has other files than then, there are two numberings of the name.
+                let indexes = facts.shared.indexes.iter();
+                for (at, index) in indexes.filter(|(_, index)| index.name == made.index) {
+                    let n = index.sequence.len();
                     if let Origin::Sampler { sampler, epoch } = &origin {
-                        let n = index.sequence.len();
                         let may_be = || sampler.draws_before(n, *epoch) <= SKIP_MAX;
                         if samplers == SAMPLERS_MAX || sampler.check(n).is_err() || !may_be() {
                             continue;
                         }
                         samplers += 1;
                     }
-                    let lasts = index.sequence.len() == made.n || law.is_lasting();
+                    let lasts = n == made.n || law.is_lasting();
                     let law = if lasts { law.clone() } else { Law::Unknown };
-                    suspects.extend(head(at, origin.clone(), law).map(|mut known| {
-                        known.rung = Rung::Replayed;
-                        known
-                    }));
+                    all.extend(facts.known(at, (origin.clone(), law), Basis::Replayed));
                 }
             }
         }
-        suspects
+        all
     }
 }
 
@@ -175,7 +158,7 @@ impl Run {
             for epoch in epochs {
                 let list = match &epoch.read {
                     Read::Seen(list) => Arc::clone(list),
-                    // The next run does not know its numbering from the beginning.
+                    // The next run does not know this numbering at its beginning.
                     Read::Made { index, .. } if index.part.is_some() => epoch.samples(&generators),
                     Read::Made { .. } => continue,
                 };
@@ -190,7 +173,7 @@ impl Run {
         }
         let (number, last) = made.last()?;
         let mut kept: Vec<Made> = Vec::new();
-        // Its first epochs may have gone by before its order was known.
+        // The first epochs may have been over before the order was known.
         let first = last.origin.back(&last.law, last.n, *number);
         kept.extend(first.map(|(origin, law)| Made { origin, law, ..last.clone() }));
         let known = last.law != Law::Unknown;
@@ -203,7 +186,7 @@ impl Run {
         Some(Run { made: kept, lists: Lists::default(), loader: Some(record.loader) })
     }
 
-    /// Whether another run read the same from its beginning.
+    /// Whether another run is of the same loader, or began the same.
     fn is_as(&self, other: &Run) -> bool {
         if other.loader.is_some() && self.loader == other.loader {
             return true;
@@ -217,7 +200,7 @@ impl Run {
         }
     }
 
-    /// The origins that an epoch of this run, or of one that follows it, may have.
+    /// The origins that an epoch of this run, or of the next one, may have.
     fn origins(&self) -> Vec<(&Made, Origin, Law)> {
         let mut found: Vec<(&Made, Origin, Law)> = Vec::new();
         let mut add = |made, origin: Origin, law| {
@@ -237,7 +220,7 @@ impl Run {
         {
             add(last, origin, law);
         }
-        // With the next seed, and in any epoch of one whose seeds count up.
+        // With the next seed, or in any epoch if the seeds count up.
         if let Some(made) = self.made.first()
             && let Origin::Draw { seed, skip } = made.origin
         {
@@ -259,7 +242,7 @@ impl Run {
     }
 }
 
-/// Where an epoch came from, if a sampler drew it.
+/// The origin of an epoch, if a sampler drew it.
 fn made(epoch: &Epoch) -> Option<(u32, Made)> {
     match &epoch.read {
         Read::Made { index, origin, law, .. } if origin.is_drawn() && index.part.is_none() => {

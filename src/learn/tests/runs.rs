@@ -11,7 +11,7 @@ use super::sim::{Loader, Step, unknowable};
 use super::trials::learner;
 use crate::learn::journal::Run;
 use crate::learn::origin::Lists;
-use crate::learn::{Journal, Rung};
+use crate::learn::{Basis, Journal};
 use crate::order::samplers::torch::{Distributed, Random, generator, randperm};
 use crate::order::samplers::{Keras, Sampler};
 
@@ -41,7 +41,7 @@ fn run(
     epochs: Vec<Vec<u32>>,
     seeds: &[u32],
     steps: impl Fn(Vec<Step>) -> Vec<Step>,
-) -> (Outcome, u32, Rung) {
+) -> (Outcome, u32, Basis) {
     let job = loader(epochs);
     let truth = Truth { epochs: job.epochs.clone(), seeds: seeds.to_vec(), ..Truth::default() };
     // What was recorded is in the order of arrival.
@@ -56,10 +56,10 @@ fn run(
     let (kept, numbering) = Journal::decode(&journal.encode(3)).unwrap();
     journal.detach();
     assert_eq!((&kept, numbering), (&*journal, 3));
-    let rung = shell.learner.beliefs().next().map_or(Rung::Unknown, |belief| belief.rung);
+    let basis = shell.learner.beliefs().next().map_or(Basis::Unknown, |belief| belief.basis);
     let outcome = shell.outcomes.remove(&GROUP).unwrap_or_default();
     assert!(outcome.wrong.is_empty(), "{:?}", outcome.wrong);
-    (outcome, shell.asked, rung)
+    (outcome, shell.asked, basis)
 }
 
 fn all(steps: Vec<Step>) -> Vec<Step> {
@@ -84,8 +84,8 @@ fn the_same_run_again_is_known_from_its_first_opens() {
         let mut journal = Journal::default();
         let (_, asked, _) = run(&mut journal, epochs(&sampler, 0, 3), &seeds, all);
         assert!(asked > 0 && journal.len() == 1);
-        let (outcome, asked, rung) = run(&mut journal, epochs(&sampler, 0, 1), &[], begun);
-        assert_eq!((asked, rung), (0, Rung::Replayed), "{sampler}");
+        let (outcome, asked, basis) = run(&mut journal, epochs(&sampler, 0, 1), &[], begun);
+        assert_eq!((asked, basis), (0, Basis::Replayed), "{sampler}");
         assert!(outcome.opens[&0] <= 12, "{outcome:?}");
         // Its second epoch is known as well.
         let (outcome, asked, _) = run(&mut journal, epochs(&sampler, 0, 2), &[], all);
@@ -128,8 +128,8 @@ fn a_sampler_of_another_library_is_known_again() {
     let seeds = [in_library(&sampler)];
     let (outcome, asked, _) = run(&mut journal, epochs(&sampler, 0, 3), &seeds, all);
     assert!(asked > 0 && outcome.opens.len() == 3, "{outcome:?}");
-    let (outcome, asked, rung) = run(&mut journal, epochs(&sampler, 0, 1), &[], begun);
-    assert_eq!((asked, rung, journal.len()), (0, Rung::Replayed, 1), "{outcome:?}");
+    let (outcome, asked, basis) = run(&mut journal, epochs(&sampler, 0, 1), &[], begun);
+    assert_eq!((asked, basis, journal.len()), (0, Basis::Replayed, 1), "{outcome:?}");
     assert!(outcome.opens[&0] <= 16, "{outcome:?}");
     // Where that left off.
     let (outcome, asked, _) = run(&mut journal, epochs(&sampler, 1, 2), &[], all);
@@ -157,8 +157,8 @@ fn an_order_that_nobody_can_compute_is_replayed() {
         let mut journal = Journal::default();
         let (outcome, _, _) = run(&mut journal, first.clone(), &[], all);
         assert!(outcome.opens.is_empty() && journal.len() == 1);
-        let (outcome, _, rung) = run(&mut journal, first.clone(), &[], begun);
-        assert_eq!(rung, Rung::Replayed);
+        let (outcome, _, basis) = run(&mut journal, first.clone(), &[], begun);
+        assert_eq!(basis, Basis::Replayed);
         assert!(outcome.opens[&0] <= 16, "{outcome:?}");
         let again = if first.len() == 1 { vec![one.clone(); 3] } else { first };
         let (outcome, _, _) = run(&mut journal, again, &[], all);
@@ -202,18 +202,18 @@ fn a_record_that_breaks_off_is_left_at_its_end() {
     let (outcome, ..) = run(&mut journal, vec![one.clone()], &[], killed(N as usize * 41 / 100));
     assert!(outcome.opens.is_empty() && journal.len() == 1);
     let first = journal.clone();
-    let (outcome, _, rung) = run(&mut journal, vec![one.clone()], &[], begun);
+    let (outcome, _, basis) = run(&mut journal, vec![one.clone()], &[], begun);
     assert!(outcome.opens[&0] <= 16, "{outcome:?}");
     // Nothing is said of what comes after the record.
-    assert_eq!((outcome.withdrawn, outcome.foreseen, rung), (1, 0, Rung::Unread), "{outcome:?}");
+    assert_eq!((outcome.withdrawn, outcome.foreseen, basis), (1, 0, Basis::Unread), "{outcome:?}");
     // A job that goes on where that broke off has read a few of its last samples again.
     let resumed = |steps: Vec<Step>| begun(steps)[N as usize * 38 / 100..].to_vec();
-    let (outcome, _, rung) = run(&mut first.clone(), vec![one.clone()], &[], resumed);
-    assert_eq!((outcome.withdrawn, rung), (1, Rung::Unread), "{outcome:?}");
+    let (outcome, _, basis) = run(&mut first.clone(), vec![one.clone()], &[], resumed);
+    assert_eq!((outcome.withdrawn, basis), (1, Basis::Unread), "{outcome:?}");
     // Once an epoch was read to its end it is known to its end.
     run(&mut journal, vec![one.clone()], &[], all);
-    let (outcome, _, rung) = run(&mut journal, vec![one; 2], &[], all);
-    assert_eq!((outcome.withdrawn, rung), (0, Rung::Replayed), "{outcome:?}");
+    let (outcome, _, basis) = run(&mut journal, vec![one; 2], &[], all);
+    assert_eq!((outcome.withdrawn, basis), (0, Basis::Replayed), "{outcome:?}");
     assert!(outcome.foreseen >= 1, "{outcome:?}");
 }
 
@@ -227,9 +227,9 @@ fn a_record_is_left_where_other_samples_are_read() {
     let mut shell = Shell::new(learner(N), BTreeMap::new(), 60);
     shell.learner.recall(journal);
     let steps = job.run(1_000, &mut ChaCha8Rng::seed_from_u64(9));
-    let rung = |shell: &Shell| shell.learner.beliefs().next().map(|belief| belief.rung);
+    let basis = |shell: &Shell| shell.learner.beliefs().next().map(|belief| belief.basis);
     shell.run(&steps[..900]);
-    assert_eq!(rung(&shell), Some(Rung::Replayed));
+    assert_eq!(basis(&shell), Some(Basis::Replayed));
     shell.run(&steps[900..1_100]);
-    assert_eq!((rung(&shell), shell.outcomes[&GROUP].withdrawn), (Some(Rung::Unread), 1));
+    assert_eq!((basis(&shell), shell.outcomes[&GROUP].withdrawn), (Some(Basis::Unread), 1));
 }

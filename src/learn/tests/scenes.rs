@@ -9,7 +9,7 @@ use super::shell::{Shell, Truth};
 use super::sim::{Loader, Step, merge, opened, reader, unknowable};
 use super::trials::learner;
 use crate::learn::{
-    Candidate, Decision, Epoch, Learner, Observation, Record, Rung, Settings, samples,
+    Basis, Decision, Epoch, Learner, Numbering, Observation, Record, Settings, samples,
 };
 use crate::order::SampleTable;
 use crate::order::samplers::torch::{Distributed, generator, randperm};
@@ -39,9 +39,9 @@ fn perm(seed: u32) -> Vec<u32> {
     randperm(N, &mut generator(u64::from(seed)))
 }
 
-fn beliefs(shell: &Shell, group: u64) -> Vec<(Rung, String)> {
+fn beliefs(shell: &Shell, group: u64) -> Vec<(Basis, String)> {
     let of_it = shell.learner.beliefs().filter(|belief| belief.group == group);
-    of_it.map(|belief| (belief.rung, belief.text)).collect()
+    of_it.map(|belief| (belief.basis, belief.text)).collect()
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn looks_of_the_process_itself_throw_no_order_away() {
 
 /// What the learner decides about a process that reads these samples, by some tasks in turn.
 fn decisions(n: u32, tasks: u32, samples: &[u32]) -> Vec<Decision> {
-    let all = Candidate { name: "path".into(), samples: (0..n).collect(), spec: None };
+    let all = Numbering { name: "path".into(), samples: (0..n).collect(), spec: None };
     let mut learner = Learner::new(Settings::default(), vec![all], SampleTable::Files);
     let mut out = Vec::new();
     for (&sample, at) in samples.iter().zip(0..) {
@@ -275,7 +275,9 @@ fn an_order_that_is_left_is_withdrawn() {
     let outcome = &shell.outcomes[&100];
     assert_eq!((outcome.opens.len(), outcome.withdrawn), (1, 1), "{outcome:?}");
     assert!(
-        beliefs(&shell, 100).iter().all(|(rung, _)| matches!(rung, Rung::Unread | Rung::Unknown))
+        beliefs(&shell, 100)
+            .iter()
+            .all(|(basis, _)| matches!(basis, Basis::Unread | Basis::Unknown))
     );
 }
 
@@ -377,8 +379,8 @@ fn a_numbering_that_comes_later_is_searched_too() {
     shell.run(&steps[..400]);
     assert!(shell.outcomes.is_empty(), "{:?}", shell.outcomes);
     let mut out = Vec::new();
-    let candidate = Candidate { name: "list".into(), samples: list.into(), spec: None };
-    shell.learner.consider(candidate.clone(), &mut out);
+    let numbering = Numbering { name: "list".into(), samples: list.into(), spec: None };
+    shell.learner.consider(numbering.clone(), &mut out);
     shell.heed(out, 0);
     shell.run(&steps[400..]);
     let outcome = &shell.outcomes[&100];
@@ -386,7 +388,7 @@ fn a_numbering_that_comes_later_is_searched_too() {
     assert!(outcome.titles[0].contains("in list order"), "{outcome:?}");
     // What is known already changes nothing.
     let mut out = Vec::new();
-    shell.learner.consider(candidate, &mut out);
+    shell.learner.consider(numbering, &mut out);
     assert!(out.is_empty(), "{out:?}");
 }
 
@@ -454,7 +456,7 @@ fn beside_a_reader_of_everything() {
         assert!(outcome.wrong.is_empty() && outcome.opens.len() == 1, "{outcome:?}");
     }
     let texts = beliefs(&shell, 100);
-    assert!(texts[0].0 == Rung::Cracked && texts[0].1.contains("seed 4000000000"), "{texts:?}");
+    assert!(texts[0].0 == Basis::Cracked && texts[0].1.contains("seed 4000000000"), "{texts:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use rand::rngs::ChaCha8Rng;
 
 use super::shell::{Shell, Truth};
 use super::sim::Loader;
-use crate::learn::{Candidate, Journal, Learner, Observation, Rung, Settings};
+use crate::learn::{Basis, Journal, Learner, Numbering, Observation, Settings};
 use crate::order::SampleTable;
 use crate::order::samplers::torch::{generator, randperm};
 
@@ -71,7 +71,7 @@ fn epochs(seed: u32, before: usize, stride: usize) -> Vec<Vec<u32>> {
 
 /// A learner that may not search all seeds, as on a busy node.
 fn learner() -> Learner {
-    let all = Candidate { name: "path".into(), samples: (0..N).collect(), spec: None };
+    let all = Numbering { name: "path".into(), samples: (0..N).collect(), spec: None };
     let settings = Settings { crack: false, ..Settings::default() };
     Learner::new(settings, vec![all], SampleTable::Files)
 }
@@ -111,7 +111,7 @@ fn the_default_generators_first_seeds_are_known_without_a_search_of_all() {
             let generator = format!("torch's default generator of seed {seed}");
             assert!(outcome.titles.iter().all(|title| title.contains(&generator)), "{case}");
             let belief = shell.learner.beliefs().next().unwrap();
-            assert_eq!(belief.rung, Rung::Derived, "{}", belief.text);
+            assert_eq!(belief.basis, Basis::Derived, "{}", belief.text);
         }
     }
 }

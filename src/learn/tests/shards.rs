@@ -7,7 +7,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
 use super::sim::{Step, merge, opened, reader, unknowable};
-use crate::learn::{Candidate, Decision, Learner, Observation, Settings};
+use crate::learn::{Decision, Learner, Numbering, Observation, Settings};
 use crate::order::SampleTable;
 
 const GROUP: u64 = 100;
@@ -28,7 +28,7 @@ fn epoch(number: usize, base: u32, parts: &[Vec<u32>], rng: &mut ChaCha8Rng) -> 
 /// How far the orders that are told for an epoch are from what it reads, each as a share of what is
 /// left: a third where one has nothing to do with the other.
 fn errors(n: u32, epochs: &[Vec<Step>], stay: bool) -> Vec<f64> {
-    let names = Candidate { name: "path".into(), samples: (0..n).collect(), spec: None };
+    let names = Numbering { name: "path".into(), samples: (0..n).collect(), spec: None };
     let mut learner = Learner::new(Settings::default(), vec![names], SampleTable::Files);
     let mut out = Vec::new();
     learner.apply(Observation::Cached { all: true }, &mut out);

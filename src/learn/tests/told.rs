@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use super::shell::{Outcome, Shell, Truth};
 use super::sim::{Loader, Step, opened, unknowable};
 use crate::ids::FileId;
-use crate::learn::{Belief, Candidate, Decision, Learner, Observation, Settings};
+use crate::learn::{Belief, Decision, Learner, Numbering, Observation, Settings};
 use crate::order::samplers::torch::{
     DefaultGenerator, Distributed, Random, Stateful, Weighted, Weights,
 };
@@ -22,18 +22,18 @@ const GROUP: u64 = 100;
 /// A dataset of a training set behind a validation set, and two ways to number each. Nothing is
 /// searched but what costs little.
 fn learner() -> Learner {
-    let candidate = |spec: &str, samples: Vec<u32>| {
+    let numbering = |spec: &str, samples: Vec<u32>| {
         let (name, samples, spec) = (spec.into(), samples.into(), spec.parse().ok());
-        Candidate { name, samples, spec }
+        Numbering { name, samples, spec }
     };
-    let candidates = vec![
-        candidate("sequential", (0..N + N / 4).collect()),
-        candidate("sequential:root=train", (N / 4..N + N / 4).collect()),
-        candidate("sequential:root=val", (0..N / 4).collect()),
-        candidate("sequential:index=name,root=train", (N / 4..N + N / 4).rev().collect()),
+    let numberings = vec![
+        numbering("sequential", (0..N + N / 4).collect()),
+        numbering("sequential:root=train", (N / 4..N + N / 4).collect()),
+        numbering("sequential:root=val", (0..N / 4).collect()),
+        numbering("sequential:index=name,root=train", (N / 4..N + N / 4).rev().collect()),
     ];
     let settings = Settings { crack: false, ..Settings::default() };
-    Learner::new(settings, candidates, SampleTable::Files)
+    Learner::new(settings, numberings, SampleTable::Files)
 }
 
 /// Tells an order of the training set, or of all files.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::shell::{Outcome, Shell, Truth};
 use super::sim::{Loader, merge, reader, unknowable};
-use crate::learn::{Candidate, Learner, Settings};
+use crate::learn::{Learner, Numbering, Settings};
 use crate::order::SampleTable;
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::{Distributed, Random, generator, randperm};
@@ -167,19 +167,19 @@ impl Trial {
 
 /// A learner for a dataset of a validation and a training set, in several index orders.
 pub(super) fn learner(n: u32) -> Learner {
-    let candidate = |name: &str, samples: Vec<u32>| Candidate {
+    let numbering = |name: &str, samples: Vec<u32>| Numbering {
         name: name.into(),
         samples: samples.into(),
         spec: None,
     };
-    let candidates = vec![
-        candidate("path", (0..n + n / 4).collect()),
-        candidate("path below train", (n / 4..n + n / 4).collect()),
-        candidate("path below val", (0..n / 4).collect()),
-        candidate("manifest", (n / 4..n + n / 4).rev().collect()),
+    let numberings = vec![
+        numbering("path", (0..n + n / 4).collect()),
+        numbering("path below train", (n / 4..n + n / 4).collect()),
+        numbering("path below val", (0..n / 4).collect()),
+        numbering("manifest", (n / 4..n + n / 4).rev().collect()),
     ];
     let settings = Settings { default_outputs: 4_000, ..Settings::default() };
-    Learner::new(settings, candidates, SampleTable::Files)
+    Learner::new(settings, numberings, SampleTable::Files)
 }
 
 /// What came out for the jobs of a kind.

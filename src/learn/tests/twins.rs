@@ -6,7 +6,7 @@ use rand::rngs::ChaCha8Rng;
 
 use super::shell::{Outcome, Shell, Truth};
 use super::sim::{Loader, opened};
-use crate::learn::{Candidate, Decision, Learner, Settings};
+use crate::learn::{Decision, Learner, Numbering, Settings};
 use crate::order::SampleTable;
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::{Distributed, Random, generator, randperm};
@@ -17,13 +17,13 @@ const GROUP: u64 = 100;
 /// What comes out for a job that reads `epochs`, which number the samples, where so many files that
 /// are no samples come before them.
 fn run(notes: u32, workers: usize, epochs: &[Vec<u32>], seeds: &[u32]) -> Outcome {
-    let candidate = |name: &str, samples: std::ops::Range<u32>| Candidate {
+    let numbering = |name: &str, samples: std::ops::Range<u32>| Numbering {
         name: name.into(),
         samples: samples.collect(),
         spec: None,
     };
-    let candidates = vec![candidate("path", 0..N + notes), candidate("images", notes..N + notes)];
-    let learner = Learner::new(Settings::default(), candidates, SampleTable::Files);
+    let numberings = vec![numbering("path", 0..N + notes), numbering("images", notes..N + notes)];
+    let learner = Learner::new(Settings::default(), numberings, SampleTable::Files);
     let job = Loader {
         group: GROUP,
         workers,
@@ -110,7 +110,7 @@ fn the_next_epoch_says_which_of_two_orders_it_was() {
 fn a_drawn_order_that_was_left_is_not_believed_again_in_its_epoch() {
     let sampler = Sampler::TorchDistributed(Distributed { seed: 3, ..Distributed::default() });
     let order = sampler.epochs(5 * N, 0).next().unwrap();
-    let all = Candidate { name: "path".into(), samples: (0..5 * N).collect(), spec: None };
+    let all = Numbering { name: "path".into(), samples: (0..5 * N).collect(), spec: None };
     let settings = Settings { crack: false, samplers: vec![sampler], ..Settings::default() };
     let mut learner = Learner::new(settings, vec![all], SampleTable::Files);
     let mut out = Vec::new();

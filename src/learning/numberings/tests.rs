@@ -6,7 +6,7 @@ use crate::learn::{Decision, Learner, Observation, Settings};
 use crate::order::SampleTable;
 use crate::order::samplers::torch::Distributed;
 
-fn of(paths: &[String]) -> Vec<Candidate> {
+fn of(paths: &[String]) -> Vec<Numbering> {
     let rows = (0..).zip(paths);
     let entries =
         rows.map(|(row, path)| Entry { path: path.as_bytes(), file: FileId(row), size: 1 });

@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::candidates::candidates;
 use super::groups::{Groups, Task};
-use super::journal::{Kept, Numbering};
+use super::journal::{Kept, PathOrder};
 use super::lists::Lists;
+use super::numberings::candidates;
 use super::searches::Searches;
 use super::{NOTES_MAX, Note, Surroundings, Told};
 use crate::catalog::with_listing;
 use crate::config::LearnSettings;
 use crate::ids::{FileId, StreamId};
 use crate::learn::{
-    Candidate, Decision, Finding, Known, Learner, LoaderId, Observation, Search, SearchId,
+    Decision, Finding, Known, Learner, LoaderId, Numbering, Observation, Search, SearchId,
     Settings, Why,
 };
 use crate::learning::learnt_stream;
@@ -68,7 +68,7 @@ pub(super) struct Owner {
     /// The names that the learner knows, as the catalog counts them.
     names: u64,
     /// Numberings of before that loaders go on with.
-    before: Vec<Candidate>,
+    before: Vec<Numbering>,
     lists: Lists,
     notes: SyncSender<Note>,
     /// From when on observations count their milliseconds.
@@ -389,7 +389,7 @@ impl Owner {
         let lists = &mut self.lists;
         let found = |listing: &Listing<'_>| {
             lists.look(listing);
-            (candidates(listing), Numbering::of(listing))
+            (candidates(listing), PathOrder::of(listing))
         };
         let (mut candidates, numbering) = with_listing(&self.around.catalog, &[], None, found);
         candidates.append(&mut self.before);

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::ids::FileId;
-use crate::learn::Candidate;
+use crate::learn::Numbering;
 use crate::order::index::{Filter, IndexOrder, Sorting, index_order};
 use crate::order::{Entry, Listing, OrderSpec};
 
@@ -34,7 +34,7 @@ const COPIES_MAX: usize = 16;
 
 /// Each sorting of the files that may be a dataset, the likeliest first; those that number the same
 /// files in the same way once.
-pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Candidate> {
+pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Numbering> {
     let all = listing.entries();
     let rows = (0..).zip(all).map(|(row, entry)| Entry { file: FileId(row), ..*entry }).collect();
     let rows = Listing::new(rows);
@@ -54,7 +54,7 @@ pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Candidate> {
                 let samples = rows.iter().map(|row| all[row.index()].file.0).collect();
                 let spec = || spec(sorting, root, ext);
                 let spec = is_told.then(spec).flatten();
-                found.take(Candidate { name: format!("{}{place}", sorting.name()), samples, spec });
+                found.take(Numbering { name: format!("{}{place}", sorting.name()), samples, spec });
             }
         };
         for ext in kinds(&files) {
@@ -69,14 +69,14 @@ pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Candidate> {
 
 /// The candidates that there are.
 struct Found {
-    candidates: Vec<Candidate>,
+    candidates: Vec<Numbering>,
     /// How many samples more they may have together.
     left: usize,
 }
 
 impl Found {
     /// Takes a numbering, if it is another one and there is room for it.
-    fn take(&mut self, candidate: Candidate) {
+    fn take(&mut self, candidate: Numbering) {
         let samples = &candidate.samples;
         let known = self.candidates.iter().any(|known| known.samples == *samples);
         if let Some(left) = self.left.checked_sub(samples.len()).filter(|_| !known) {
