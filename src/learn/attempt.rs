@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::sequence::{Bits, Sequence};
+use crate::track::{Bits, Sequence};
 
 /// How many opens of a reader are weighed.
 const WEIGHED: usize = 48;
@@ -227,7 +227,7 @@ impl Attempt {
 
     /// The order in which the samples were first opened.
     pub(super) fn sequence(&self) -> Arc<Sequence> {
-        Arc::new(Sequence::new(self.log.as_slice().into()))
+        Arc::new(Sequence::new(self.log.as_slice()))
     }
 }
 

@@ -8,9 +8,9 @@ use super::evidence::{Evidence, SURE, weigh};
 use super::origin::{EpochOrder, Law, Origin, Outputs};
 use super::sampler::origin_of;
 use super::search::Finding;
-use super::sequence::Sequence;
 use super::shared::Shared;
 use super::stages::Stage;
+use crate::track::Sequence;
 
 /// How many candidates are kept.
 pub(super) const CANDIDATES_MAX: usize = 64;

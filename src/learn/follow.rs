@@ -1,13 +1,12 @@
 //! A loader's place in an order that it is known to read.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::attempt::Attempt;
 use super::evidence::{STEP_MAX, Steps, Weight};
 use super::origin::{Law, Origin};
-use super::sequence::{Bits, Sequence};
 use super::share::Share;
+use crate::track::{Bits, Reader, Readers, Sequence};
 
 /// How much more is opened that is not where the order has it than is, until it is given up: in
 /// opens.
@@ -75,7 +74,8 @@ pub(super) struct Follow {
     front: u32,
     start: u32,
     low: u32,
-    readers: BTreeMap<u32, Place>,
+    /// With the only open of each that has made no other.
+    readers: Readers<Option<u32>>,
     steps: Steps,
     outside: f64,
     again: u32,
@@ -87,14 +87,6 @@ pub(super) struct Follow {
     shared: u32,
     /// After how many reads to look again whether it is narrower.
     look_at: u32,
-}
-
-/// Where a reader is.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    last: u32,
-    /// Its only open, while it has made no other.
-    only: Option<u32>,
 }
 
 impl Follow {
@@ -115,7 +107,7 @@ impl Follow {
             front: 0,
             start: 0,
             low: 0,
-            readers: BTreeMap::new(),
+            readers: Readers::default(),
             steps: weight.steps.clone(),
             outside: 0.0,
             again: 0,
@@ -131,7 +123,7 @@ impl Follow {
         for (reader, _) in readers.filter(|(_, bits)| **bits >= BITS_MIN.min(most)) {
             all.extend(reader.samples.iter().filter_map(|&sample| follow.sequence.place(sample)));
             if let Some(last) = follow.sequence.place(reader.last) {
-                follow.readers.insert(reader.number, Place { last, only: None });
+                follow.readers.add(Reader { number: reader.number, last, note: None });
                 follow.front = follow.front.max(last);
             }
         }
@@ -159,8 +151,7 @@ impl Follow {
             return false;
         }
         self.look_at = self.matched + (self.matched / 4).max(LOOK_AFTER);
-        let known = self.readers.values().filter(|at| at.only.is_none());
-        let Some(behind) = known.map(|at| at.last).min() else { return false };
+        let Some(behind) = self.readers.hindmost(Option::is_none) else { return false };
         let Some(share) = Share::of_blocks(&self.read, self.low..behind) else { return false };
         self.inherit(share);
         true
@@ -219,7 +210,7 @@ impl Follow {
             return Seen::Next;
         }
         let unread = f64::from(self.sequence.len().saturating_sub(self.matched).max(2));
-        let bits = match self.readers.get(&reader) {
+        let bits = match self.readers.get(reader) {
             _ if read || !shared => None,
             Some(at) if (at.last + 1..=at.last.saturating_add(STEP_MAX)).contains(&place) => {
                 Some((self.steps.take(place - at.last) * unread).log2())
@@ -248,9 +239,10 @@ impl Follow {
         if bits >= 0.0 {
             self.front = self.front.max(place);
         }
-        let only = (!self.readers.contains_key(&reader)).then_some(sample);
-        let at = self.readers.entry(reader).or_insert(Place { last: place, only });
-        *at = Place { last: at.last.max(place), only };
+        match self.readers.get_mut(reader) {
+            Some(at) => (at.last, at.note) = (at.last.max(place), None),
+            None => self.readers.add(Reader { number: reader, last: place, note: Some(sample) }),
+        }
         Seen::Next
     }
 
@@ -266,8 +258,8 @@ impl Follow {
     /// The open before, if it was the reader's first and has been taken for one of the order: the
     /// next one showed that it was not.
     pub(super) fn take_back(&mut self, reader: u32) -> Option<u32> {
-        let only = self.readers.get(&reader)?.only?;
-        self.readers.remove(&reader);
+        let only = self.readers.get(reader)?.note?;
+        self.readers.leave(reader);
         Some(only)
     }
 
@@ -289,7 +281,7 @@ impl Follow {
 
     /// A reader has ended.
     pub(super) fn leave(&mut self, reader: u32) {
-        self.readers.remove(&reader);
+        self.readers.leave(reader);
     }
 
     /// Whether too much is opened that is not where the order has it.
@@ -347,13 +339,13 @@ impl Follow {
 
     /// What has been read of it, in its order.
     pub(super) fn done(&self) -> Arc<[u32]> {
-        let samples = self.sequence.samples().iter().zip(0..);
+        let samples = self.sequence.items().iter().zip(0..);
         samples.filter(|(_, place)| self.read.has(*place)).map(|(sample, _)| *sample).collect()
     }
 
     /// What is left to be read of the epoch, from where the readers are.
     pub(super) fn rest(&self) -> Arc<[u32]> {
-        let behind = self.readers.values().map(|at| at.last).min().unwrap_or(self.front);
+        let behind = self.readers.hindmost(|_| true).unwrap_or(self.front);
         // In the beginning, workers may not have begun yet.
         let begins = self.matched <= AHEAD;
         let low = if begins { behind.saturating_sub(self.ahead()) } else { behind };
@@ -363,7 +355,7 @@ impl Follow {
             .filter(|place| share.is_filled_with(*place, len))
             .filter(|place| *place < low || !share.has(*place));
         let unread = own.chain(filled).filter(|place| !self.read.has(*place));
-        let samples = self.sequence.samples();
+        let samples = self.sequence.items();
         unread.map(|place| samples[place as usize]).collect()
     }
 }
@@ -380,7 +372,7 @@ mod tests {
                 attempt.note(0, *reader, sample, true);
             }
         }
-        let sequence = Arc::new(Sequence::new((0..len).collect()));
+        let sequence = Arc::new(Sequence::new((0..len).collect::<Vec<u32>>()));
         let told = (Some(0), Origin::Sequential, Law::Same);
         let weight = weigh(attempt.samples(), len, |sample| sequence.place(sample));
         Follow::new(Arc::clone(&sequence), told, &attempt, &weight)

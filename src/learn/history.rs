@@ -8,9 +8,9 @@ use super::event::LoaderId;
 use super::follow::Follow;
 use super::indexes::Index;
 use super::origin::{Generators, Law, Origin};
-use super::sequence::Bits;
 use super::share::Share;
 use super::shared::Shared;
+use crate::track::Bits;
 
 /// How many of a loader's latest epochs are remembered, and how many samples of those that no sampler can
 /// draw again, at 4 bytes each. The latest epoch always is.
@@ -222,7 +222,7 @@ fn followed(number: u32, follow: &Follow, shared: &Shared, over: bool) -> Epoch 
             law: follow.law.clone(),
             share: follow.share(),
         },
-        None => Read::Seen(Arc::clone(follow.sequence.samples())),
+        None => Read::Seen(Arc::clone(follow.sequence.items())),
     };
     let is_cut = !over && follow.origin.is_cut();
     Epoch { number, read, learnt: true, over, is_cut }

@@ -12,9 +12,9 @@ use super::origin::{EpochOrder, Law, Lists, Origin, draws_after};
 use super::parts::drawn_after_split;
 use super::past::{Past, Understood};
 use super::sampler::origin_of;
-use super::sequence::Sequence;
 use super::shared::Shared;
 use super::told::ToldOrder;
+use crate::track::Sequence;
 
 /// How many of an epoch's first places are looked at, and how many if there are hundreds of hypotheses.
 const HEAD: u32 = 4096;

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::origin::{EpochOrder, Generators, Law, Origin};
-use super::sequence::Sequence;
 use crate::order::OrderSpec;
 use crate::order::samplers::Sampler;
+use crate::track::Sequence;
 
 /// How many unused numberings of what loaders have read are kept, the latest.
 const PARTS_MAX: usize = 32;
@@ -66,7 +66,7 @@ impl Index {
 
     /// The samples of an origin's epoch over it; `None` if no sampler draws that epoch.
     pub(super) fn epoch(&self, origin: &Origin, generators: &Generators) -> Option<Arc<[u32]>> {
-        let samples = self.sequence.samples();
+        let samples = self.sequence.items();
         if *origin == Origin::Sequential {
             return Some(Arc::clone(samples));
         }
@@ -125,7 +125,7 @@ impl Indexes {
 
     fn number_of(&self, samples: &[u32]) -> Option<usize> {
         let mut all = self.iter();
-        all.find(|(_, index)| **index.sequence.samples() == *samples).map(|(number, _)| number)
+        all.find(|(_, index)| **index.sequence.items() == *samples).map(|(number, _)| number)
     }
 
     /// Forgets numberings that are neither `used` nor stay: all told ones, and the oldest parts. Says whether

@@ -135,7 +135,7 @@ impl Learner {
         let indexes: BTreeSet<usize> = followed.collect();
         let numbering = |index: usize| {
             let Index { name, sequence, spec, .. } = self.shared.indexes[index].clone();
-            let (samples, spec) = (Arc::clone(sequence.samples()), spec.as_deref().cloned());
+            let (samples, spec) = (Arc::clone(sequence.items()), spec.as_deref().cloned());
             Numbering { name, samples, spec }
         };
         indexes.into_iter().map(numbering).collect()

@@ -414,10 +414,10 @@ impl Loader {
 mod tests {
     use super::super::event::LoaderId;
     use super::super::origin::Law;
-    use super::super::sequence::Sequence;
     use super::*;
     use crate::learn::{Numbering, Settings};
     use crate::order::SampleTable;
+    use crate::track::Sequence;
 
     #[test]
     fn each_candidate_has_its_own_need() {
@@ -426,7 +426,7 @@ mod tests {
         let mut shared = Shared::new(Settings::default(), vec![all], SampleTable::Files);
         let mut loader = Loader::new(LoaderId(0), 1);
         let samples: Vec<u32> = (0..n).map(|place| (place * 31_337 + 11) % n).collect();
-        let sequence = Arc::new(Sequence::new(samples.clone().into()));
+        let sequence = Arc::new(Sequence::new(samples.clone()));
         let candidate = |bits, needed| {
             let origin = Origin::Draw { seed: 7, skip: 0 };
             let order = EpochOrder { index: Some(0), origin, law: Law::Unknown };

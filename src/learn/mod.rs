@@ -44,7 +44,6 @@ mod reading;
 mod report;
 mod sampler;
 mod search;
-mod sequence;
 mod share;
 mod shared;
 mod stages;

@@ -13,10 +13,10 @@ use super::indexes::{Index, Indexes, Numbering, Part};
 use super::origin::{Law, Origin};
 use super::reading::Reading;
 use super::search::{Finding, Search, View};
-use super::sequence::Sequence;
 use super::shared::{Purpose, Shared};
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::randperm_draws;
+use crate::track::Sequence;
 
 /// How many epochs of a loader are looked at.
 const EPOCHS_MAX: u32 = 2;
@@ -96,7 +96,7 @@ impl Parts {
             before.len() as usize == read.len() && read.iter().all(|s| before.place(*s).is_some())
         });
         if lacked > n / LACKED_PART || same {
-            let read = Sequence::new(read.into());
+            let read = Sequence::new(read);
             for &at in &wholes {
                 let part = Part { of: n, list: None };
                 shared.add_part(read_of(&shared.indexes[at], &read), part);
@@ -149,7 +149,7 @@ pub(super) fn add_sides(finding: &Finding, wholes: &[usize], shared: &mut Shared
     let Some(index) = index else { return false };
     let n = index.sequence.len();
     let Some(positions) = list.epochs(n, 0).next() else { return false };
-    let samples = index.sequence.samples();
+    let samples = index.sequence.items();
     let side = |of: Range<u32>| Numbering {
         name: format!("{} split by {list} at {}", index.name, of.start),
         samples: of.map(|at| samples[positions[at as usize] as usize]).collect(),
@@ -192,7 +192,7 @@ fn wholes(read: &[u32], indexes: &Indexes) -> Vec<usize> {
 
 /// The samples that were read, in the order of a numbering.
 fn read_of(index: &Index, read: &Sequence) -> Numbering {
-    let samples = index.sequence.samples().iter().copied();
+    let samples = index.sequence.items().iter().copied();
     let samples = samples.filter(|sample| read.place(*sample).is_some()).collect();
     Numbering { name: format!("partial {}", index.name), samples, spec: None }
 }

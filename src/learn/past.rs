@@ -6,9 +6,9 @@ use super::follow::Follow;
 use super::history::History;
 use super::indexes::Index;
 use super::origin::{EpochOrder, Generators, Law, Origin, Outputs};
-use super::sequence::{Bits, Sequence};
 use super::share::Share;
 use super::shared::Shared;
+use crate::track::{Bits, Sequence};
 
 /// How many epochs before those that were understood may turn out to be the sampler's.
 const EARLIER_MAX: usize = 8;
@@ -144,7 +144,7 @@ impl Past {
 /// The samples of a loader with this order. As a record may lack some, they are those of the smallest
 /// numbering that has all of it.
 fn scope_of(index: Option<usize>, sequence: &Arc<Sequence>, shared: &Shared) -> Arc<Sequence> {
-    let has_all = |index: &&Index| index.has_all(sequence.samples().iter());
+    let has_all = |index: &&Index| index.has_all(sequence.items().iter());
     let found = shared.indexes.values().filter(|_| index.is_none()).find(has_all);
     Arc::clone(found.map_or(sequence, |index| &index.sequence))
 }

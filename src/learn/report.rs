@@ -89,7 +89,7 @@ fn spec(follow: &Follow, past: &Understood, epoch: u32, shared: &Shared) -> Opti
 fn next_epoch(follow: &Follow, shared: &Shared) -> Option<Arc<[u32]>> {
     let (origin, _) = follow.origin.after(&follow.law, shared.indexes.len_of(follow.index))?;
     if origin == follow.origin {
-        return Some(Arc::clone(follow.sequence.samples()));
+        return Some(Arc::clone(follow.sequence.items()));
     }
     let index = follow.index.map(|index| &shared.indexes[index]);
     origin.listed().cloned().or_else(|| index?.epoch(&origin, &shared.generators))

@@ -8,11 +8,11 @@ use super::crack::{Hit, SeedSearch, Target};
 use super::evidence::weigh;
 use super::libraries::{lists, samplers};
 use super::origin::{Generators, Origin};
-use super::sequence::Sequence;
 use super::share::RANKS_MAX;
 use super::told::{self, ToldOrder};
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::generator;
+use crate::track::Sequence;
 
 /// Seeds that scripts set, besides small ones.
 const POPULAR: [u32; 40] = [
@@ -376,7 +376,7 @@ fn fitting(sampler: &Sampler, epoch: u32, views: &[View]) -> Vec<Finding> {
     let fits = |view: &View| {
         let epochs = sampler.check(view.n).ok().map(|()| sampler.epochs(view.n, epoch));
         let samples = epochs.and_then(|mut epochs| epochs.next());
-        let sequence = Sequence::new(samples.unwrap_or_default().into());
+        let sequence = Sequence::new(samples.unwrap_or_default());
         let readers = view.readers.iter().map(Vec::as_slice);
         weigh(readers, sequence.len(), |position| sequence.place(position)).bits >= FITS
     };
@@ -388,7 +388,7 @@ fn fitting(sampler: &Sampler, epoch: u32, views: &[View]) -> Vec<Finding> {
 fn splits(list: &Sampler, views: &[View], tried: usize, is_beginning: bool) -> Vec<Finding> {
     let parts = |view: &View| -> Vec<Range<u32>> {
         let Some(positions) = list.epochs(view.n, 0).next() else { return Vec::new() };
-        let sequence = Sequence::new(positions.into());
+        let sequence = Sequence::new(positions);
         let places = || view.readers.iter().flatten().filter_map(|at| sequence.place(*at));
         let (Some(least), Some(most)) = (places().min(), places().max()) else { return Vec::new() };
         let read = least..most + 1;

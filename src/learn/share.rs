@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::sequence::Bits;
+use crate::track::Bits;
 
 /// How many ranks there may be.
 pub(super) const RANKS_MAX: u32 = 1024;

@@ -10,9 +10,9 @@ use super::indexes::{Index, Indexes, Numbering, Part};
 use super::journal::Journal;
 use super::origin::{EpochOrder, Generators, Origin};
 use super::search::Search;
-use super::sequence::Sequence;
 use super::told::ToldOrder;
 use crate::order::SampleTable;
+use crate::track::Sequence;
 
 /// Of how many loaders the orders are remembered.
 const OTHERS_MAX: usize = 16;

@@ -38,15 +38,17 @@ impl<T> Readers<T> {
         self.all.iter_mut().find(|reader| reader.number == number)
     }
 
-    /// Adds a reader that is not there yet. Beyond `most` it takes the place of the hindmost.
-    pub(crate) fn add(&mut self, reader: Reader<T>, most: usize) {
-        if self.all.len() >= most {
-            let last = self.all.iter().enumerate().min_by_key(|(_, reader)| reader.last);
-            if let Some((index, _)) = last {
-                self.all.swap_remove(index);
-            }
-        }
+    /// Adds a reader that is not there yet.
+    pub(crate) fn add(&mut self, reader: Reader<T>) {
         self.all.push(reader);
+    }
+
+    /// Takes the hindmost out.
+    pub(crate) fn drop_hindmost(&mut self) {
+        let last = self.all.iter().enumerate().min_by_key(|(_, reader)| reader.last);
+        if let Some((index, _)) = last {
+            self.all.swap_remove(index);
+        }
     }
 
     /// A reader has ended.

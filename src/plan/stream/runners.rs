@@ -54,7 +54,10 @@ impl Runners {
             return Some(before);
         }
         let note = Runner { staged_to: position + 1, seen: 1 };
-        self.readers.add(Reader { number: task, last: position, note }, RUNNERS_MAX);
+        if self.readers.all().len() == RUNNERS_MAX {
+            self.readers.drop_hindmost();
+        }
+        self.readers.add(Reader { number: task, last: position, note });
         self.workers = self.workers.max(self.readers.all().len() as u32);
         None
     }
