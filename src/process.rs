@@ -35,13 +35,13 @@ fn is_over(status: &str) -> bool {
 }
 
 /// Whether the task of a status text is stopped: it was sent a `SIGSTOP`, or a debugger holds it.
-fn stands_still(status: &str) -> bool {
+fn is_stopped_status(status: &str) -> bool {
     value(status, "State").is_some_and(|state| state.starts_with(['T', 't']))
 }
 
 /// Whether a process is stopped. It answers nothing until it is continued.
 pub fn is_stopped(pid: u32) -> bool {
-    status_of(pid).is_some_and(|status| stands_still(&status))
+    status_of(pid).is_some_and(|status| is_stopped_status(&status))
 }
 
 /// Whether a process has ended but still holds its resources. False if it is gone.
@@ -128,7 +128,7 @@ mod tests {
             [("T (stopped)", true), ("t (tracing stop)", true), ("S (x)", false)]
         {
             let status = format!("State:\t{state}\nSigPnd:\t0\n");
-            assert_eq!((stands_still(&status), is_over(&status)), (stopped, false), "{state}");
+            assert_eq!((is_stopped_status(&status), is_over(&status)), (stopped, false), "{state}");
         }
     }
 }

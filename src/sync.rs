@@ -182,7 +182,7 @@ impl Condvar {
 
 /// Sets the nice value of this thread, 0 to 19, so that other threads run first. Refused if the process has a
 /// higher nice value already.
-pub fn stand_back(nice: u32) {
+pub fn lower_priority(nice: u32) {
     // SAFETY: no memory is involved; 0 is the calling thread.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice as libc::c_int) };
 }

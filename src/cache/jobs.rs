@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::memory::Arrival;
 use super::on_drop::NotifyOnDrop;
-use crate::disk::{LOOK_EVERY, looks_in};
+use crate::disk::{TICK, ticks_in};
 use crate::ids::BlockId;
 use crate::source::{Pool, Urgency};
 use crate::store::Key;
@@ -17,7 +17,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 const BATCH_BYTES: usize = 4 << 20;
 
 /// For how many looks in a row the end of a mount waits for a disk that takes nothing.
-const CLOSE_PATIENCE: u64 = looks_in(30);
+const CLOSE_PATIENCE: u64 = ticks_in(30);
 
 pub(super) enum Job {
     /// Store bytes that have arrived, and tell the planner.
@@ -130,7 +130,7 @@ impl Jobs {
         let mut queued = self.lock();
         queued.closed = true;
         while queued.working && patience.spend(answered()) {
-            queued = self.idle.wait_timeout_while(queued, LOOK_EVERY, |queued| queued.working);
+            queued = self.idle.wait_timeout_while(queued, TICK, |queued| queued.working);
         }
         !queued.working
     }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::catalog::NodeId;
-use crate::disk::{Buffer, looks_in};
+use crate::disk::{Buffer, ticks_in};
 use crate::source::{Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -32,7 +32,7 @@ const DEMANDS_MIN: usize = 4;
 const PREFETCHES_MIN: usize = 1;
 
 /// Looks after which a fetch is not counted until its bytes are there.
-const LASTS_LONG_AFTER: u64 = looks_in(2);
+const LASTS_LONG_AFTER: u64 = ticks_in(2);
 
 /// An allocation of at least this many bytes goes back to the system as soon as it is freed. This is more
 /// than the kernel asks for of a file that is read at random: to map so small a buffer anew for each read
@@ -266,7 +266,7 @@ impl Memory {
     }
 
     /// Stops counting fetches that last for long. To be called each
-    /// [`LOOK_EVERY`](crate::disk::LOOK_EVERY).
+    /// [`TICK`](crate::disk::TICK).
     pub fn look(&self) {
         self.0.change(|state| {
             state.looks += 1;

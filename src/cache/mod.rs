@@ -49,7 +49,7 @@ use crate::disk::{Alarm, DiskState};
 use crate::ids::{BlockId, FileId, PageRange};
 use crate::plan::Event;
 use crate::source::{Source, Urgency};
-use crate::store::{Lent, Store};
+use crate::store::{PassthroughFile, Store};
 use attempts::Attempt;
 pub use file_flags::FileFlags;
 use flights::{Fetching, FlightKey, Flights, Join};
@@ -122,7 +122,7 @@ impl Cache {
         Memory::keep_nothing_back();
         let (alarm, traffic) = (Arc::<Alarm>::default(), Arc::<Traffic>::default());
         let store_tier = store.map(|(number, store)| {
-            store.ring(&alarm);
+            store.set_alarm(&alarm);
             Arc::new(StoreTier::new(number, store, &catalog, &inbox, &traffic))
         });
         Arc::new(Cache {
@@ -211,9 +211,9 @@ impl Cache {
 
     /// A large file that lies in the local store as it is at the source, for the kernel to read by
     /// itself. Never blocks.
-    pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {
+    pub fn passthrough_file(&self, node: NodeId) -> Option<Arc<PassthroughFile>> {
         // The kernel may read the bytes of this version from then on.
-        self.store_tier.as_ref()?.lent(node).filter(|_| self.catalog.hand_out_any(node))
+        self.store_tier.as_ref()?.passthrough_file(node).filter(|_| self.catalog.hand_out_any(node))
     }
 
     /// A reader wants a block that the kernel has no pages of. Never blocks: the waiter is called
@@ -361,10 +361,10 @@ impl Cache {
 
     /// Asks the source for blocks that readers have waited for at more than `patience` looks, and for all
     /// that waits for a disk that hangs. Lets go of samples that wait to be stored there. Never blocks; to
-    /// be called each [`LOOK_EVERY`](crate::disk::LOOK_EVERY).
+    /// be called each [`TICK`](crate::disk::TICK).
     pub fn rescue(self: &Arc<Self>, patience: u64) {
         let Some(tier) = &self.store_tier else { return };
-        tier.store.look();
+        tier.store.tick();
         tier.give_up_hanging();
         let hangs = tier.store.reads_hang();
         let (mut late, mut failed) = (Vec::new(), Vec::new());

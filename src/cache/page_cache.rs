@@ -38,7 +38,7 @@ pub trait Pages: Send + Sync + 'static {
 
     /// Looks whether every page is there. If so, the kernel has looked the name up again if it could
     /// not believe it any more.
-    fn look(&self, at: Located, looked: Looked);
+    fn check(&self, at: Located, looked: Looked);
 
     /// Has the kernel look the name up again if it cannot believe it any more.
     fn renew(&self, at: Located);
@@ -172,7 +172,7 @@ impl PageCache {
             // If the kernel cannot tell, it is of no use to ask again soon.
             Some(true) | None => cache.checks.note(block, now),
         };
-        pages.look(located, Box::new(looked));
+        pages.check(located, Box::new(looked));
     }
 
     /// Drops a block's pages, or part of them, and tells the planner when that is done.

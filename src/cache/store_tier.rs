@@ -20,8 +20,8 @@ use crate::disk::Buffer;
 use crate::ids::BlockId;
 use crate::plan::Event;
 use crate::source::{Pool, Urgency};
-use crate::store::{Found, Key, Lent, Part, Sample, Store};
-use crate::sync::{Mutex, stand_back};
+use crate::store::{Key, LargeBlock, PassthroughFile, ReadOutcome, Sample, Store};
+use crate::sync::{Mutex, lower_priority};
 
 /// Threads that read the store.
 const READERS: usize = 4;
@@ -75,7 +75,7 @@ impl StoreTier {
             jobs: Jobs::default(),
             unsynced_looks: AtomicU32::new(0),
             comparing: Mutex::default(),
-            comparer: Pool::starting("belady-compare", 1, 0, || stand_back(NICE)),
+            comparer: Pool::starting("belady-compare", 1, 0, || lower_priority(NICE)),
         }
     }
 
@@ -113,9 +113,9 @@ impl StoreTier {
         let key = self.stored.key_of(at);
         let not_here = Event::NotHere { block, tier: self.number };
         match self.store.get(key) {
-            Found::Whole(bytes) if bytes.len() == at.length => return Some(bytes),
-            Found::Nothing => {}
-            Found::Whole(_) | Found::Damaged => {
+            ReadOutcome::Whole(bytes) if bytes.len() == at.length => return Some(bytes),
+            ReadOutcome::Missing => {}
+            ReadOutcome::Whole(_) | ReadOutcome::Damaged => {
                 tracing::warn!(path = %at.path.display(), "a stored sample is damaged");
                 let owed = NotifyOnDrop::new(&self.inbox, not_here.clone());
                 self.submit(Job::Damaged(block, key, owed));
@@ -128,7 +128,7 @@ impl StoreTier {
 
     /// A large file as it lies in the store, if it is all there and was found to be right. One that is all
     /// there and was not compared yet is compared by a thread of its own, for the next time. Never blocks.
-    pub(super) fn lent(self: &Arc<Self>, node: NodeId) -> Option<Arc<Lent>> {
+    pub(super) fn passthrough_file(self: &Arc<Self>, node: NodeId) -> Option<Arc<PassthroughFile>> {
         let (file, size) = self.catalog.file(node).ok().filter(|at| self.store.is_large(at.1))?;
         let mut blocks = self.catalog.layout().blocks_of(file);
         let keys = self.stored.get_all(blocks.clone())?;
@@ -137,15 +137,15 @@ impl StoreTier {
         if keys.first() != Some(&first) {
             return None;
         }
-        let lent = self.store.lent(first);
-        if lent.is_none() && self.comparing.lock().insert(node) {
+        let passthrough_file = self.store.passthrough_file(first);
+        if passthrough_file.is_none() && self.comparing.lock().insert(node) {
             let tier = Arc::clone(self);
             self.comparer.submit(Urgency::Prefetch, move || {
-                tier.store.make_lendable(&keys, size);
+                tier.store.prepare_passthrough(&keys, size);
                 tier.comparing.lock().remove(&node);
             });
         }
-        lent
+        passthrough_file
     }
 
     /// Stores a block that has arrived, unless too much waits already. The planner is told what it is
@@ -221,7 +221,7 @@ impl StoreTier {
     /// Does the queued jobs until there are no more.
     fn work(&self) {
         let _working = Working(&self.jobs);
-        stand_back(NICE);
+        lower_priority(NICE);
         loop {
             let jobs = self.jobs.next();
             if jobs.is_empty() {
@@ -254,7 +254,7 @@ impl StoreTier {
         let samples = puts.iter().map(|(_, key, located, arrival, _)| Sample {
             key: *key,
             bytes: &arrival.bytes,
-            part: self.part(located),
+            large: self.large_block(located),
         });
         let done = self.store.put_all(&samples.collect::<Vec<_>>());
         let mut past = Vec::new();
@@ -268,9 +268,9 @@ impl StoreTier {
         self.store.remove(&past);
     }
 
-    fn part(&self, at: &Located) -> Option<Part> {
+    fn large_block(&self, at: &Located) -> Option<LargeBlock> {
         let (_, size) = self.catalog.file(at.node).ok()?;
-        self.store.part(&at.path, &at.fingerprint, at.offset, size)
+        self.store.large_block(&at.path, &at.fingerprint, at.offset, size)
     }
 
     /// Does the jobs that store nothing.

@@ -1,14 +1,14 @@
 //! The numbers by which the kernel knows files.
 
 use crate::ids::FileId;
-use crate::source::Place;
+use crate::source::JobKey;
 
 /// The kernel's number of one version of a file: the row in the low 40 bits, counted from 1 so
 /// that the root is FUSE's own root number, and the version above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
-impl Place for NodeId {}
+impl JobKey for NodeId {}
 
 const ROW_BITS: u32 = 40;
 

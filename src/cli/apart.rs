@@ -18,7 +18,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
 use crate::config::hangs;
-use crate::disk::{LOOK_EVERY, Standstill};
+use crate::disk::{StallDetector, TICK};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Set in the environment of the child.
@@ -117,19 +117,19 @@ fn wait(
     passing: &AtomicUsize,
     relayed: &Receiver<()>,
 ) -> std::io::Result<Option<ExitStatus>> {
-    let mut standstill = Standstill::default();
+    let mut standstill = StallDetector::default();
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         let ran = (passing.load(Ordering::Relaxed) == 0).then(|| ran(child.id())).flatten();
-        if standstill.look(ran) {
+        if standstill.tick(ran) {
             return Ok(None);
         }
-        if relayed.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Disconnected) {
+        if relayed.recv_timeout(TICK) == Err(RecvTimeoutError::Disconnected) {
             thread::sleep(pause);
-            pause = LOOK_EVERY;
+            pause = TICK;
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::disk::AtomicFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, check_apart};
 use crate::source::{PosixSource, Source};
-use crate::store::home::{self, Owner};
+use crate::store::directory::{self, Owner};
 
 const SCAN_THREADS: usize = 16;
 
@@ -91,7 +91,7 @@ fn cannot(file: &Path, error: &std::io::Error) -> Error {
             "`belady catalog export` of this source and version of belady writes one that fits"
         }
         IoErrorKind::NotFound => "is the path right? `belady catalog export` writes the file",
-        _ => home::advice(error),
+        _ => directory::advice(error),
     };
     Error::new(ErrorKind::Cache, format!("the catalog {}: {error}", file.display())).hint(hint)
 }
@@ -100,7 +100,7 @@ fn cannot_write(file: &Path, error: &std::io::Error) -> Error {
     let hint = match error.kind() {
         IoErrorKind::PermissionDenied => "name a file in a directory that you may write to",
         IoErrorKind::NotFound => "make its directory first",
-        _ => home::advice(error),
+        _ => directory::advice(error),
     };
     Error::new(ErrorKind::Cache, format!("cannot write {}: {error}", file.display())).hint(hint)
 }
@@ -130,7 +130,7 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
     let catalog = match cache {
         None => scan()?,
         Some(cache) => {
-            let saved = home::catalog(&absolute(cache), &owner);
+            let saved = directory::catalog(&absolute(cache), &owner);
             let open = |place: AtomicFile| Catalog::open(Arc::clone(&source), None, &place);
             match AtomicFile::at(&saved).and_then(open) {
                 Ok(catalog) => catalog,
@@ -154,9 +154,9 @@ fn import(file: &Path, source: &Path, cache: &Path, json: bool) -> Result<()> {
     check_apart(cache, &path, &path)?;
     let opened = AtomicFile::at(file).and_then(|place| Catalog::open(source, None, &place));
     let catalog = opened.map_err(|error| cannot(file, &error))?;
-    let home = home::claim(cache, &owner)?;
-    let saved = home::catalog(cache, &owner);
-    catalog.export(&home.catalog()).map_err(|error| cannot_write(&saved, &error))?;
+    let store_dir = directory::claim(cache, &owner)?;
+    let saved = directory::catalog(cache, &owner);
+    catalog.export(&store_dir.catalog()).map_err(|error| cannot_write(&saved, &error))?;
     report("imported from", &catalog, file, json);
     Ok(())
 }

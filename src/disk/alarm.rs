@@ -1,4 +1,4 @@
-//! Wakes the thread that looks for what hangs. It rests while there is nothing to look at.
+//! Wakes the thread that [ticks](super::TICK). It rests while nothing can hang.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +15,13 @@ impl Alarm {
         let _ = self.wake.set(Box::new(wake));
     }
 
-    /// Notes that the thread rests until it is woken. Call it before checking whether there is anything to
-    /// look at: what begins later wakes the thread.
+    /// Notes that the thread rests until it is woken. Call it before checking whether anything can hang: what
+    /// begins later wakes the thread.
     pub(crate) fn rest(&self) {
         self.resting.store(true, Ordering::SeqCst);
     }
 
-    /// Wakes the thread if it rests: there is something to look at. Never blocks. Must be called under no
+    /// Wakes the thread if it rests: something begins that can hang. Never blocks. Must be called under no
     /// lock.
     pub fn ring(&self) {
         if self.resting.load(Ordering::SeqCst)

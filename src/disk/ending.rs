@@ -8,7 +8,7 @@ pub const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits until the thread ends, at most for `patience`: in that time a working disk takes all writes.
 /// Returns whether it has ended. If not, `what` may be lost.
-pub fn ends(thread: Option<JoinHandle<()>>, patience: Duration, what: &str) -> bool {
+pub fn wait_for_end(thread: Option<JoinHandle<()>>, patience: Duration, what: &str) -> bool {
     let Some(thread) = thread else { return true };
     let start = Instant::now();
     while !thread.is_finished() && start.elapsed() < patience {
@@ -32,9 +32,12 @@ mod tests {
     fn a_thread_whose_disk_hangs_is_not_waited_for_for_ever() {
         let (answers, disk) = std::sync::mpsc::channel::<()>();
         let writes = std::thread::spawn(move || assert!(disk.recv().is_err()));
-        assert!(!ends(Some(writes), Duration::ZERO, "it"));
+        assert!(!wait_for_end(Some(writes), Duration::ZERO, "it"));
         drop(answers);
         let done = std::thread::spawn(|| ());
-        assert!(ends(Some(done), Duration::MAX, "it") && ends(None, Duration::ZERO, "it"));
+        assert!(
+            wait_for_end(Some(done), Duration::MAX, "it")
+                && wait_for_end(None, Duration::ZERO, "it")
+        );
     }
 }

@@ -4,8 +4,9 @@
 //!    from time to time.
 //! 2. If other programs need its space, it is full. Nothing more is written until clearly more space is
 //!    free than has to stay free, so that the state does not flip at the edge.
-//! 3. A quota and a limit on the size of files do not show in the free space. If one of them refuses a
-//!    write, the disk is full until a write is taken. A write is tried from time to time.
+//! 3. Some limits do not show in the free space: a quota, a limit on the size of files, and whatever makes
+//!    the disk say that no space is left while there is some. If one of them refuses a write, the disk is
+//!    full until a write succeeds. A write is tried each half minute.
 
 use std::io::{Error, Result};
 use std::time::{Duration, Instant};
@@ -16,25 +17,25 @@ use super::{Disk, DiskState, Space};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Errors in a row after which the disk is down.
-const DOWN: u32 = 3;
+const DOWN_AFTER: u32 = 3;
 
 /// How long a disk that is down is not used.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// Bytes written between two looks at the space.
-const LOOK_BYTES: u64 = 64 << 20;
+/// Bytes written between two checks of the space.
+const CHECK_BYTES: u64 = 64 << 20;
 
-/// How long a full disk is taken to stay full.
-const FULL_FOR: Duration = Duration::from_secs(1);
+/// The time between two checks of the space of a full disk.
+const FULL_CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Free space beyond the required one, before a full disk is written to again.
+/// Free space beyond the required one that ends a full disk's state.
 const MARGIN_BYTES: u64 = 64 << 20;
 
 /// A limit that has refused a write and does not show in the space.
 struct Refusal {
     state: DiskState,
     /// When a write is tried again.
-    again: Instant,
+    retry: Instant,
 }
 
 impl Refusal {
@@ -43,9 +44,10 @@ impl Refusal {
         let state = match error.raw_os_error() {
             Some(libc::EDQUOT) => DiskState::OverQuota,
             Some(libc::EFBIG) => DiskState::OverFileLimit,
+            Some(libc::ENOSPC) => DiskState::Full,
             _ => return None,
         };
-        Some(Refusal { state, again: Instant::now() + RETRY_AFTER })
+        Some(Refusal { state, retry: Instant::now() + RETRY_AFTER })
     }
 }
 
@@ -55,9 +57,10 @@ struct State {
     full: bool,
     refusal: Option<Refusal>,
     /// Whether our directory on the disk was deleted.
-    gone: bool,
-    looked: Option<Instant>,
-    written: u64,
+    deleted: bool,
+    /// When the space was checked, and the bytes claimed since.
+    checked: Option<Instant>,
+    claimed: u64,
 }
 
 impl State {
@@ -80,9 +83,9 @@ impl Health {
             retry: Instant::now(),
             full: false,
             refusal: None,
-            gone: false,
-            looked: None,
-            written: 0,
+            deleted: false,
+            checked: None,
+            claimed: 0,
         };
         Health { state: Mutex::new(state), free_min, files_min }
     }
@@ -95,8 +98,8 @@ impl Health {
     pub(crate) fn state(&self) -> DiskState {
         let state = self.lock();
         match (state.errors, &state.refusal) {
-            _ if state.gone => DiskState::Gone,
-            (DOWN.., _) => DiskState::Failing,
+            _ if state.deleted => DiskState::Deleted,
+            (DOWN_AFTER.., _) => DiskState::Failing,
             (1.., _) => DiskState::Unstable,
             (0, Some(refusal)) => refusal.state,
             (0, None) if state.full => DiskState::Full,
@@ -106,14 +109,14 @@ impl Health {
 
     pub(crate) fn is_up(&self) -> bool {
         let state = self.lock();
-        state.errors < DOWN && !state.gone
+        state.errors < DOWN_AFTER && !state.deleted
     }
 
     /// Claims a try of the disk. If it is down, one caller may try it from time to time, and must do so.
     pub(crate) fn claim_try(&self) -> bool {
         let mut state = self.lock();
-        if state.errors < DOWN || state.gone {
-            return !state.gone;
+        if state.errors < DOWN_AFTER || state.deleted {
+            return !state.deleted;
         }
         let retry = Instant::now() >= state.retry;
         if retry {
@@ -122,39 +125,46 @@ impl Health {
         retry
     }
 
-    /// Whether `bytes` may be written.
-    pub(crate) fn has_room(&self, disk: &dyn Disk, bytes: u64) -> bool {
+    /// Claims room for `bytes`. Returns whether they may be written. Blocks if a check of the space is due.
+    pub(crate) fn claim_room(&self, disk: &dyn Disk, bytes: u64) -> bool {
         let mut state = self.lock();
-        state.written += bytes;
-        let due = match state.looked {
+        state.claimed += bytes;
+        let is_due = match state.checked {
             None => true,
-            Some(looked) if state.full => looked.elapsed() >= FULL_FOR,
-            Some(_) => state.written >= LOOK_BYTES,
+            Some(checked) if state.full => checked.elapsed() >= FULL_CHECK_EVERY,
+            Some(_) => state.claimed >= CHECK_BYTES,
         };
-        if due {
+        if is_due {
             // Readers ask for the state, and must not wait for a disk that hangs.
             drop(state);
             let space = disk.space();
             state = self.lock();
             if let Ok(space) = space {
-                state.looked = Some(Instant::now());
-                state.written = 0;
-                state.gone = space.total == 0;
-                state.full = self.leaves_little(space, bytes, state.full);
+                (state.checked, state.claimed) = (Some(Instant::now()), 0);
+                self.apply(&mut state, space, bytes);
             }
         }
-        !state.full && state.refusal.as_ref().is_none_or(|refusal| Instant::now() >= refusal.again)
+        !state.full && state.refusal.as_ref().is_none_or(|refusal| Instant::now() >= refusal.retry)
     }
 
-    pub(crate) fn look(&self, disk: &dyn Disk) -> Result<Space> {
+    /// Checks the space. Blocks.
+    pub(crate) fn update_space(&self, disk: &dyn Disk) -> Result<Space> {
         let space = disk.space()?;
-        let mut state = self.lock();
-        state.gone = space.total == 0;
-        state.full = self.leaves_little(space, 0, state.full);
+        self.apply(&mut self.lock(), space, 0);
         Ok(space)
     }
 
-    fn leaves_little(&self, space: Space, bytes: u64, was_full: bool) -> bool {
+    /// Applies the result of a check, for `bytes` that are to be written.
+    fn apply(&self, state: &mut State, space: Space, bytes: u64) {
+        state.deleted = space.total == 0;
+        state.full = self.leaves_too_little(space, bytes, state.full);
+        if state.full {
+            // The space shows why the write was refused.
+            state.refusal.take_if(|refusal| refusal.state == DiskState::Full);
+        }
+    }
+
+    fn leaves_too_little(&self, space: Space, bytes: u64, was_full: bool) -> bool {
         let margin = if was_full { MARGIN_BYTES.min(self.free_min / 8).max(1 << 20) } else { 0 };
         let files_min = if was_full { self.files_min.saturating_mul(2) } else { self.files_min };
         let few_files = space.files.is_some_and(|files| files < files_min);
@@ -165,34 +175,33 @@ impl Health {
         self.lock().is_full()
     }
 
-    pub(crate) fn good(&self) {
+    pub(crate) fn note_success(&self) {
         let mut state = self.lock();
         state.errors = state.errors.saturating_sub(1);
     }
 
     /// Notes that the disk took a sample.
-    pub(crate) fn stored(&self) {
+    pub(crate) fn note_stored(&self) {
         self.lock().refusal = None;
-        self.good();
+        self.note_success();
     }
 
-    pub(crate) fn bad(&self, error: &Error) {
+    pub(crate) fn note_error(&self, error: &Error) {
         let mut state = self.lock();
-        if has_no_room(error) {
+        if let Some(refusal) = Refusal::of(error) {
             if !state.is_full() {
                 tracing::warn!(%error, "the cache disk is full; going on without storing");
             }
-            (state.full, state.looked) = (true, Some(Instant::now()));
-            if let Some(refusal) = Refusal::of(error) {
-                state.refusal = Some(refusal);
-            }
+            // The next claim checks the space.
+            (state.full, state.checked) = (true, None);
+            state.refusal = Some(refusal);
             return;
         }
-        state.errors = (state.errors + 1).min(DOWN);
-        if state.errors == 1 || state.errors == DOWN {
+        state.errors = (state.errors + 1).min(DOWN_AFTER);
+        if state.errors == 1 || state.errors == DOWN_AFTER {
             tracing::warn!(%error, "the cache disk fails; samples come from the source");
         }
-        if state.errors == DOWN {
+        if state.errors == DOWN_AFTER {
             state.retry = Instant::now() + RETRY_AFTER;
         }
     }
@@ -208,7 +217,7 @@ impl Health {
 
 /// Whether the disk had no room for a call.
 pub(crate) fn has_no_room(error: &Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+    Refusal::of(error).is_some()
 }
 
 #[cfg(test)]
@@ -223,20 +232,21 @@ mod tests {
         const FILES: u64 = 100;
         let health = Health::new(GIB, FILES);
         let space = |bytes| Space { bytes, total: 4 * GIB, files: None };
-        assert!(!health.leaves_little(space(GIB + 10), 10, false));
-        assert!(health.leaves_little(space(GIB + 9), 10, false));
-        assert!(health.leaves_little(space(GIB + 20), 10, true));
-        assert!(!health.leaves_little(space(GIB + MARGIN_BYTES + 10), 10, true));
+        assert!(!health.leaves_too_little(space(GIB + 10), 10, false));
+        assert!(health.leaves_too_little(space(GIB + 9), 10, false));
+        assert!(health.leaves_too_little(space(GIB + 20), 10, true));
+        assert!(!health.leaves_too_little(space(GIB + MARGIN_BYTES + 10), 10, true));
         let few = Space { bytes: 2 * GIB, total: 4 * GIB, files: Some(FILES - 1) };
-        assert!(health.leaves_little(few, 10, false));
-        assert!(!health.leaves_little(Space { files: Some(FILES), ..few }, 10, false));
-        assert!(health.leaves_little(Space { files: Some(2 * FILES - 1), ..few }, 10, true));
-        assert!(!health.leaves_little(Space { files: Some(2 * FILES), ..few }, 10, true));
-        assert!(!Health::new(GIB, 0).leaves_little(Space { files: Some(0), ..few }, 10, true));
+        assert!(health.leaves_too_little(few, 10, false));
+        assert!(!health.leaves_too_little(Space { files: Some(FILES), ..few }, 10, false));
+        assert!(health.leaves_too_little(Space { files: Some(2 * FILES - 1), ..few }, 10, true));
+        assert!(!health.leaves_too_little(Space { files: Some(2 * FILES), ..few }, 10, true));
+        assert!(!Health::new(GIB, 0).leaves_too_little(Space { files: Some(0), ..few }, 10, true));
     }
 
     #[test]
     fn a_limit_that_refuses_is_full_until_a_write_is_taken() {
+        full_until_a_write_is_taken(libc::ENOSPC, DiskState::Full);
         full_until_a_write_is_taken(libc::EDQUOT, DiskState::OverQuota);
         full_until_a_write_is_taken(libc::EFBIG, DiskState::OverFileLimit);
     }
@@ -244,39 +254,51 @@ mod tests {
     fn full_until_a_write_is_taken(errno: i32, state: DiskState) {
         let disk = Model::default();
         let health = Health::new(GIB, 0);
-        health.bad(&Error::from_raw_os_error(errno));
+        health.note_error(&Error::from_raw_os_error(errno));
         let no_more = || {
             // The free space shows nothing.
-            health.look(&disk).unwrap();
-            health.good();
+            health.update_space(&disk).unwrap();
+            health.note_success();
             health.state() == state && health.is_full()
         };
-        assert!(no_more() && !health.has_room(&disk, 1));
-        health.lock().refusal.as_mut().unwrap().again = Instant::now();
-        assert!(no_more() && health.has_room(&disk, 1), "it is tried again");
-        health.bad(&Error::from_raw_os_error(errno));
-        assert!(no_more() && !health.has_room(&disk, 1));
-        health.stored();
-        assert!(!no_more() && health.state() == DiskState::Normal && health.has_room(&disk, 1));
+        assert!(no_more() && !health.claim_room(&disk, 1));
+        health.lock().refusal.as_mut().unwrap().retry = Instant::now();
+        assert!(no_more() && health.claim_room(&disk, 1), "it is tried again");
+        health.note_error(&Error::from_raw_os_error(errno));
+        assert!(no_more() && !health.claim_room(&disk, 1));
+        health.note_stored();
+        assert!(!no_more() && health.state() == DiskState::Normal && health.claim_room(&disk, 1));
+    }
+
+    #[test]
+    fn a_disk_whose_space_shows_that_it_is_full_is_used_once_there_is_space() {
+        let (disk, health) = (Model::default(), Health::new(GIB, 0));
+        let set = |bytes| disk.set_space(Some(Space { bytes, total: 4 * GIB, files: None }));
+        health.note_error(&Error::from_raw_os_error(libc::ENOSPC));
+        set(0);
+        assert!(!health.claim_room(&disk, 1));
+        set(2 * GIB);
+        health.update_space(&disk).unwrap();
+        assert!(health.state() == DiskState::Normal && health.claim_room(&disk, 1));
     }
 
     #[test]
     fn a_disk_that_fails_is_down_and_comes_back_step_by_step() {
         let health = Health::new(0, 0);
         let error = Error::from_raw_os_error(libc::EIO);
-        health.bad(&error);
+        health.note_error(&error);
         assert!(health.state() == DiskState::Unstable && health.claim_try());
-        health.good();
+        health.note_success();
         assert_eq!(health.state(), DiskState::Normal);
-        (0..5).for_each(|_| health.bad(&error));
+        (0..5).for_each(|_| health.note_error(&error));
         assert!(health.state() == DiskState::Failing && !health.claim_try());
         health.make_due();
         assert!(!health.is_up() && health.claim_try(), "one is let through");
         assert!(!health.claim_try(), "and no more for a while");
-        health.good();
+        health.note_success();
         assert!(health.state() == DiskState::Unstable && health.claim_try());
-        health.bad(&Error::from_raw_os_error(libc::ENOSPC));
-        (0..5).for_each(|_| health.good());
+        health.note_error(&Error::from_raw_os_error(libc::ENOSPC));
+        (0..5).for_each(|_| health.note_success());
         assert_eq!(health.state(), DiskState::Full);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! 1. A [`Disk`] is a directory of files, and a [`Blob`] is one of its files. [`Directory`] is the real
 //!    one. The store and the rehearsal buffers write to such directories.
-//! 2. `health` counts errors and looks at the free space. A disk that fails or is full is not used for a
+//! 2. `health` counts errors and checks the free space. A disk that fails or is full is not used for a
 //!    while.
-//! 3. `calls` notes each call until it is answered, and so detects a disk that hangs.
+//! 3. `hangs` notes each call until it is answered, and so detects a disk that hangs.
 //! 4. [`journal`] is an append-only log. [`AtomicFile`] is a file that is replaced as a whole.
 //!
 //! The other [`Disk`] is the model of the tests, which knows what a crash may leave. Both promise the same,
@@ -13,8 +13,8 @@
 
 mod alarm;
 mod atomic_file;
-mod calls;
 mod ending;
+mod hangs;
 mod health;
 pub mod journal;
 mod pages;
@@ -41,11 +41,11 @@ use rustix::io::{ReadWriteFlags, preadv2};
 use crate::ids::PAGE_BYTES;
 pub use alarm::Alarm;
 pub use atomic_file::{AtomicFile, hold, unguessable};
+pub use ending::{STOP_PATIENCE, wait_for_end};
 #[cfg(test)]
-pub(crate) use calls::HANGS_AFTER;
-pub(crate) use calls::looks_in;
-pub use calls::{LOOK_EVERY, Standstill, Watch, unless_it_hangs};
-pub use ending::{STOP_PATIENCE, ends};
+pub(crate) use hangs::HANGS_AFTER;
+pub(crate) use hangs::ticks_in;
+pub use hangs::{DiskWatch, StallDetector, TICK, unless_it_hangs};
 pub(crate) use health::{Health, has_no_room};
 pub use pages::Buffer;
 pub use state::DiskState;
@@ -54,7 +54,7 @@ pub use state::DiskState;
 pub struct Space {
     /// Bytes that we may still write.
     pub bytes: u64,
-    /// Bytes of the whole disk. 0 if our directory on it is gone for good.
+    /// Bytes of the whole disk. 0 if our directory on it was deleted.
     pub total: u64,
     /// Files that may still be created. None if the filesystem does not count them.
     pub files: Option<u64>,
@@ -81,8 +81,8 @@ pub trait Disk: Send + Sync {
     /// Renames a file, and replaces a file that has the new name.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
-    /// Cuts a file to a length, and opens it for readers outside of the daemon.
-    fn lend(&self, name: &str, length: u64) -> Result<OwnedFd>;
+    /// Cuts a file to a length, and opens it so that the kernel can read it by itself (passthrough).
+    fn open_passthrough(&self, name: &str, length: u64) -> Result<OwnedFd>;
 
     /// Deletes a file. It can still be used where it is open.
     fn remove(&self, name: &str) -> Result<()>;
@@ -153,7 +153,7 @@ impl Directory {
         let flags = flags | OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let flags = if direct { flags | OFlag::O_DIRECT } else { flags };
         let file = File::from(fcntl::openat(&self.directory, name, flags, OWNER_ONLY)?);
-        Ok(Arc::new(LocalFile { file, direct, forget: how == Use::Pages && !direct }))
+        Ok(Arc::new(LocalFile { file, direct, drop_pages: how == Use::Pages && !direct }))
     }
 }
 
@@ -207,7 +207,7 @@ impl Disk for Directory {
         Ok(fcntl::renameat(&self.directory, from, &self.directory, to)?)
     }
 
-    fn lend(&self, name: &str, length: u64) -> Result<OwnedFd> {
+    fn open_passthrough(&self, name: &str, length: u64) -> Result<OwnedFd> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let writable = fcntl::openat(&self.directory, name, flags | OFlag::O_RDWR, OWNER_ONLY)?;
         if fstat(&writable)?.st_size.cast_unsigned() < length {
@@ -247,12 +247,12 @@ struct LocalFile {
     /// Whether it is read and written past the page cache.
     direct: bool,
     /// Whether pages of it in the page cache are of no use.
-    forget: bool,
+    drop_pages: bool,
 }
 
 impl LocalFile {
-    fn forget(&self, offset: u64, length: usize) {
-        if self.forget {
+    fn drop_pages(&self, offset: u64, length: usize) {
+        if self.drop_pages {
             // Dirty pages stay until they are written. The next read of them drops them.
             let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
             let _ = fcntl::posix_fadvise(&self.file, offset as i64, length as i64, advice);
@@ -279,7 +279,7 @@ impl Blob for LocalFile {
             return Err(Error::from(ErrorKind::UnexpectedEof));
         }
         bytes[read..].fill(0);
-        self.forget(offset, bytes.len());
+        self.drop_pages(offset, bytes.len());
         Ok(())
     }
 
@@ -313,7 +313,7 @@ impl Blob for LocalFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.file.write_all_at(bytes, offset)?;
-        self.forget(offset, bytes.len());
+        self.drop_pages(offset, bytes.len());
         Ok(())
     }
 

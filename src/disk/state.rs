@@ -15,7 +15,7 @@ pub enum DiskState {
     /// A limit on the size of files is reached.
     OverFileLimit,
     Failing,
-    Gone,
+    Deleted,
     /// It does not answer reads.
     Hanging,
     /// It does not answer some other call.
@@ -27,8 +27,8 @@ pub enum DiskState {
 impl DiskState {
     /// Whether it is bypassed.
     pub fn is_down(self) -> bool {
-        use DiskState::{Failing, Gone, Hanging, NotStoring, Unopened};
-        matches!(self, Failing | Gone | Hanging | NotStoring | Unopened)
+        use DiskState::{Deleted, Failing, Hanging, NotStoring, Unopened};
+        matches!(self, Failing | Deleted | Hanging | NotStoring | Unopened)
     }
 
     /// Whether no more is stored there, though it works.
@@ -52,7 +52,7 @@ impl fmt::Display for DiskState {
                 "full: a limit on the size of files (`ulimit -f`) is reached; no more is stored there"
             }
             DiskState::Failing => "down: the cache disk fails; it is bypassed",
-            DiskState::Gone => {
+            DiskState::Deleted => {
                 "down: the store has been deleted; the next mount begins a new one"
             }
             DiskState::Hanging => "down: the cache disk hangs; it is bypassed",

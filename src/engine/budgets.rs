@@ -13,7 +13,7 @@ use crate::cache::Cache;
 use crate::config::{Budget, DiskSettings, Reading, Settings};
 use crate::fuse::KNOWN_BYTES;
 use crate::plan::{Event, RAM};
-use crate::store::home::Home;
+use crate::store::directory::StoreDir;
 use crate::sync::Mutex;
 
 struct DiskBudget {
@@ -135,14 +135,17 @@ impl Budgets {
         let mut noted = disk.noted.lock();
         if noted.elapsed() >= NOTE_USE_EVERY {
             *noted = Instant::now();
-            self.lease.with(Home::note_use);
+            self.lease.with(StoreDir::note_use);
         }
         drop(noted);
         self.core.cache.sync_old();
         // A disk that cannot be looked at is no reason to change anything.
-        let share = store.share().ok()?;
-        let found =
-            Found { rests: store.rests(), written: store.writes_answered(), others: share.others };
+        let share = store.disk_usage().ok()?;
+        let found = Found {
+            rests: store.is_settled(),
+            written: store.writes_answered(),
+            others: share.others,
+        };
         let reading = Reading {
             what: "the cache disk".into(),
             limit: share.total,
@@ -150,7 +153,7 @@ impl Budgets {
             // An eighth of slack. Without it, each write of others would make the store smaller.
             reserve: share.min_free - share.min_free / 8,
         };
-        let mut readings = disk.limits_of_memory(store.totals().1 + store.idle());
+        let mut readings = disk.limits_of_memory(store.totals().1 + store.idle_bytes());
         readings.push(reading);
         let mut budget = disk.budget.lock();
         if !budget.look(&readings, 0) {

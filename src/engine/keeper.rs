@@ -14,10 +14,10 @@ use super::{Core, cannot_read};
 use crate::catalog::{Catalog, CatalogState, ScanStatus};
 use crate::config::SourceSettings;
 use crate::disk::unless_it_hangs;
-use crate::disk::{STOP_PATIENCE, ends};
+use crate::disk::{STOP_PATIENCE, wait_for_end};
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::Source;
-use crate::store::home::Home;
+use crate::store::directory::StoreDir;
 
 /// One scan thread in this many checks the catalog of an earlier mount. The readers are there already, and
 /// need the source too.
@@ -58,11 +58,11 @@ pub(super) fn catalog(
     source: Arc<dyn Source>,
     settings: &SourceSettings,
     path: &Path,
-    home: Option<&Home>,
+    store_dir: Option<&StoreDir>,
     first: Option<&AtomicU64>,
 ) -> Result<Catalog> {
-    if let Some(home) = home {
-        let (from, period, saved) = (Arc::clone(&source), settings.revalidate, home.catalog());
+    if let Some(store_dir) = store_dir {
+        let (from, period, saved) = (Arc::clone(&source), settings.revalidate, store_dir.catalog());
         let opened = unless_it_hangs(move || Catalog::open(from, period, &saved));
         let hangs = || Err(IoError::new(IoErrorKind::TimedOut, "its disk does not answer"));
         match opened.and_then(|opened| opened.unwrap_or_else(hangs)) {
@@ -255,7 +255,7 @@ impl Keeper {
 
     /// Saves what is known of the source's names, if there is a place for it.
     fn save_catalog(&self) {
-        self.lease.with(|home| save_catalog(&self.core.catalog, home));
+        self.lease.with(|store_dir| save_catalog(&self.core.catalog, store_dir));
     }
 
     /// Saves the catalog for the last time and releases the store's directory. A thread of its own does that:
@@ -267,7 +267,7 @@ impl Keeper {
             Ok(thread) => {
                 let files = u32::try_from(self.core.catalog.totals().0).unwrap_or(u32::MAX);
                 let patience = STOP_PATIENCE + SAVE_OF_A_FILE * files;
-                ends(Some(thread), patience, "the catalog");
+                wait_for_end(Some(thread), patience, "the catalog");
             }
             Err(error) => tracing::warn!(%error, "the catalog was not saved"),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::catalog::Catalog;
-use crate::store::home::{Home, Stay};
+use crate::store::directory::{DirLock, StoreDir};
 use crate::sync::{Condvar, Mutex};
 
 pub(super) struct StoreLease {
@@ -14,15 +14,15 @@ pub(super) struct StoreLease {
 
 struct Held {
     /// Shared with those who use the directory at this moment.
-    home: Option<Arc<Home>>,
+    home: Option<Arc<StoreDir>>,
     /// Says to others that it will be ours.
-    stay: Option<Stay>,
+    stay: Option<DirLock>,
 }
 
 /// A use of the directory, which stays ours until it has ended.
 struct Use<'a> {
     lease: &'a StoreLease,
-    home: Option<Arc<Home>>,
+    home: Option<Arc<StoreDir>>,
 }
 
 impl Drop for Use<'_> {
@@ -34,15 +34,15 @@ impl Drop for Use<'_> {
 }
 
 impl StoreLease {
-    pub(super) fn new(mut home: Option<Home>) -> Self {
-        let stay = home.as_mut().and_then(Home::take_stay);
+    pub(super) fn new(mut home: Option<StoreDir>) -> Self {
+        let stay = home.as_mut().and_then(StoreDir::take_lock);
         let held = Held { home: home.map(Arc::new), stay };
         StoreLease { held: Mutex::new(held), used: Condvar::new() }
     }
 
     /// Calls `work` with the directory, if it is still held. It is held until `work` returns, without a lock:
     /// the disk may hang.
-    pub(super) fn with(&self, work: impl FnOnce(&Home)) {
+    pub(super) fn with(&self, work: impl FnOnce(&StoreDir)) {
         let using = Use { lease: self, home: self.held.lock().home.clone() };
         if let Some(home) = &using.home {
             work(home);
@@ -51,7 +51,7 @@ impl StoreLease {
 
     /// Tells other daemons that the store will be free soon. Never waits for the disk.
     pub(super) fn announce_end(&self) {
-        self.held.lock().stay.iter().for_each(Stay::leave);
+        self.held.lock().stay.iter().for_each(DirLock::announce_end);
     }
 
     /// Saves the catalog for the last time and releases the directory as soon as it is not used any more: one
@@ -70,7 +70,7 @@ impl StoreLease {
     }
 }
 
-pub(super) fn save_catalog(catalog: &Catalog, home: &Home) {
+pub(super) fn save_catalog(catalog: &Catalog, home: &StoreDir) {
     if let Err(error) = catalog.save(&home.catalog()) {
         tracing::warn!(%error, "the catalog was not saved; the next mount scans the source");
     }
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
     use crate::source::PosixSource;
-    use crate::store::home::{Owner, claim};
+    use crate::store::directory::{Owner, claim};
 
     #[test]
     fn the_directory_stays_ours_until_nobody_uses_it() {

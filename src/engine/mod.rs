@@ -35,14 +35,14 @@ use nix::errno::Errno;
 use crate::cache::{Cache, Inbox, Observer};
 use crate::catalog::{Catalog, CatalogState, Changes};
 use crate::config::{Bytes, Mode, Reading, RehearsalSettings, Settings, Start};
-use crate::disk::{Alarm, DiskState, LOOK_EVERY};
+use crate::disk::{Alarm, DiskState, TICK};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::learning::{Learning, Streams, Surroundings};
 use crate::plan::{self, Event, Planner, Published, RAM, Tier};
 use crate::rehearsal::{Opening, Question, Rehearsal};
 use crate::source::Source;
-use crate::store::home::{self, Home, Owner};
+use crate::store::directory::{self, Owner, StoreDir};
 use crate::sync::Mutex;
 use budgets::Budgets;
 use ending::Ending;
@@ -125,10 +125,11 @@ impl Engine {
         readings: &[Reading],
     ) -> Result<Arc<Self>> {
         let owner = Owner::new(source_path, source.lasting_identity());
-        let Opened { home, store, moved, fault } = opening::open(&mut settings, &owner)?;
+        let Opened { store_dir, store, moved, fault } = opening::open(&mut settings, &owner)?;
         let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
         let from = Arc::clone(&source);
-        let catalog = keeper::catalog(from, &settings.source, source_path, home.as_ref(), first)?;
+        let catalog =
+            keeper::catalog(from, &settings.source, source_path, store_dir.as_ref(), first)?;
         let catalog = Arc::new(catalog);
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), store);
@@ -136,7 +137,7 @@ impl Engine {
         cache.adopt(all_known);
         let published = Arc::new(Mutex::new(Published::default()));
         let streams = Streams::default();
-        let journal = home.as_ref().map(Home::journal);
+        let journal = store_dir.as_ref().map(StoreDir::journal);
         let around =
             Surroundings::new(&catalog, cache.source(), &inbox, &streams, &published, journal);
         let learning = learn(&settings, around)?.map(Arc::new);
@@ -153,7 +154,7 @@ impl Engine {
             Serving::new(Arc::new(core), rehearsal.clone())
         });
         let core = serving.core();
-        let lease = Arc::new(StoreLease::new(home));
+        let lease = Arc::new(StoreLease::new(store_dir));
         let keeper = Arc::new(Keeper::new(core, &lease, all_known));
         let budgets = Arc::new(Budgets::new(core, &serving, &lease, ram));
         let orders = Orders {
@@ -211,7 +212,7 @@ impl Engine {
     /// How samples reach their readers.
     pub fn mode(&self) -> Mode {
         let Core { settings, dataset, .. } = &*self.core;
-        match (settings.mount.mode, dataset.sees_opens()) {
+        match (settings.mount.mode, dataset.opens_are_requests()) {
             (Mode::Plain, _) => Mode::Plain,
             (Mode::Passthrough, _) if self.serving.passes() => Mode::Passthrough,
             (_, true) => Mode::KeepCache,
@@ -327,7 +328,7 @@ impl Engine {
     /// Whether [`rescue`](Self::rescue) has nothing to look at. The [alarm](Self::alarm) rings when that
     /// changes.
     pub fn rests(&self) -> bool {
-        self.core.cache.rest() && self.core.dataset.rests()
+        self.core.cache.rest() && self.core.dataset.is_idle()
     }
 
     /// Looks at everything that may hang. To be called each [`LOOK_EVERY`], or each second if the engine
@@ -341,11 +342,11 @@ impl Engine {
     pub fn rescue(&self) {
         let Core { cache, dataset, settings, .. } = &*self.core;
         cache.memory().look();
-        cache.source().look();
+        cache.source().close_idle();
         if let Some(disk) = &settings.cache.disk {
-            cache.rescue((disk.slow_after.as_millis() / LOOK_EVERY.as_millis()).max(1) as u64);
+            cache.rescue((disk.slow_after.as_millis() / TICK.as_millis()).max(1) as u64);
         }
-        dataset.rescue();
+        dataset.tick();
         self.serving.stuck_notifications();
     }
 
@@ -411,8 +412,8 @@ fn rehearse(
         return Ok(None);
     };
     let place = |buffer: &RehearsalSettings| {
-        let latent = (buffer.latent > 0).then(|| home::latent(&disk.dir, owner, &buffer.name));
-        let directory = home::buffer(&disk.dir, owner, &buffer.name)?;
+        let latent = (buffer.latent > 0).then(|| directory::latent(&disk.dir, owner, &buffer.name));
+        let directory = directory::buffer(&disk.dir, owner, &buffer.name)?;
         Ok(Opening { settings: buffer.clone(), directory, latent: latent.transpose()?, memory })
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;

@@ -6,12 +6,12 @@ use super::STORE_TIER;
 use crate::config::{DiskSettings, Settings, hangs};
 use crate::disk::{Directory, unless_it_hangs};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::home::{self, Home, Owner};
+use crate::store::directory::{self, Owner, StoreDir};
 use crate::store::{Limits, Store, fresh_secret};
 
 pub(super) struct Opened {
     /// The store's directory. No other daemon uses it as long as this is held.
-    pub(super) home: Option<Home>,
+    pub(super) store_dir: Option<StoreDir>,
     /// The store, with its tier.
     pub(super) store: Option<(usize, Arc<Store>)>,
     /// A warning if the cache directory was on another disk before.
@@ -28,13 +28,17 @@ pub(super) struct Opened {
 /// If the cache directory cannot be used, and [`ErrorKind::Busy`] if the store is in use. With rehearsal
 /// buffers, an error of the disk as well.
 pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
-    let none =
-        Opened { home: None, store: None, moved: None, fault: settings.cache.disk_fault.clone() };
+    let none = Opened {
+        store_dir: None,
+        store: None,
+        moved: None,
+        fault: settings.cache.disk_fault.clone(),
+    };
     let Some(disk) = &settings.cache.disk else { return Ok(none) };
     match answered(disk, owner) {
-        Ok((home, store, moved)) => {
+        Ok((store_dir, store, moved)) => {
             let store = Some((STORE_TIER, Arc::new(store)));
-            Ok(Opened { home: Some(home), store, moved, fault: None })
+            Ok(Opened { store_dir: Some(store_dir), store, moved, fault: None })
         }
         // The samples of rehearsal buffers may exist nowhere else, so buffers do not go on without their
         // disk.
@@ -49,25 +53,25 @@ pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
 
 /// Runs [`open_store`] on a thread of its own. If the disk hangs, the thread is left behind, and the result
 /// is an error.
-fn answered(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store, Option<String>)> {
+fn answered(disk: &DiskSettings, owner: &Owner) -> Result<(StoreDir, Store, Option<String>)> {
     let (settings, owner) = (disk.clone(), owner.clone());
     unless_it_hangs(move || open_store(&settings, &owner))
         .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
         .unwrap_or_else(|| Err(hangs(&disk.dir)))
 }
 
-fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(Home, Store, Option<String>)> {
-    let home = home::claim(&disk.dir, owner)?;
+fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(StoreDir, Store, Option<String>)> {
+    let store_dir = directory::claim(&disk.dir, owner)?;
     let limits = Limits {
         large_bytes: disk.large_file_bytes,
         min_free_files: disk.min_free_inodes,
         ..Limits::new(disk.configured_bytes, disk.min_free_bytes)
     };
-    let opened = Directory::open(home.path(), true)
+    let opened = Directory::open(store_dir.path(), true)
         .and_then(|directory| Store::open(Arc::new(directory), limits, fresh_secret()));
-    let store = opened.map_err(|error| home::cannot(&disk.dir, &error))?;
+    let store = opened.map_err(|error| directory::cannot(&disk.dir, &error))?;
     store.resize(disk.bytes);
-    let moved = home::moved(&disk.dir);
+    let moved = directory::note_disk(&disk.dir);
     moved.iter().for_each(|moved| tracing::warn!("{moved}"));
-    Ok((home, store, moved))
+    Ok((store_dir, store, moved))
 }

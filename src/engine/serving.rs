@@ -153,7 +153,7 @@ impl Serving {
 
     /// Has the kernel open files without asking, if that is the mode.
     fn stop_asking(&self, pusher: &Pusher) -> Result<()> {
-        if self.core.dataset.sees_opens() {
+        if self.core.dataset.opens_are_requests() {
             return Ok(());
         }
         let file = self.core.catalog.any_file();
@@ -166,7 +166,7 @@ impl Serving {
             .hint("set mount.mode to \"auto\" or \"keep-cache\"")),
             _ if goes_along => Ok(()),
             _ => {
-                self.core.dataset.see_opens();
+                self.core.dataset.set_opens_are_requests();
                 Ok(())
             }
         }
@@ -495,7 +495,7 @@ impl Serving {
             // The kernel may ask back before it takes a notification, and may make it wait.
             self.notifier.submit(Urgency::Demand, parent, move || {
                 let _own = OwnThreads::enter();
-                dataset.let_readers_out(parent);
+                dataset.wait_for_requests(parent);
                 for kernel in kernels {
                     match kernel.forget(parent, &name) {
                         Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}

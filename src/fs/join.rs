@@ -3,23 +3,23 @@
 //! While it waits for a block, it holds the other blocks: the kernel has locked the read's pages, and a
 //! push of them would wait for the read.
 
-use super::reading::Done;
+use super::reading::ReadDone;
 use crate::cache::{Landed, ReadFailure};
 use crate::sync::Mutex;
 
-pub(super) struct Join(Mutex<Parts>);
+pub(super) struct Join(Mutex<JoinState>);
 
-struct Parts {
+struct JoinState {
     blocks: Vec<Option<Landed>>,
     /// None once it is answered.
-    reply: Option<Done>,
+    reply: Option<ReadDone>,
 }
 
 impl Join {
     /// Waits for `blocks` blocks, and replies with their bytes one after the other.
-    pub(super) fn new(blocks: usize, reply: Done) -> Self {
+    pub(super) fn new(blocks: usize, reply: ReadDone) -> Self {
         let blocks = (0..blocks).map(|_| None).collect();
-        Join(Mutex::new(Parts { blocks, reply: Some(reply) }))
+        Join(Mutex::new(JoinState { blocks, reply: Some(reply) }))
     }
 
     /// Takes one block. The last block or the first error sends the reply.

@@ -6,8 +6,8 @@
 //! 3. The planner is told what readers do. If opens are requests, it hears opens and closes. If not, it
 //!    hears of a reader when the reader looks a name up or asks something about a file.
 
-mod asking;
 mod join;
+mod metadata;
 mod reading;
 mod rights;
 #[cfg(test)]
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use asking::{LastSpace, Place};
+use metadata::{LastSpace, MetadataKey};
 use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox};
@@ -27,9 +27,9 @@ use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, Served, i
 use crate::ids::FileId;
 use crate::plan::Event;
 use crate::source::{KeyedPool, Kind, Source};
-use crate::store::Lent;
+use crate::store::PassthroughFile;
 pub use rights::{Access, Rights};
-use waiting::Waiting;
+use waiting::WaitingRequests;
 
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 
@@ -77,14 +77,14 @@ pub struct Dataset {
     catalog: Arc<Catalog>,
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
-    metadata: Arc<asking::Threads>,
-    pub(crate) waiting: Arc<Waiting>,
+    metadata: Arc<metadata::MetadataPool>,
+    pub(crate) waiting: Arc<WaitingRequests>,
     space: Arc<LastSpace>,
-    /// Threads of a further connection that look whether the first connection has the bytes. None for the
+    /// Threads of a further connection that read bytes from the first connection's pages. None for the
     /// first connection.
-    peeks: Option<KeyedPool<NodeId>>,
+    peek_pool: Option<KeyedPool<NodeId>>,
     /// Whether opens are requests. If not, other requests show where a reader is.
-    opens: AtomicBool,
+    opens_are_requests: AtomicBool,
     /// Whether there is a directory for views, and whether it is listed.
     views: AtomicBool,
     lists_views: AtomicBool,
@@ -95,30 +95,29 @@ pub struct Dataset {
 
 impl Dataset {
     /// The tree of a catalog for the first connection, whose page cache is the RAM tier. `on_changes` gets
-    /// the changes that checks at the source find. `opens` says whether opens are requests.
+    /// the changes that checks at the source find.
     pub fn new(
         catalog: Arc<Catalog>,
         cache: Arc<Cache>,
         inbox: Arc<Inbox>,
         on_changes: OnChanges,
-        opens: bool,
+        opens_are_requests: bool,
     ) -> Arc<Self> {
         let source = Arc::clone(cache.source());
         let name_max = source.space().map_or(0, |space| space[6]) as usize;
         let name_max = if name_max == 0 { NAME_MAX } else { name_max };
-        let waiting = Arc::new(Waiting::new(Arc::clone(cache.alarm())));
-        let opens = AtomicBool::new(opens);
+        let waiting = Arc::new(WaitingRequests::new(Arc::clone(cache.alarm())));
         let (views, lists_views) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Dataset {
             source,
             catalog,
             cache,
             inbox,
-            metadata: asking::threads(),
+            metadata: metadata::metadata_pool(),
             waiting,
             space: Arc::default(),
-            peeks: None,
-            opens,
+            peek_pool: None,
+            opens_are_requests: AtomicBool::new(opens_are_requests),
             views,
             lists_views,
             name_max,
@@ -137,8 +136,8 @@ impl Dataset {
             metadata: Arc::clone(&self.metadata),
             waiting: Arc::clone(&self.waiting),
             space: Arc::clone(&self.space),
-            peeks: Some(KeyedPool::new("belady-peek", PEEK_PATIENCE, 0, PEEK_THREADS, || ())),
-            opens: AtomicBool::new(true),
+            peek_pool: Some(KeyedPool::new("belady-peek", PEEK_PATIENCE, 0, PEEK_THREADS, || ())),
+            opens_are_requests: AtomicBool::new(true),
             views: AtomicBool::new(false),
             lists_views: AtomicBool::new(false),
             name_max: self.name_max,
@@ -148,24 +147,24 @@ impl Dataset {
 
     /// Whether the connection keeps pages. Only the first connection does: its pages are the RAM tier.
     pub fn keeps_pages(&self) -> bool {
-        self.peeks.is_none()
+        self.peek_pool.is_none()
     }
 
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }
 
-    pub fn ended(&self) {
+    pub fn connection_ended(&self) {
         self.cache.alarm().ring();
     }
 
-    pub fn sees_opens(&self) -> bool {
-        self.opens.load(Ordering::Relaxed)
+    pub fn opens_are_requests(&self) -> bool {
+        self.opens_are_requests.load(Ordering::Relaxed)
     }
 
-    /// Notes that the kernel keeps sending every open.
-    pub fn see_opens(&self) {
-        self.opens.store(true, Ordering::Relaxed);
+    /// Notes that the kernel sends every open.
+    pub fn set_opens_are_requests(&self) {
+        self.opens_are_requests.store(true, Ordering::Relaxed);
     }
 
     /// Shows a directory in the root for views to be mounted on, listed or not. Returns false if the
@@ -180,22 +179,22 @@ impl Dataset {
 
     /// Tells the planner that a reader has opened a file or is about to: it asks for the file, or something
     /// about it.
-    pub fn sighted(&self, node: NodeId, task: Option<u32>) {
-        if let (Some(task), Some(file)) = (task, self.unseen(node)) {
+    pub fn tell_seen(&self, node: NodeId, task: Option<u32>) {
+        if let (Some(task), Some(file)) = (task, self.file_without_open_requests(node)) {
             self.inbox.put(Event::Seen { task, file }, None);
         }
     }
 
     /// Tells the planner that a reader reads a file that it has opened before.
-    fn touched(&self, file: FileId, task: u32) {
-        if !self.sees_opens() {
+    fn tell_touched(&self, file: FileId, task: u32) {
+        if !self.opens_are_requests() {
             self.inbox.put(Event::Touched { task, file }, None);
         }
     }
 
     /// The file of a node if its opens are no requests.
-    fn unseen(&self, node: NodeId) -> Option<FileId> {
-        if self.sees_opens() {
+    fn file_without_open_requests(&self, node: NodeId) -> Option<FileId> {
+        if self.opens_are_requests() {
             return None;
         }
         self.catalog.served(node).ok().map(|served| served.file)
@@ -204,14 +203,14 @@ impl Dataset {
     /// Whether a file may be opened without a lookup: its open need not be seen, or its read will be a
     /// request. A file with several names may not, since not all of its names could be taken back.
     pub fn may_be_untracked(&self, attr: &Attr) -> bool {
-        !self.is_tracked(attr.node) && (self.sees_opens() || self.has_one_name(attr))
+        !self.is_tracked(attr.node) && (self.opens_are_requests() || self.has_one_name(attr))
     }
 
     /// Whether each open of a file is to be seen by a lookup, whatever names it has.
     pub fn is_tracked(&self, node: NodeId) -> bool {
         let flags = self.cache.page_cache().file_flags();
         let untracked = |file| flags.untracked.has(file) || !flags.fetched.has(file);
-        !self.sees_opens() && !node.file().is_some_and(untracked)
+        !self.opens_are_requests() && !node.file().is_some_and(untracked)
     }
 
     /// Whether a file has no other name in the tree, however many links it has.
@@ -236,7 +235,7 @@ impl Dataset {
     }
 
     /// Reports the changes of a check, if it succeeded.
-    fn checked(&self, outcome: Result<Changes, Errno>) -> Result<(), Errno> {
+    fn report_changes(&self, outcome: Result<Changes, Errno>) -> Result<(), Errno> {
         outcome.map(|changes| self.report(changes))
     }
 
@@ -262,13 +261,13 @@ impl Dataset {
             return reply(self.attr(VIEWS_NODE).map_err(NotFound::from));
         }
         if let Some(result) = self.catalog.lookup(parent, name, task.is_none()) {
-            self.looked_up(&result, task);
+            self.tell_looked_up(&result, task);
             return reply(result.map_err(NotFound::from));
         }
         let name = name.to_os_string();
         let answer = |answer: Result<_, Errno>| reply(answer.unwrap_or_else(|e| Err(e.into())));
-        self.ask(Place::name(parent, &name), task, answer, move |dataset| {
-            let checked = dataset.checked(dataset.catalog.refresh(parent, &name));
+        self.ask(MetadataKey::of_name(parent, &name), task, answer, move |dataset| {
+            let checked = dataset.report_changes(dataset.catalog.refresh(parent, &name));
             let known = || dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
             if let Some(errno) = checked.err().filter(|errno| !is_certain(*errno)) {
                 // Another name of the same file may be known to be unchanged, while this one is not.
@@ -276,17 +275,17 @@ impl Dataset {
                 return Ok(Err(NotFound { errno, known: known().ok().filter(is_only) }));
             }
             let result = checked.and_then(|()| known());
-            dataset.looked_up(&result, task);
+            dataset.tell_looked_up(&result, task);
             Ok(result.map_err(NotFound::from))
         });
     }
 
     /// A lookup of a regular file shows its reader. The planner is told before the reply, after which the
     /// reader goes on.
-    fn looked_up(&self, result: &Result<Attr, Errno>, task: Option<u32>) {
+    fn tell_looked_up(&self, result: &Result<Attr, Errno>, task: Option<u32>) {
         if let Ok(attr) = result
             && attr.stat.kind == Kind::File
-            && !self.sees_opens()
+            && !self.opens_are_requests()
             && let (Some(task), Some(file)) = (task, attr.node.file())
         {
             self.inbox.put(Event::Seen { task, file }, None);
@@ -308,10 +307,10 @@ impl Dataset {
                     return reply(Ok(attr));
                 }
                 if node == NodeId::ROOT {
-                    return self.root(task, reply);
+                    return self.getattr_root(task, reply);
                 }
-                self.ask(Place::Directory(node), task, reply, move |dataset| {
-                    dataset.checked(dataset.catalog.refresh_directory(node))?;
+                self.ask(MetadataKey::Directory(node), task, reply, move |dataset| {
+                    dataset.report_changes(dataset.catalog.refresh_directory(node))?;
                     dataset.attr(node)
                 });
             }
@@ -364,8 +363,8 @@ impl Dataset {
         if let Some(result) = self.catalog.list(node, task.is_none()) {
             return reply(result.map(|listed| self.with_views(node, listed)));
         }
-        self.ask(Place::Directory(node), task, reply, move |dataset| {
-            dataset.checked(dataset.catalog.refresh_directory(node))?;
+        self.ask(MetadataKey::Directory(node), task, reply, move |dataset| {
+            dataset.report_changes(dataset.catalog.refresh_directory(node))?;
             let listed = dataset.catalog.list(node, true).unwrap_or(Err(Errno::EIO))?;
             Ok(dataset.with_views(node, listed))
         });
@@ -399,14 +398,14 @@ impl Dataset {
     }
 
     /// A large file that the kernel can read by itself. Never blocks.
-    pub fn lent(&self, node: NodeId) -> Option<Arc<Lent>> {
-        self.cache.lent(node)
+    pub fn passthrough_file(&self, node: NodeId) -> Option<Arc<PassthroughFile>> {
+        self.cache.passthrough_file(node)
     }
 
     /// Tells the planner that the kernel reads a file by itself, and has forgotten the file's pages.
-    pub fn passed(&self, node: NodeId) {
+    pub fn tell_passed_through(&self, node: NodeId) {
         if let Some(file) = node.file() {
-            self.inbox.put(Event::Lent { file }, None);
+            self.inbox.put(Event::PassedThrough { file }, None);
         }
     }
 

@@ -26,9 +26,9 @@ pub(super) const RETRIES: u32 = 3;
 const PROVED_AT_ONCE: usize = 4;
 
 /// Takes the bytes of a read, or why there are none.
-pub(super) type Done = Box<dyn FnOnce(Result<&[u8], ReadFailure>) + Send>;
+pub(super) type ReadDone = Box<dyn FnOnce(Result<&[u8], ReadFailure>) + Send>;
 
-struct Reader {
+struct PendingRead {
     /// The node as the kernel has it.
     node: NodeId,
     task: u32,
@@ -39,7 +39,7 @@ struct Reader {
     reply: Arc<Pending<ReadReply>>,
 }
 
-impl Reader {
+impl PendingRead {
     fn answer(self, result: Result<&[u8], Errno>) {
         if let Some(reply) = self.reply.take() {
             reply(result);
@@ -47,7 +47,7 @@ impl Reader {
     }
 }
 
-struct Part {
+struct VersionRange {
     node: NodeId,
     file: FileId,
     layout: Arc<Layout>,
@@ -66,69 +66,73 @@ impl Dataset {
         reply: ReadReply,
     ) {
         let served = self.catalog.served(node);
-        served.iter().for_each(|served| self.touched(served.file, task));
+        served.iter().for_each(|served| self.tell_touched(served.file, task));
         let reply = self.waiting.enter(Some(task), None, reply, |reply| reply(Err(Errno::EINTR)));
-        self.serve(served, Reader { node, task, offset, size, retries: RETRIES, reply });
+        self.serve(served, PendingRead { node, task, offset, size, retries: RETRIES, reply });
     }
 
-    fn begin(self: &Arc<Self>, reader: Reader) {
-        self.serve(self.catalog.served(reader.node), reader);
+    fn restart(self: &Arc<Self>, read: PendingRead) {
+        self.serve(self.catalog.served(read.node), read);
     }
 
     /// Gets a reader the bytes of a version.
-    fn serve(self: &Arc<Self>, served: Result<Served, Errno>, reader: Reader) {
+    fn serve(self: &Arc<Self>, served: Result<Served, Errno>, read: PendingRead) {
         let Served { node, file, size, layout } = match served {
             Ok(served) => served,
-            Err(errno) => return reader.answer(Err(errno)),
+            Err(errno) => return read.answer(Err(errno)),
         };
-        let end = reader.offset.saturating_add(u64::from(reader.size)).min(size);
-        let part = Part { node, file, layout, range: reader.offset..end };
-        if part.range.is_empty() {
-            return reader.answer(Ok(&[]));
+        let end = read.offset.saturating_add(u64::from(read.size)).min(size);
+        let wanted = VersionRange { node, file, layout, range: read.offset..end };
+        if wanted.range.is_empty() {
+            return read.answer(Ok(&[]));
         }
-        let is_past = node != reader.node;
+        let is_past = node != read.node;
         let unproved = if is_past { self.catalog.unproved(node) } else { Vec::new() };
         // Bytes that are in pages prove nothing.
         let is_proved = unproved.is_empty();
-        let beside = self.beside(&part, unproved);
-        if !beside.is_empty() {
-            return self.prove(node, beside, reader);
+        let unproved = self.unproved_elsewhere(&wanted, unproved);
+        if !unproved.is_empty() {
+            return self.prove(node, unproved, read);
         }
-        match &self.peeks {
-            Some(peeks) if is_proved && self.cache.may_peek(node, file, &part.range) => {
+        match &self.peek_pool {
+            Some(peeks) if is_proved && self.cache.may_peek(node, file, &wanted.range) => {
                 let dataset = Arc::clone(self);
                 peeks.submit(Urgency::Demand, node, move || {
-                    match dataset.cache.page_cache().peek(node, &part.range) {
-                        Some(bytes) => dataset.came(node, Ok(&bytes), reader),
-                        None => dataset.missed(part, reader),
+                    match dataset.cache.page_cache().peek(node, &wanted.range) {
+                        Some(bytes) => dataset.finish(node, Ok(&bytes), read),
+                        None => dataset.read_uncached(wanted, read),
                     }
                 });
             }
-            _ => self.missed(part, reader),
+            _ => self.read_uncached(wanted, read),
         }
     }
 
     /// The blocks that earlier versions may have shown, without those that this read fetches in any case.
     /// The fetch of a block shows whether it is the same.
-    fn beside(&self, part: &Part, mut unproved: Vec<BlockId>) -> Vec<BlockId> {
-        if !self.is_in_parts(part.node) {
-            let length = part.range.end - part.range.start;
-            let asked = part.layout.blocks_in(part.file, part.range.start, length);
+    fn unproved_elsewhere(
+        &self,
+        wanted: &VersionRange,
+        mut unproved: Vec<BlockId>,
+    ) -> Vec<BlockId> {
+        if !self.is_in_parts(wanted.node) {
+            let length = wanted.range.end - wanted.range.start;
+            let asked = wanted.layout.blocks_in(wanted.file, wanted.range.start, length);
             unproved.retain(|block| asked.clone().all(|read| read != *block));
         }
         unproved
     }
 
     /// Fetches some of these blocks, and starts the read again when it is known whether they are the same.
-    fn prove(self: &Arc<Self>, node: NodeId, mut blocks: Vec<BlockId>, reader: Reader) {
-        if !reader.reply.waits() {
+    fn prove(self: &Arc<Self>, node: NodeId, mut blocks: Vec<BlockId>, read: PendingRead) {
+        if !read.reply.is_unanswered() {
             return;
         }
         blocks.truncate(PROVED_AT_ONCE);
         let dataset = Arc::clone(self);
         let done = move |result: Result<&[u8], ReadFailure>| match result {
-            Ok(_) => dataset.begin(reader),
-            Err(_) => dataset.came(node, result, reader),
+            Ok(_) => dataset.restart(read),
+            Err(_) => dataset.finish(node, result, read),
         };
         let join = Arc::new(Join::new(blocks.len(), Box::new(done)));
         for (index, block) in blocks.into_iter().enumerate() {
@@ -143,8 +147,8 @@ impl Dataset {
     }
 
     /// Reads bytes of which the kernel has no pages.
-    fn missed(self: &Arc<Self>, part: Part, reader: Reader) {
-        let Part { node, file, layout, range } = part;
+    fn read_uncached(self: &Arc<Self>, wanted: VersionRange, read: PendingRead) {
+        let VersionRange { node, file, layout, range } = wanted;
         let asked: Vec<(BlockId, Range<u64>)> = layout
             .blocks_in(file, range.start, range.end - range.start)
             .map(|block| {
@@ -153,9 +157,9 @@ impl Dataset {
                 (block, start..range.end.saturating_sub(offset).min(length))
             })
             .collect();
-        let task = reader.task;
+        let task = read.task;
         let dataset = Arc::clone(self);
-        let done = move |result: Result<&[u8], ReadFailure>| dataset.came(node, result, reader);
+        let done = move |result: Result<&[u8], ReadFailure>| dataset.finish(node, result, read);
         if let [(block, asked)] = asked.as_slice() {
             let waiter = move |result: Result<Landed, ReadFailure>| match result {
                 Ok(bytes) => done(Ok(&bytes)),
@@ -193,35 +197,40 @@ impl Dataset {
     /// Whether readers of a node get the pages that they ask for instead of whole blocks.
     fn is_in_parts(&self, node: NodeId) -> bool {
         // On a further connection the kernel keeps no answered bytes.
-        self.peeks.is_none()
+        self.peek_pool.is_none()
             && node
                 .file()
                 .is_some_and(|file| self.cache.page_cache().file_flags().in_parts.has(file))
     }
 
     /// Ends a read that has got bytes of `node`, or starts it again.
-    fn came(self: &Arc<Self>, node: NodeId, result: Result<&[u8], ReadFailure>, reader: Reader) {
-        let is_past = node != reader.node;
+    fn finish(
+        self: &Arc<Self>,
+        node: NodeId,
+        result: Result<&[u8], ReadFailure>,
+        read: PendingRead,
+    ) {
+        let is_past = node != read.node;
         match result {
             // They differ from bytes that the reader may have read before.
-            Ok(_) if is_past && self.catalog.served(reader.node).is_err() => self.stale(reader),
+            Ok(_) if is_past && self.catalog.served(read.node).is_err() => self.answer_stale(read),
             // The file has changed again, or has been read in parts meanwhile.
-            Ok(_) if is_past && !self.catalog.unproved(node).is_empty() => self.again(reader),
-            Ok(bytes) => reader.answer(Ok(bytes)),
-            Err(ReadFailure::Errno(errno)) => reader.answer(Err(errno)),
-            Err(ReadFailure::PastVersion) => self.again(reader),
+            Ok(_) if is_past && !self.catalog.unproved(node).is_empty() => self.retry(read),
+            Ok(bytes) => read.answer(Ok(bytes)),
+            Err(ReadFailure::Errno(errno)) => read.answer(Err(errno)),
+            Err(ReadFailure::PastVersion) => self.retry(read),
         }
     }
 
-    fn again(self: &Arc<Self>, reader: Reader) {
-        match reader.retries.checked_sub(1) {
-            Some(retries) => self.begin(Reader { retries, ..reader }),
-            None => self.stale(reader),
+    fn retry(self: &Arc<Self>, read: PendingRead) {
+        match read.retries.checked_sub(1) {
+            Some(retries) => self.restart(PendingRead { retries, ..read }),
+            None => self.answer_stale(read),
         }
     }
 
-    fn stale(&self, reader: Reader) {
+    fn answer_stale(&self, read: PendingRead) {
         self.cache.traffic().read_errors.fetch_add(1, Ordering::Relaxed);
-        reader.answer(Err(Errno::ESTALE));
+        read.answer(Err(Errno::ESTALE));
     }
 }

@@ -37,18 +37,18 @@ impl Access {
 
     /// Removes users who may not search a directory above.
     pub fn below(self, directory: &Stat) -> Self {
-        self.limited(directory, SEARCH)
+        self.without_excluded(directory, SEARCH)
     }
 
     /// Removes users who may not read the file that is there now.
     pub fn and(self, file: &Stat) -> Self {
-        self.limited(file, READ)
+        self.without_excluded(file, READ)
     }
 
     /// Removes users whom `by` excludes. The kernel uses the first of its three classes that a user belongs
     /// to. If `by` has another owner or group, users of one of our classes may belong to several classes of
     /// `by`. Each of these classes must then let them pass.
-    fn limited(self, by: &Stat, [owner, group, others]: [u16; 3]) -> Self {
+    fn without_excluded(self, by: &Stat, [owner, group, others]: [u16; 3]) -> Self {
         let (same_owner, same_group) = (by.uid == self.uid, by.gid == self.gid);
         let of_owner = if same_owner { owner } else { group | others };
         let of_group = if same_group { group } else { group | others };
@@ -82,14 +82,14 @@ impl Rights {
     /// Calls `then` with the users who may read what was kept of the file at a path, and how long that may
     /// be believed. The source is asked as often as for names. If it does not answer, its last answer
     /// counts.
-    pub fn now(
+    pub fn current(
         &self,
         path: String,
         kept: Access,
         then: impl FnOnce(Access, Duration) + Send + 'static,
     ) {
         let catalog = &self.0.catalog;
-        let (access, valid) = known(catalog, Path::new(&path), kept);
+        let (access, valid) = known_access(catalog, Path::new(&path), kept);
         if !valid.is_zero() {
             return then(access, valid);
         }
@@ -100,10 +100,10 @@ impl Rights {
             }
         };
         let (dataset, asked) = (Arc::clone(&self.0), path.clone());
-        let from_memory = move || Ok(known(&dataset.catalog, Path::new(&path), kept));
+        let from_memory = move || Ok(known_access(&dataset.catalog, Path::new(&path), kept));
         self.0.ask_briefly(directory, reply, from_memory, move |dataset| {
-            dataset.look_along(Path::new(&asked));
-            Ok(known(&dataset.catalog, Path::new(&asked), kept))
+            dataset.check_along(Path::new(&asked));
+            Ok(known_access(&dataset.catalog, Path::new(&asked), kept))
         });
     }
 }
@@ -121,8 +121,8 @@ fn directory_of(catalog: &Catalog, path: &Path) -> NodeId {
 }
 
 /// Who may read what was kept of the file at a path, as far as the catalog knows, and how long that may be
-/// believed. If the file is gone, the directories that are left still count.
-fn known(catalog: &Catalog, path: &Path, kept: Access) -> (Access, Duration) {
+/// believed. If the file was removed, the directories that are left still count.
+fn known_access(catalog: &Catalog, path: &Path, kept: Access) -> (Access, Duration) {
     let (mut access, mut valid) = (kept, FOR_EVER);
     let mut at = catalog.getattr(NodeId::ROOT);
     for name in path {
@@ -144,14 +144,14 @@ fn known(catalog: &Catalog, path: &Path, kept: Access) -> (Access, Duration) {
 impl Dataset {
     /// Checks each name of a path whose last check is too old. Blocks. If the source does not answer, the
     /// name stays as it was known.
-    fn look_along(&self, path: &Path) {
+    fn check_along(&self, path: &Path) {
         let mut at = NodeId::ROOT;
         if self.catalog.getattr(at).is_ok_and(|root| root.valid.is_zero()) {
-            let _ = self.checked(self.catalog.refresh_directory(at));
+            let _ = self.report_changes(self.catalog.refresh_directory(at));
         }
         for name in path {
             if self.catalog.lookup(at, name, false).is_none() {
-                let _ = self.checked(self.catalog.refresh(at, name));
+                let _ = self.report_changes(self.catalog.refresh(at, name));
             }
             let Some(Ok(found)) = self.catalog.lookup(at, name, true) else { return };
             at = found.node;
@@ -265,7 +265,7 @@ mod tests {
         // Each name is to be checked again each time.
         let catalog = Catalog::scan(source, 1, Some(Duration::ZERO)).unwrap();
         let path = Path::new("a/b/file");
-        let look = || {
+        let refresh = || {
             let mut at = NodeId::ROOT;
             catalog.refresh_directory(at).unwrap();
             for name in path {
@@ -277,8 +277,8 @@ mod tests {
         let owner = catalog.getattr(NodeId::ROOT).unwrap().stat;
         let kept = Access { mode: 0o444, uid: owner.uid, gid: owner.gid };
         let mode = || {
-            look();
-            let (access, valid) = known(&catalog, path, kept);
+            refresh();
+            let (access, valid) = known_access(&catalog, path, kept);
             assert!(valid.is_zero());
             access.mode
         };
@@ -300,8 +300,8 @@ mod tests {
         let less = Access { mode: 0o400, ..kept };
         fs::write(at("a/b/file"), "another").unwrap();
         set("a", 0o755);
-        look();
-        assert_eq!(known(&catalog, path, less).0, less, "what was kept was not for all");
+        refresh();
+        assert_eq!(known_access(&catalog, path, less).0, less, "what was kept was not for all");
     }
 
     /// A user who mounts for themselves may read a file by its group, until the group loses the right.
@@ -325,7 +325,7 @@ mod tests {
             let mode = || {
                 let (tell, told) = channel();
                 let then = move |access: Access, _| tell.send(access.mode).unwrap();
-                rights.now("file".into(), kept, then);
+                rights.current("file".into(), kept, then);
                 told.recv_timeout(Duration::from_secs(180)).unwrap()
             };
             assert_eq!(mode(), 0o440);

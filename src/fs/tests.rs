@@ -11,7 +11,7 @@ use super::*;
 use crate::cache::{Looked, Pages};
 use crate::catalog::{Located, Served};
 use crate::ids::BLOCK_BYTES;
-use crate::source::instead::Instead;
+use crate::source::stub::StubSource;
 use crate::source::{PosixSource, ReadError, ReadRequest, Source};
 
 /// A time that only a broken program takes.
@@ -35,7 +35,7 @@ impl Pages for Told {
         Ok(())
     }
 
-    fn look(&self, _: Located, looked: Looked) {
+    fn check(&self, _: Located, looked: Looked) {
         looked(Some(true));
     }
 
@@ -73,7 +73,7 @@ fn stand() -> Stand {
     let open = || PosixSource::open(files.path(), 4).unwrap();
     let (held, directory) = (Held::default(), open());
     let holding = Arc::clone(&held);
-    let source = Instead::new(open(), move |request| holding.lock().unwrap().push(request));
+    let source = StubSource::new(open(), move |request| holding.lock().unwrap().push(request));
     let source: Arc<dyn Source> = Arc::new(source);
     let catalog = Arc::new(Catalog::scan(Arc::clone(&source), 1, None).unwrap());
     let inbox = Arc::new(Inbox::new(8));
@@ -169,7 +169,7 @@ fn checked(period: Option<Duration>) -> Stand {
     let mut stand = stand();
     let open = || PosixSource::open(stand.files.path(), 4).unwrap();
     let holding = Arc::clone(&stand.held);
-    let source = Instead::new(open(), move |request| holding.lock().unwrap().push(request));
+    let source = StubSource::new(open(), move |request| holding.lock().unwrap().push(request));
     let source: Arc<dyn Source> = Arc::new(source);
     let catalog = Arc::new(Catalog::scan(Arc::clone(&source), 1, period).unwrap());
     let inbox = Arc::new(Inbox::new(8));
@@ -363,7 +363,7 @@ fn a_source_that_contradicts_itself_is_an_error_after_a_few_reads() {
 fn a_read_of_a_killed_task_is_answered_and_its_bytes_are_kept() {
     let stand = stand();
     let read = stand.read(0..10);
-    stand.dataset.waiting.look(Instant::now() + LIMIT, |task| task == 1);
+    stand.dataset.waiting.tick(Instant::now() + LIMIT, |task| task == 1);
     assert_eq!(read.recv_timeout(LIMIT).unwrap(), Err(Errno::EINTR));
     stand.answer(0, None);
     assert_eq!(stand.pushes(), [0]);
@@ -387,7 +387,7 @@ fn a_brief_question_about_a_place_that_hangs_is_answered_at_once_and_not_kept() 
             Ok(2)
         };
         stand.dataset.ask_briefly(NodeId::ROOT, reply, || Ok(1), asks);
-        // No look answers waiting requests in this test.
+        // No tick answers waiting requests in this test.
         answer.recv_timeout(LIMIT).unwrap()
     };
     let start = Instant::now();

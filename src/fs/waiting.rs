@@ -1,7 +1,7 @@
 //! Notes the requests that wait for the source, and ends their wait if it does not answer.
 //!
 //! The kernel holds a task until a request that the daemon has taken is answered, even if the task is
-//! killed. So a periodic look goes through the waiting requests:
+//! killed. So a periodic tick goes through the waiting requests:
 //!
 //! 1. A request whose task is being killed is answered with `EINTR`.
 //! 2. A request that may only wait briefly is answered from memory when its time is over.
@@ -24,27 +24,27 @@ use crate::sync::Mutex;
 
 pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
-/// The age at which a request's task is looked at, and the time between two looks at tasks.
+/// The age at which a request's task is checked, and the time between two checks of tasks.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A reply that is sent once: with the answer, or by a look.
+/// A reply that is sent once: with the answer, or by a tick.
 pub(crate) struct Pending<R> {
     /// None once it was sent.
     reply: Mutex<Option<R>>,
     interrupt: fn(R),
-    late: Option<Late<R>>,
+    timeout: Option<Timeout<R>>,
 }
 
 /// When a request has waited long enough, and how it is answered then.
-struct Late<R> {
+struct Timeout<R> {
     is_due: Box<dyn Fn(Instant) -> bool + Send + Sync>,
     answer: Box<dyn Fn(R) + Send + Sync>,
 }
 
 impl<T> Pending<Reply<T>> {
-    /// A reply that no look finds.
-    pub(crate) fn unseen(reply: Reply<T>) -> Self {
-        Pending { reply: Mutex::new(Some(reply)), interrupt: interrupted, late: None }
+    /// A reply that no tick finds.
+    pub(crate) fn unlisted(reply: Reply<T>) -> Self {
+        Pending { reply: Mutex::new(Some(reply)), interrupt: reply_interrupted, timeout: None }
     }
 }
 
@@ -56,32 +56,32 @@ impl<R> Pending<R> {
 
     /// Sends the answer for a request that has waited long enough.
     pub(crate) fn answer_late(&self) {
-        if let Some(late) = &self.late {
+        if let Some(late) = &self.timeout {
             self.take().into_iter().for_each(&late.answer);
         }
     }
 
     /// Whether the reply was not sent yet.
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn is_unanswered(&self) -> bool {
         self.reply.lock().is_some()
     }
 }
 
-/// What a look needs of a request, whatever its answer is.
-trait Waits: Send + Sync {
+/// What a tick needs of a request, whatever its answer is.
+trait WaitingRequest: Send + Sync {
     fn is_unanswered(&self) -> bool;
     fn is_late(&self, now: Instant) -> bool;
     fn interrupt(&self);
     fn answer_late(&self);
 }
 
-impl<R: Send> Waits for Pending<R> {
+impl<R: Send> WaitingRequest for Pending<R> {
     fn is_unanswered(&self) -> bool {
-        self.waits()
+        self.is_unanswered()
     }
 
     fn is_late(&self, now: Instant) -> bool {
-        self.late.as_ref().is_some_and(|late| (late.is_due)(now))
+        self.timeout.as_ref().is_some_and(|late| (late.is_due)(now))
     }
 
     fn interrupt(&self) {
@@ -99,20 +99,24 @@ struct Entry {
     task: Option<u32>,
     /// The directory that it lists, or that holds its name.
     directory: Option<NodeId>,
-    request: Weak<dyn Waits>,
+    request: Weak<dyn WaitingRequest>,
 }
 
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRequests {
     entries: Mutex<Vec<Entry>>,
-    looked: Mutex<Instant>,
-    /// Wakes the thread that looks.
+    kills_checked: Mutex<Instant>,
+    /// Wakes the thread that ticks.
     alarm: Arc<Alarm>,
 }
 
-impl Waiting {
-    /// A table whose entries the thread behind the alarm [looks](Self::look) at.
+impl WaitingRequests {
+    /// A table whose entries the thread behind the alarm [checks](Self::tick).
     pub(crate) fn new(alarm: Arc<Alarm>) -> Self {
-        Waiting { entries: Mutex::default(), looked: Mutex::new(Instant::now()), alarm }
+        WaitingRequests {
+            entries: Mutex::default(),
+            kills_checked: Mutex::new(Instant::now()),
+            alarm,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -120,12 +124,12 @@ impl Waiting {
     }
 
     /// Whether a request about a directory waits since before a moment.
-    pub(crate) fn has(&self, directory: NodeId, before: Instant) -> bool {
+    pub(crate) fn has_request(&self, directory: NodeId, before: Instant) -> bool {
         let is_meant = |entry: &&Entry| entry.directory == Some(directory) && entry.since <= before;
         let entries = self.entries.lock();
         let meant = entries.iter().filter(is_meant);
         // Dropping the last reference to a reply sends it, so it is dropped after the lock.
-        let found: Vec<Arc<dyn Waits>> =
+        let found: Vec<Arc<dyn WaitingRequest>> =
             meant.filter_map(|entry| entry.request.upgrade()).collect();
         drop(entries);
         found.iter().any(|request| request.is_unanswered())
@@ -140,7 +144,7 @@ impl Waiting {
         interrupt: fn(R),
     ) -> Arc<Pending<R>> {
         let reply = Mutex::new(Some(reply));
-        self.note(task, directory, Pending { reply, interrupt, late: None })
+        self.note(task, directory, Pending { reply, interrupt, timeout: None })
     }
 
     /// As [`enter`](Self::enter), for a request that may wait for `patience`. Then `from_memory` answers
@@ -156,7 +160,7 @@ impl Waiting {
         self.enter_until(task, reply, move |now| now >= end, from_memory)
     }
 
-    /// As [`enter`](Self::enter), for a request that waits until a look finds that `is_due`. Then `late`
+    /// As [`enter`](Self::enter), for a request that waits until a tick finds that `is_due`. Then `late`
     /// answers it.
     pub(crate) fn enter_until<T: 'static>(
         &self,
@@ -166,8 +170,8 @@ impl Waiting {
         late: impl Fn() -> Result<T, Errno> + Send + Sync + 'static,
     ) -> Arc<Pending<Reply<T>>> {
         let answer = Box::new(move |reply: Reply<T>| reply(late()));
-        let late = Some(Late { is_due: Box::new(is_due), answer });
-        self.note(task, None, Pending { late, ..Pending::unseen(reply) })
+        let late = Some(Timeout { is_due: Box::new(is_due), answer });
+        self.note(task, None, Pending { timeout: late, ..Pending::unlisted(reply) })
     }
 
     fn note<R: Send + 'static>(
@@ -187,15 +191,15 @@ impl Waiting {
     }
 
     /// Answers requests that are late, and, once a second, requests whose task is being killed.
-    pub(crate) fn look(&self, now: Instant, is_killed: impl Fn(u32) -> bool) {
+    pub(crate) fn tick(&self, now: Instant, is_killed: impl Fn(u32) -> bool) {
         let kills = {
-            let mut looked = self.looked.lock();
+            let mut looked = self.kills_checked.lock();
             let is_due = now.saturating_duration_since(*looked) >= KILL_PATIENCE;
             *looked = if is_due { now } else { *looked };
             is_due
         };
         // Dropping the last reference to a reply sends it, so it is dropped after the lock.
-        let mut found: Vec<(Option<u32>, Arc<dyn Waits>)> = Vec::new();
+        let mut found: Vec<(Option<u32>, Arc<dyn WaitingRequest>)> = Vec::new();
         self.entries.lock().retain(|entry| {
             let Some(request) = entry.request.upgrade() else { return false };
             let is_old = now.saturating_duration_since(entry.since) >= KILL_PATIENCE;
@@ -216,7 +220,7 @@ impl Waiting {
     }
 }
 
-pub(crate) fn interrupted<T>(reply: Reply<T>) {
+pub(crate) fn reply_interrupted<T>(reply: Reply<T>) {
     reply(Err(Errno::EINTR));
 }
 
@@ -233,57 +237,57 @@ mod tests {
 
     #[test]
     fn a_killed_task_is_answered_once_and_the_others_wait() {
-        let waiting = Waiting::new(Arc::default());
+        let waiting = WaitingRequests::new(Arc::default());
         let [(one, first), (two, second), (three, third)] = [reply(), reply(), reply()];
-        let killed = waiting.enter(Some(7), None, one, interrupted);
-        let alive = waiting.enter(Some(8), None, two, interrupted);
-        let unknown = waiting.enter(Some(0), None, three, interrupted);
-        waiting.look(Instant::now(), |_| true);
-        assert!(killed.waits(), "nobody is looked at so soon");
-        waiting.look(Instant::now() + KILL_PATIENCE, |task| task != 8);
+        let killed = waiting.enter(Some(7), None, one, reply_interrupted);
+        let alive = waiting.enter(Some(8), None, two, reply_interrupted);
+        let unknown = waiting.enter(Some(0), None, three, reply_interrupted);
+        waiting.tick(Instant::now(), |_| true);
+        assert!(killed.is_unanswered(), "no task is checked so soon");
+        waiting.tick(Instant::now() + KILL_PATIENCE, |task| task != 8);
         assert_eq!(first.try_recv(), Ok(Err(Errno::EINTR)));
         assert!(killed.take().is_none() && second.try_recv().is_err());
-        assert!(unknown.waits() && third.try_recv().is_err());
+        assert!(unknown.is_unanswered() && third.try_recv().is_err());
         assert!(alive.take().map(|reply| reply(Ok(5))).is_some());
         assert_eq!(second.try_recv(), Ok(Ok(5)));
     }
 
     #[test]
-    fn tasks_are_looked_at_once_a_second_at_most() {
-        let waiting = Waiting::new(Arc::default());
-        let _request = waiting.enter(Some(7), None, reply().0, interrupted);
-        let (start, looks) = (Instant::now() + KILL_PATIENCE, Mutex::new(0));
+    fn tasks_are_checked_once_a_second_at_most() {
+        let waiting = WaitingRequests::new(Arc::default());
+        let _request = waiting.enter(Some(7), None, reply().0, reply_interrupted);
+        let (start, checks) = (Instant::now() + KILL_PATIENCE, Mutex::new(0));
         for tick in 0..10 {
             let alive = |_| {
-                *looks.lock() += 1;
+                *checks.lock() += 1;
                 false
             };
-            waiting.look(start + tick * Duration::from_millis(200), alive);
+            waiting.tick(start + tick * Duration::from_millis(200), alive);
         }
-        assert_eq!(*looks.lock(), 2);
+        assert_eq!(*checks.lock(), 2);
     }
 
     #[test]
     fn what_may_wait_briefly_is_answered_from_memory() {
-        let waiting = Waiting::new(Arc::default());
+        let waiting = WaitingRequests::new(Arc::default());
         let ((late, from_memory), (prompt, from_source)) = (reply(), reply());
         let patience = Duration::from_secs(60);
         let _request = waiting.enter_briefly(None, late, patience, || Ok(1));
         let other = waiting.enter_briefly(None, prompt, patience, || Ok(1));
-        waiting.look(Instant::now(), |_| false);
+        waiting.tick(Instant::now(), |_| false);
         assert!(from_memory.try_recv().is_err());
         assert!(other.take().map(|reply| reply(Ok(2))).is_some());
-        waiting.look(Instant::now() + patience, |_| false);
+        waiting.tick(Instant::now() + patience, |_| false);
         assert_eq!([from_memory, from_source].map(|got| got.try_recv()), [Ok(Ok(1)), Ok(Ok(2))]);
     }
 
     #[test]
     fn what_was_answered_is_not_kept() {
-        let waiting = Waiting::new(Arc::default());
-        let request = waiting.enter(Some(7), None, reply().0, interrupted);
+        let waiting = WaitingRequests::new(Arc::default());
+        let request = waiting.enter(Some(7), None, reply().0, reply_interrupted);
         drop(request.take());
-        drop(waiting.enter(Some(7), None, reply().0, interrupted));
-        waiting.look(Instant::now(), |_| false);
+        drop(waiting.enter(Some(7), None, reply().0, reply_interrupted));
+        waiting.tick(Instant::now(), |_| false);
         assert!(waiting.entries.lock().is_empty());
     }
 }

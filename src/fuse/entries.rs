@@ -23,7 +23,7 @@ const TRUST_MAX: Duration = Duration::from_secs(5);
 /// whose opens are no requests.
 pub(super) fn entry_valid(dataset: &Dataset, known: &Known, attr: &Attr) -> Duration {
     let valid = dataset.entry_valid(attr);
-    let bounded = !dataset.sees_opens() && attr.stat.kind == Kind::File && !known.expires();
+    let bounded = !dataset.opens_are_requests() && attr.stat.kind == Kind::File && !known.expires();
     if bounded { valid.min(TRUST_MAX) } else { valid }
 }
 

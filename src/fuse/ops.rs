@@ -23,7 +23,7 @@ use super::requests::{Kind, Requests};
 use crate::catalog::NodeId;
 use crate::fs::Dataset;
 use crate::source::Kind as SourceKind;
-use crate::store::Lent;
+use crate::store::PassthroughFile;
 
 /// Bits of a handle. An open of our own threads has neither.
 const READER: u64 = 1;
@@ -62,14 +62,14 @@ impl DatasetOps {
             self.requests.count(Kind::Open);
             return reply.opened(FileHandle(handle), direct.flags());
         }
-        let lend = || self.dataset.lent(node);
-        let back = |lent: &Arc<Lent>| reply.open_backing(&**lent);
+        let lend = || self.dataset.passthrough_file(node);
+        let back = |lent: &Arc<PassthroughFile>| reply.open_backing(&**lent);
         let passed = self.passing.as_ref().and_then(|passing| passing.open(node, lend, back));
         let kind = if passed.is_some() { Kind::Passed } else { Kind::Open };
         self.requests.count(if handle & READER == 0 { Kind::Own } else { kind });
         match passed {
             Some(id) => {
-                self.dataset.passed(node);
+                self.dataset.tell_passed_through(node);
                 reply.opened_passthrough(FileHandle(handle | PASSED), FopenFlags::empty(), &id);
             }
             None => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
@@ -164,7 +164,7 @@ impl Filesystem for DatasetOps {
 
     /// The threads of the connection end right after this.
     fn destroy(&mut self) {
-        self.dataset.ended();
+        self.dataset.connection_ended();
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -193,7 +193,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if !self.dataset.sees_opens() {
+        if !self.dataset.opens_are_requests() {
             self.requests.count(kind(request, Kind::Open));
             // The kernel never asks again: it opens files by itself, and keeps the pages.
             return reply.error(Errno::ENOSYS);
@@ -260,7 +260,7 @@ impl Filesystem for DatasetOps {
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.requests.count(kind(request, Kind::Opendir));
-        if !self.dataset.sees_opens() {
+        if !self.dataset.opens_are_requests() {
             // The kernel never asks again. It keeps a listing as long as the directory is the same.
             return reply.error(Errno::ENOSYS);
         }
@@ -443,7 +443,7 @@ impl Filesystem for DatasetOps {
     ) {
         self.requests.count(kind(request, Kind::Ioctl));
         // Python asks of every file it opens whether it is a terminal. That shows its open.
-        self.dataset.sighted(node(ino), reader(request));
+        self.dataset.tell_seen(node(ino), reader(request));
         reply.error(Errno::ENOTTY);
     }
 

@@ -21,7 +21,7 @@ use tempfile::tempfile_in;
 use super::{Notifier, Pusher};
 use crate::catalog::NodeId;
 use crate::source::{Pool, Urgency};
-use crate::store::Lent;
+use crate::store::PassthroughFile;
 use crate::sync::{Mutex, MutexGuard};
 
 /// The file behind a node that is passed through, and its number in the kernel.
@@ -44,7 +44,7 @@ impl<I, L> Default for Opens<I, L> {
     }
 }
 
-pub(super) struct Passing<I = BackingId, L = Arc<Lent>> {
+pub(super) struct Passing<I = BackingId, L = Arc<PassthroughFile>> {
     able: AtomicBool,
     opens: Mutex<HashMap<NodeId, Opens<I, L>>>,
     /// Closes files: the cache disk may take long to release a deleted file.

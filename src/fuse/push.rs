@@ -139,10 +139,10 @@ impl Pages for Pusher {
 
     fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr) {
         // If opens are requests, every open is seen.
-        if self.dataset.sees_opens() || !self.known.expire(node) || !self.known.expires() {
+        if self.dataset.opens_are_requests() || !self.known.expire(node) || !self.known.expires() {
             return;
         }
-        self.dataset.let_readers_out(parent);
+        self.dataset.wait_for_requests(parent);
         match self.notifier.expire(parent, name) {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
             Err(errno) => tracing::warn!(?name, %errno, "a name was not taken back"),
@@ -182,7 +182,7 @@ impl Pages for Pusher {
         });
     }
 
-    fn look(&self, at: Located, looked: Looked) {
+    fn check(&self, at: Located, looked: Looked) {
         if !self.known.contains(at.node, false) {
             return looked(Some(false));
         }
@@ -198,7 +198,7 @@ impl Pages for Pusher {
 
     fn renew(&self, at: Located) {
         // If opens are requests, or if this open is to be seen, the reader asks in any case.
-        let asks = self.dataset.sees_opens() || !self.may_be_untracked(at.node);
+        let asks = self.dataset.opens_are_requests() || !self.may_be_untracked(at.node);
         if asks || !self.known.contains(at.node, false) {
             return;
         }

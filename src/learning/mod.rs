@@ -36,7 +36,7 @@ use serde::Serialize;
 use crate::cache::{Arrival, Inbox, Observer};
 use crate::catalog::Catalog;
 use crate::config::LearnSettings;
-use crate::disk::{AtomicFile, STOP_PATIENCE, ends};
+use crate::disk::{AtomicFile, STOP_PATIENCE, wait_for_end};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::StreamId;
 use crate::learn::{Finding, LoaderId, Record, SearchId};
@@ -263,7 +263,7 @@ impl Learning {
         self.closed.store(true, Ordering::Relaxed);
         // Where it is full, the thread has something to wake up for.
         let _ = self.notes.try_send(Note::Wake);
-        ends(self.thread.lock().take(), STOP_PATIENCE, "what was learnt last")
+        wait_for_end(self.thread.lock().take(), STOP_PATIENCE, "what was learnt last")
     }
 }
 

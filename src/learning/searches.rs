@@ -19,7 +19,7 @@ use super::Note;
 use crate::config::LearnSettings;
 use crate::learn::{LoaderId, Search, SearchId};
 use crate::source::{Pool, Urgency};
-use crate::sync::stand_back;
+use crate::sync::lower_priority;
 
 /// A thread was kept waiting where it waited for more than one part in so many of what it computed.
 const WAITED: u32 = 4;
@@ -66,7 +66,7 @@ impl Searches {
     /// is found goes to `notes`.
     pub(super) fn new(settings: &LearnSettings, notes: SyncSender<Note>) -> Self {
         let LearnSettings { threads, nice, .. } = *settings;
-        let start = move || stand_back(nice);
+        let start = move || lower_priority(nice);
         let pool = Arc::new(Pool::starting("belady-search", threads as usize, 0, start));
         Searches { pool, threads, nice, notes, jobs: Vec::new() }
     }

@@ -9,7 +9,7 @@ use nix::sys::statvfs::statvfs;
 use crate::config::{Host, Reading};
 use crate::disk::unless_it_hangs;
 use crate::source::{PosixSource, Source};
-use crate::store::home::{self, Owner};
+use crate::store::directory::{self, Owner};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MEMBERSHIP: &str = "/proc/self/cgroup";
@@ -69,8 +69,8 @@ fn find_cache(directory: &Path, owner: Option<&Owner>) -> CacheDirectory {
             false => (free, total),
         }),
         in_memory,
-        held: owner.map_or(0, |owner| home::held(directory, owner)),
-        held_by_buffers: owner.map_or(0, |owner| home::held_by_buffers(directory, owner)),
+        held: owner.map_or(0, |owner| directory::store_bytes(directory, owner)),
+        held_by_buffers: owner.map_or(0, |owner| directory::buffer_bytes(directory, owner)),
     }
 }
 

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Settings, hangs};
 use crate::control::{self, MountDirectory, MountNote, Reply, Request};
-use crate::disk::{LOOK_EVERY, unless_it_hangs};
+use crate::disk::{TICK, unless_it_hangs};
 use crate::engine::{Engine, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
@@ -211,16 +211,16 @@ enum Message {
 /// Waits for [`Message::End`], or for an unmount from outside. Meanwhile it lets the budgets follow the memory,
 /// and looks at what may hang.
 ///
-/// It looks once a second, and each [`LOOK_EVERY`] while something may hang, so an idle machine is not kept
+/// It looks once a second, and each [`TICK`] while something may hang, so an idle machine is not kept
 /// awake. If the process was stopped for a while, that is one look: looks are taken for time in which disks
 /// could answer.
 fn wait(engine: &Arc<Engine>, messages: &Receiver<Message>) {
-    let (mut pause, mut fitted) = (LOOK_EVERY, Instant::now());
+    let (mut pause, mut fitted) = (TICK, Instant::now());
     loop {
         match messages.recv_timeout(pause) {
             Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
             Ok(Message::Look) => {
-                pause = LOOK_EVERY;
+                pause = TICK;
                 continue;
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -236,7 +236,7 @@ fn wait(engine: &Arc<Engine>, messages: &Receiver<Message>) {
         if engine.serving().is_over() {
             return;
         }
-        pause = if engine.rests() { FIT_EVERY } else { LOOK_EVERY };
+        pause = if engine.rests() { FIT_EVERY } else { TICK };
     }
 }
 

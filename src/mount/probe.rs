@@ -18,7 +18,7 @@ use crate::config::{Budget, Config};
 use crate::control;
 use crate::doctor::{DirectoryFindings, Filesystem, Findings, Fusermount, MemoryFindings};
 use crate::fuse;
-use crate::store::home;
+use crate::store::directory;
 
 /// How many bytes a measurement moves.
 pub const MEASURED_BYTES: u64 = 32 << 20;
@@ -205,7 +205,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
 /// Measures the cache directory, with a file that is deleted afterwards.
 fn examine_cache(path: &Path, moved: &dyn Fn(u64)) -> Result<DirectoryFindings> {
     if path.exists() {
-        home::check(path).map_err(|error| Error::other(error.message().to_owned()))?;
+        directory::check(path).map_err(|error| Error::other(error.message().to_owned()))?;
     }
     // A mount would make it.
     let existing = path.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("."));

@@ -134,7 +134,7 @@ pub enum Event {
     NotHere { block: BlockId, tier: usize },
     /// The kernel reads a file from a tier below RAM by itself, as long as all of it is there. Its pages in RAM
     /// are gone.
-    Lent { file: FileId },
+    PassedThrough { file: FileId },
     /// A warm-up asks for blocks before they are read.
     Wanted {
         /// The blocks, soonest use first.

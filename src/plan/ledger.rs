@@ -44,11 +44,11 @@ pub(super) struct Ledger {
     policies: Vec<Box<dyn Policy>>,
     policy: PolicyKind,
     /// Whether a tier below RAM has room for all the data.
-    mirrored: bool,
+    disk_holds_all: bool,
     /// Handles by open file.
     open: BTreeMap<FileId, u32>,
-    /// Files that were lent. A tier may have lost blocks of some.
-    lent: BTreeSet<FileId>,
+    /// Files that the kernel reads by itself. A tier may have lost blocks of some.
+    passed_through: BTreeSet<FileId>,
     /// Files to be [looked at again](Self::note_changed).
     changed: Vec<FileId>,
 }
@@ -66,9 +66,9 @@ impl Ledger {
             inflight_max: settings.inflight_max,
             policies: Vec::new(),
             policy: PolicyKind::None,
-            mirrored: false,
+            disk_holds_all: false,
             open: BTreeMap::new(),
-            lent: BTreeSet::new(),
+            passed_through: BTreeSet::new(),
             changed: Vec::new(),
         };
         ledger.size_tiers();
@@ -92,7 +92,7 @@ impl Ledger {
     fn size_tiers(&mut self) {
         let total = self.layout.stored_bytes_of_all();
         let takes_all = |tier: usize| self.is_worth_it(tier) && self.tiers[tier].capacity >= total;
-        self.mirrored = self.tiers_below().any(takes_all);
+        self.disk_holds_all = self.tiers_below().any(takes_all);
         self.window.fit(self.layout.mean_pages_bytes(), self.capacity(RAM));
     }
 
@@ -222,7 +222,7 @@ impl Ledger {
 
     /// Whether a block that arrives from the source is offered to the tiers below.
     pub(super) fn is_to_be_placed(&self, block: BlockId) -> bool {
-        self.mirrored || self.residency.is_staged(block)
+        self.disk_holds_all || self.residency.is_staged(block)
     }
 
     pub(super) fn place(&mut self, block: BlockId, forecast: &Forecast, actions: &mut Vec<Action>) {
@@ -350,7 +350,7 @@ impl Ledger {
     /// Whether RAM or a tier below has room for all the data.
     pub(super) fn has_room_for_all(&self) -> bool {
         let all = self.layout.pages_bytes_of_all();
-        self.mirrored || all + self.window.bytes() <= self.capacity(RAM)
+        self.disk_holds_all || all + self.window.bytes() <= self.capacity(RAM)
     }
 
     /// Whether RAM can keep the block beside `kept` bytes.
@@ -370,7 +370,7 @@ impl Ledger {
     /// Whether RAM may keep a block, as far as the tiers below are concerned.
     pub(super) fn may_stay(&self, block: BlockId) -> bool {
         let below = self.nearest(block) != Place::Source || self.residency.is_placing(block);
-        self.mirrored || !below
+        self.disk_holds_all || !below
     }
 
     /// Whether RAM would keep a block if it were fetched.
@@ -450,7 +450,7 @@ impl Ledger {
     pub(super) fn may_fetch_more(&self) -> bool {
         let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
         self.residency.fetching < self.inflight_max
-            && !(self.mirrored && self.residency.placing_bytes + coming > HOLD_AT)
+            && !(self.disk_holds_all && self.residency.placing_bytes + coming > HOLD_AT)
     }
 
     pub(super) fn fetches_left(&self) -> u32 {
@@ -531,14 +531,14 @@ impl Ledger {
         actions.push(Action::DropParts { block, pages });
     }
 
-    pub(super) fn lend(&mut self, file: FileId) {
-        self.lent.insert(file);
+    pub(super) fn note_passthrough(&mut self, file: FileId) {
+        self.passed_through.insert(file);
     }
 
-    /// Whether a file was lent and a tier below still has all of it.
-    pub(super) fn is_lent(&self, file: FileId) -> bool {
+    /// Whether the kernel reads a file by itself, and a tier below still has all of it.
+    pub(super) fn is_passed_through(&self, file: FileId) -> bool {
         let below = |block| self.residency.place(block).is_some();
-        self.lent.contains(&file) && self.layout.blocks_of(file).all(below)
+        self.passed_through.contains(&file) && self.layout.blocks_of(file).all(below)
     }
 
     /// Forgets a block whose file has changed.

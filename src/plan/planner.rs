@@ -106,7 +106,7 @@ impl Planner {
             }
             Event::Found { tier, blocks } => ledger.found(tier, &blocks, forecast, actions),
             Event::NotHere { block, tier } => ledger.not_here(block, tier),
-            Event::Lent { file } => stager.lent(file, actions),
+            Event::PassedThrough { file } => stager.note_passthrough(file, actions),
             Event::Wanted { blocks } => warming.wanted(&blocks, ledger),
             Event::Unwanted { blocks } => warming.unwanted(&blocks, stager, actions),
             Event::Withheld { file } => {

@@ -225,7 +225,10 @@ impl Stager {
             return false;
         }
         let bytes = ledger.layout.pages_bytes(block);
-        if ledger.is_here(block) || bytes == 0 || ledger.is_lent(ledger.layout.file_of(block)) {
+        if ledger.is_here(block)
+            || bytes == 0
+            || ledger.is_passed_through(ledger.layout.file_of(block))
+        {
             return true;
         }
         let keep = ledger.can_be_kept(block, forecast);
@@ -395,8 +398,8 @@ impl Stager {
         any
     }
 
-    pub(super) fn lent(&mut self, file: FileId, actions: &mut Vec<Action>) {
-        self.ledger.lend(file);
+    pub(super) fn note_passthrough(&mut self, file: FileId, actions: &mut Vec<Action>) {
+        self.ledger.note_passthrough(file);
         for block in self.ledger.layout.blocks_of(file) {
             if self.ledger.can_go(block) {
                 self.give_up(block, RAM, actions);

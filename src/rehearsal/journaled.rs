@@ -20,7 +20,7 @@ use crate::buffer::{
 };
 use crate::config::RehearsalSettings;
 use crate::disk::Disk;
-use crate::disk::journal::{Alive, Journal, Kept};
+use crate::disk::journal::{CompactingJournal, Journal, LiveState};
 use crate::rehearsal::views::Sample;
 
 /// Larger samples are never kept: a sample is read and served in one piece.
@@ -39,7 +39,7 @@ pub(super) struct JournaledBuffer {
     labels: Labels,
     state: BufferState,
     disk: Arc<dyn Disk>,
-    kept: Kept,
+    kept: CompactingJournal,
     bindings: BindingsInUse,
     /// Whether the disk had room when that was last asked.
     had_room: bool,
@@ -87,7 +87,7 @@ impl JournaledBuffer {
         let mut buffer = JournaledBuffer {
             settings,
             labels,
-            kept: Kept::new(journal, &state, min_free),
+            kept: CompactingJournal::new(journal, &state, min_free),
             state,
             disk,
             bindings: BindingsInUse::default(),
@@ -282,7 +282,7 @@ impl JournaledBuffer {
         if self.kept.journal.is_full() {
             let _ = self.write();
         }
-        let has_room = self.kept.check_room(0);
+        let has_room = self.kept.claim_room(0);
         if self.had_room && !has_room {
             let name = &self.settings.name;
             tracing::warn!(
@@ -311,7 +311,7 @@ impl JournaledBuffer {
 
     fn write_journal(&mut self) -> Result<()> {
         self.kept.journal.write()?;
-        match self.kept.leave_dead_bytes(&self.state) {
+        match self.kept.rewrite_if_mostly_dead(&self.state) {
             Ok(saved) => saved.into_iter().for_each(|saved| self.repin(saved)),
             Err(error) if self.had_room => {
                 let name = &self.settings.name;
@@ -366,11 +366,11 @@ impl JournaledBuffer {
 
     /// Whether all records and bindings are synced.
     pub(super) fn lasts(&self) -> bool {
-        self.kept.journal.lasts() && self.bindings.lasts()
+        self.kept.journal.is_durable() && self.bindings.lasts()
     }
 
     /// Takes what was saved: the new places of samples, and the samples that are damaged.
-    fn repin(&mut self, (moved, damaged): <BufferState as Alive>::Saved) {
+    fn repin(&mut self, (moved, damaged): <BufferState as LiveState>::Saved) {
         for (sample, pinned) in moved {
             if let Some(held) = self.state.held.get_mut(&sample) {
                 Arc::make_mut(&mut held.sample).pinned = pinned;

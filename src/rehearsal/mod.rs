@@ -53,7 +53,7 @@ use crate::buffer::SleepSet;
 use crate::cache::Cache;
 use crate::catalog::NodeId;
 use crate::config::DiskSettings;
-use crate::disk::{STOP_PATIENCE, ends};
+use crate::disk::{STOP_PATIENCE, wait_for_end};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::VIEWS_NAME;
 use crate::sync::Mutex;
@@ -263,7 +263,7 @@ impl Rehearsal {
     pub(crate) fn stop(&self) -> bool {
         self.closed.store(true, Ordering::Relaxed);
         let _ = self.notes.send(Note::Wake);
-        ends(self.thread.lock().take(), STOP_PATIENCE, "what was offered last")
+        wait_for_end(self.thread.lock().take(), STOP_PATIENCE, "what was offered last")
     }
 }
 

@@ -189,7 +189,7 @@ impl Observer for Offers {
             Event::Seen { file, .. } | Event::Touched { file, .. } => {
                 self.seen(file, false, events)
             }
-            Event::Lent { file } => self.offer_present(file, events),
+            Event::PassedThrough { file } => self.offer_present(file, events),
             Event::Arrived { block, .. } => {
                 if let Some(located) = self.cache.catalog().locate(block) {
                     self.arrived(&located, arrival, events);

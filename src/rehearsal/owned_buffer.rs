@@ -72,7 +72,7 @@ impl OwnedBuffer {
             let watched = |directory: Directory| -> Arc<dyn Disk> {
                 let directory = Arc::new(directory);
                 match &store {
-                    Some(store) => store.beside(directory),
+                    Some(store) => store.watch_directory(directory),
                     None => directory,
                 }
             };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::buffer::{Buffer, Candidate, Capacity, ClassId, Rules, SampleId};
-use crate::disk::journal::{Alive, Journal, Pinned};
+use crate::disk::journal::{Journal, LiveState, Pinned};
 use crate::fs::Access;
 use crate::rehearsal::views::Sample;
 
@@ -186,7 +186,7 @@ impl BufferState {
     }
 }
 
-impl Alive for BufferState {
+impl LiveState for BufferState {
     /// The new places of samples, and the samples that are damaged.
     type Saved = (Vec<(SampleId, Pinned)>, Vec<SampleId>);
 

@@ -40,8 +40,8 @@ pub(super) fn identity(device: &Path) -> u64 {
     match backing.map(|path| stat(path.trim_end_matches('\n'))) {
         Ok(Ok(file)) => hasher.write(fingerprint(&file).lasting()),
         _ => {
-            for told in [device.join("diskseq"), BOOT_ID.into()] {
-                hasher.write(&fs::read(told).unwrap_or_default());
+            for file in [device.join("diskseq"), BOOT_ID.into()] {
+                hasher.write(&fs::read(file).unwrap_or_default());
             }
         }
     }

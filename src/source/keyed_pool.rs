@@ -1,13 +1,16 @@
 //! A pool of threads whose jobs have a key: the place that a job is about, such as a directory.
 //!
 //! 1. A job should end soon. If it takes longer than the pool's patience, it is *held up*, and another
-//!    thread takes its turn.
+//!    thread takes its slot.
 //! 2. A place with too many held-up jobs *hangs*. Further jobs at the place wait until one of them ends, or
 //!    are refused, as their caller chooses. So a place that hangs costs only its own jobs.
-//! 3. If several places beside each other hang, such as names in one directory, all places beside them
-//!    count as hanging.
-//! 4. The number of jobs under way, and so of threads, has a limit. Beyond half of it, places beside each
+//! 3. If several places near each other hang, such as names in one directory, all places near them count as
+//!    hanging.
+//! 4. The number of jobs under way, and so of threads, has a limit. Beyond half of it, places near each
 //!    other get one job at a time. At the limit every place counts as hanging.
+//!
+//! A [`Pool`](super::Pool) runs jobs of known length and never more of them at once than it is told, such as one
+//! writer of a store. Handing a job over there reads no clock and does not search the jobs under way.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,36 +27,36 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// Jobs under way, including held-up ones, unless a pool is given another limit.
 const UNDER_WAY_MAX: usize = 64;
 
-/// If this number of places beside each other have held-up jobs, all places beside them hang.
-const HELD_UP_BESIDE_MAX: usize = 8;
+/// If this number of places near each other have held-up jobs, all places near them hang.
+const HELD_UP_NEAR_MAX: usize = 8;
 
 /// Stack of a thread: there may be thousands of threads.
 const STACK_BYTES: usize = 512 << 10;
 
 /// What a job is about.
-pub trait Place: Eq + Send + 'static {
-    /// Whether two places are so close that if some places there hang, all are likely to hang. Places
-    /// beside a third one are beside each other.
-    fn is_beside(&self, other: &Self) -> bool {
+pub trait JobKey: Eq + Send + 'static {
+    /// Whether two places are so near that if some places there hang, all are likely to hang. Places near a
+    /// third one are near each other.
+    fn is_near(&self, other: &Self) -> bool {
         self == other
     }
 }
 
-impl Place for PathBuf {}
-impl Place for Arc<Path> {}
+impl JobKey for PathBuf {}
+impl JobKey for Arc<Path> {}
 
 /// Gets `ETIMEDOUT` if its place hangs.
 type Work = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 struct Job<K> {
-    place: K,
+    key: K,
     work: Work,
     /// Whether it waits while its place hangs, instead of being refused.
     waits: bool,
 }
 
 struct UnderWay<K> {
-    place: K,
+    key: K,
     urgency: Urgency,
     since: Instant,
 }
@@ -66,23 +69,23 @@ struct State<K> {
     held_up_max: usize,
     demand: VecDeque<Job<K>>,
     prefetch: VecDeque<Job<K>>,
-    /// Jobs that wait for places that hang, grouped by places beside each other. No group is empty.
+    /// Jobs that wait for places that hang, grouped by places near each other. No group is empty.
     waiting: Vec<Vec<(Urgency, Job<K>)>>,
     under_way: BTreeMap<u64, UnderWay<K>>,
-    begun: u64,
+    started: u64,
     threads: usize,
-    /// Whether a thread without a turn waits for the moment when the next job is held up.
-    watched: bool,
+    /// Whether a thread without a slot waits for the moment when the next job is held up.
+    has_timer: bool,
     closed: bool,
 }
 
-enum Turn {
-    /// Begins a job under this number.
-    Begin(u64, Work),
+enum NextJob {
+    /// A job that runs under this number.
+    Run(u64, Work),
     Refuse(Work),
 }
 
-impl<K: Place> State<K> {
+impl<K: JobKey> State<K> {
     fn new(patience: Duration) -> Self {
         State {
             patience,
@@ -92,9 +95,9 @@ impl<K: Place> State<K> {
             prefetch: VecDeque::new(),
             waiting: Vec::new(),
             under_way: BTreeMap::new(),
-            begun: 0,
+            started: 0,
             threads: 0,
-            watched: false,
+            has_timer: false,
             closed: false,
         }
     }
@@ -103,15 +106,21 @@ impl<K: Place> State<K> {
         now.saturating_duration_since(job.since) >= self.patience
     }
 
-    fn goes_on(&self, now: Instant) -> impl Iterator<Item = &UnderWay<K>> {
+    /// The jobs under way that are not held up.
+    fn running(&self, now: Instant) -> impl Iterator<Item = &UnderWay<K>> {
         self.under_way.values().filter(move |job| !self.is_held_up(job, now))
     }
 
-    /// Takes the next job, if the jobs under way that are not held up leave a turn.
-    fn take(&mut self, prefetching_max: usize, reserved: usize, now: Instant) -> Option<Turn> {
+    /// Takes the next job, if the jobs under way that are not held up leave a slot.
+    fn take_job(
+        &mut self,
+        prefetching_max: usize,
+        reserved: usize,
+        now: Instant,
+    ) -> Option<NextJob> {
         let prefetches = |job: &&UnderWay<K>| job.urgency == Urgency::Prefetch;
         let (all, prefetching) =
-            (self.goes_on(now).count(), self.goes_on(now).filter(prefetches).count());
+            (self.running(now).count(), self.running(now).filter(prefetches).count());
         if all >= prefetching_max + reserved {
             return None;
         }
@@ -121,49 +130,48 @@ impl<K: Place> State<K> {
                 None if prefetching >= prefetching_max => return None,
                 None => (Urgency::Prefetch, self.prefetch.pop_front()?),
             };
-            let Job { place, work, waits } = job;
-            match self.hangs(&place, now) {
+            let Job { key, work, waits } = job;
+            match self.hangs(&key, now) {
                 false => {
-                    self.begun += 1;
-                    self.under_way.insert(self.begun, UnderWay { place, urgency, since: now });
-                    return Some(Turn::Begin(self.begun, work));
+                    self.started += 1;
+                    self.under_way.insert(self.started, UnderWay { key, urgency, since: now });
+                    return Some(NextJob::Run(self.started, work));
                 }
-                true if waits => self.put_off(urgency, Job { place, work, waits }),
-                true => return Some(Turn::Refuse(work)),
+                true if waits => self.defer(urgency, Job { key, work, waits }),
+                true => return Some(NextJob::Refuse(work)),
             }
         }
     }
 
     /// Whether a job at this place has to wait for the jobs under way.
-    fn hangs(&self, place: &K, now: Instant) -> bool {
+    fn hangs(&self, key: &K, now: Instant) -> bool {
         let under_way = self.under_way.len();
-        let beside = || self.under_way.values().filter(|job| job.place.is_beside(place));
+        let near = || self.under_way.values().filter(|job| job.key.is_near(key));
         let mut held_up: Vec<&K> = Vec::new();
-        for job in beside().filter(|job| self.is_held_up(job, now)) {
-            if job.place == *place || !held_up.contains(&&job.place) {
-                held_up.push(&job.place);
+        for job in near().filter(|job| self.is_held_up(job, now)) {
+            if job.key == *key || !held_up.contains(&&job.key) {
+                held_up.push(&job.key);
             }
         }
-        let here = held_up.iter().filter(|held_up| **held_up == place).count();
+        let here = held_up.iter().filter(|held_up| **held_up == key).count();
         under_way >= self.under_way_max
             || here >= self.held_up_max
-            || held_up.len() - here >= HELD_UP_BESIDE_MAX
-            || under_way >= self.under_way_max / 2 && beside().next().is_some()
+            || held_up.len() - here >= HELD_UP_NEAR_MAX
+            || under_way >= self.under_way_max / 2 && near().next().is_some()
     }
 
-    fn put_off(&mut self, urgency: Urgency, job: Job<K>) {
-        match self.waiting.iter_mut().find(|jobs| jobs[0].1.place.is_beside(&job.place)) {
+    fn defer(&mut self, urgency: Urgency, job: Job<K>) {
+        match self.waiting.iter_mut().find(|jobs| jobs[0].1.key.is_near(&job.key)) {
             Some(jobs) => jobs.push((urgency, job)),
             None => self.waiting.push(vec![(urgency, job)]),
         }
     }
 
-    /// Ends a job. Jobs that wait for its place or a place beside it are queued again.
-    fn end(&mut self, number: u64) {
+    /// Ends a job. Jobs that wait for its place or a place near it are queued again.
+    fn finish(&mut self, number: u64) {
         let full = self.under_way.len() >= self.under_way_max;
-        let Some(over) = self.under_way.remove(&number) else { return };
-        let of_it =
-            |jobs: &mut Vec<(Urgency, Job<K>)>| full || jobs[0].1.place.is_beside(&over.place);
+        let Some(ended) = self.under_way.remove(&number) else { return };
+        let of_it = |jobs: &mut Vec<(Urgency, Job<K>)>| full || jobs[0].1.key.is_near(&ended.key);
         let jobs: Vec<(Urgency, Job<K>)> = self.waiting.extract_if(.., of_it).flatten().collect();
         for (urgency, job) in jobs.into_iter().rev() {
             match urgency {
@@ -177,9 +185,9 @@ impl<K: Place> State<K> {
         !self.demand.is_empty() || !self.prefetch.is_empty()
     }
 
-    /// When the next job counts as held up. None if no job waits for a turn.
+    /// When the next job counts as held up. None if no job waits for a slot.
     fn next_held_up(&self, now: Instant) -> Option<Instant> {
-        let since = self.goes_on(now).map(|job| job.since).min();
+        let since = self.running(now).map(|job| job.since).min();
         since.filter(|_| self.has_jobs()).map(|since| since + self.patience)
     }
 }
@@ -197,9 +205,9 @@ struct Shared<K> {
 /// A queue of jobs, each about a place, and the threads that run them.
 ///
 /// Jobs that are queued when the pool is dropped are not run. Its threads end after their present job.
-pub struct KeyedPool<K: Place>(Arc<Shared<K>>);
+pub struct KeyedPool<K: JobKey>(Arc<Shared<K>>);
 
-impl<K: Place> KeyedPool<K> {
+impl<K: JobKey> KeyedPool<K> {
     /// A pool that runs at most `prefetching_max` prefetches and `reserved` further jobs at once. Jobs that
     /// take longer than `patience` do not count. Each thread runs `start` first.
     pub fn new(
@@ -230,22 +238,21 @@ impl<K: Place> KeyedPool<K> {
         self
     }
 
-    /// Queues a job about a place. Jobs with `Urgency::Demand` go first. The job waits while the place
-    /// hangs.
-    pub fn submit(&self, urgency: Urgency, place: K, work: impl FnOnce() + Send + 'static) {
+    /// Queues a job about a place. Jobs with `Urgency::Demand` go first. The job waits while its place hangs.
+    pub fn submit(&self, urgency: Urgency, key: K, work: impl FnOnce() + Send + 'static) {
         // Such a job is never refused.
         let work = Box::new(move |_: Result<(), Errno>| work());
-        self.queue(urgency, Job { place, work, waits: true });
+        self.queue(urgency, Job { key, work, waits: true });
     }
 
-    /// As [`submit`](Self::submit), but the job gets `ETIMEDOUT` if the place hangs.
+    /// As [`submit`](Self::submit), but the job gets `ETIMEDOUT` if its place hangs.
     pub fn try_submit(
         &self,
         urgency: Urgency,
-        place: K,
+        key: K,
         work: impl FnOnce(Result<(), Errno>) + Send + 'static,
     ) {
-        self.queue(urgency, Job { place, work: Box::new(work), waits: false });
+        self.queue(urgency, Job { key, work: Box::new(work), waits: false });
     }
 
     fn queue(&self, urgency: Urgency, job: Job<K>) {
@@ -257,21 +264,21 @@ impl<K: Place> KeyedPool<K> {
         if state.threads == state.under_way.len() {
             self.0.add_thread(&mut state);
         }
-        let turns = self.0.prefetching_max + self.0.reserved;
-        if !state.watched || state.goes_on(Instant::now()).count() < turns {
+        let slots = self.0.prefetching_max + self.0.reserved;
+        if !state.has_timer || state.running(Instant::now()).count() < slots {
             self.0.wake.notify_one();
         }
     }
 }
 
-impl<K: Place> Drop for KeyedPool<K> {
+impl<K: JobKey> Drop for KeyedPool<K> {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.wake.notify_all();
     }
 }
 
-impl<K: Place> Shared<K> {
+impl<K: JobKey> Shared<K> {
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock()
     }
@@ -287,32 +294,32 @@ impl<K: Place> Shared<K> {
 
     fn run(self: &Arc<Self>) {
         (self.start)();
-        let turns = self.prefetching_max + self.reserved;
+        let slots = self.prefetching_max + self.reserved;
         let mut state = self.lock();
         while !state.closed {
-            match state.take(self.prefetching_max, self.reserved, Instant::now()) {
-                // Held-up jobs have ended, so there are more threads than turns.
-                None if !state.has_jobs() && state.threads > state.under_way.len() + turns => {
+            match state.take_job(self.prefetching_max, self.reserved, Instant::now()) {
+                // Held-up jobs have ended, so there are more threads than slots.
+                None if !state.has_jobs() && state.threads > state.under_way.len() + slots => {
                     state.threads -= 1;
                     return;
                 }
                 None => state = self.wait(state),
-                Some(Turn::Refuse(work)) => {
+                Some(NextJob::Refuse(work)) => {
                     drop(state);
-                    self.answer(work, Err(Errno::ETIMEDOUT));
+                    self.run_work(work, Err(Errno::ETIMEDOUT));
                     state = self.lock();
                 }
-                Some(Turn::Begin(number, work)) => {
-                    // One thread is left to take the turns of held-up jobs.
+                Some(NextJob::Run(number, work)) => {
+                    // One thread is left to take the slots of held-up jobs.
                     if state.threads == state.under_way.len() {
                         self.add_thread(&mut state);
-                    } else if state.has_jobs() && !state.watched {
+                    } else if state.has_jobs() && !state.has_timer {
                         self.wake.notify_one();
                     }
                     drop(state);
-                    self.answer(work, Ok(()));
+                    self.run_work(work, Ok(()));
                     state = self.lock();
-                    state.end(number);
+                    state.finish(number);
                     if state.has_jobs() {
                         self.wake.notify_one();
                     }
@@ -321,21 +328,21 @@ impl<K: Place> Shared<K> {
         }
     }
 
-    fn answer(&self, work: Work, turn: Result<(), Errno>) {
+    fn run_work(&self, work: Work, admitted: Result<(), Errno>) {
         // A panic of a job must not end the thread.
-        if catch_unwind(AssertUnwindSafe(|| work(turn))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| work(admitted))).is_err() {
             tracing::error!(pool = self.name, "a job panicked");
         }
     }
 
     fn wait<'a>(&self, mut state: MutexGuard<'a, State<K>>) -> MutexGuard<'a, State<K>> {
         let now = Instant::now();
-        match state.next_held_up(now).filter(|_| !state.watched) {
+        match state.next_held_up(now).filter(|_| !state.has_timer) {
             Some(then) => {
-                state.watched = true;
+                state.has_timer = true;
                 let waited = self.wake.wait_timeout(state, then.saturating_duration_since(now));
                 let mut state = waited;
-                state.watched = false;
+                state.has_timer = false;
                 state
             }
             None => self.wake.wait(state),
@@ -349,13 +356,13 @@ mod tests {
 
     use super::*;
 
-    impl Place for u32 {}
+    impl JobKey for u32 {}
 
     #[derive(PartialEq, Eq)]
     struct Name(u32, u32);
 
-    impl Place for Name {
-        fn is_beside(&self, other: &Self) -> bool {
+    impl JobKey for Name {
+        fn is_near(&self, other: &Self) -> bool {
             self.1 == other.1
         }
     }
@@ -370,16 +377,16 @@ mod tests {
     }
 
     /// Blocks a job at a place until the returned sender is dropped.
-    fn hang(pool: &KeyedPool<u32>, urgency: Urgency, place: u32) -> Sender<()> {
+    fn hang(pool: &KeyedPool<u32>, urgency: Urgency, key: u32) -> Sender<()> {
         let (sender, receiver) = mpsc::channel::<()>();
-        pool.submit(urgency, place, move || _ = receiver.recv());
+        pool.submit(urgency, key, move || _ = receiver.recv());
         sender
     }
 
     /// Runs a job at a place. Fails if it is refused.
-    fn ask(pool: &KeyedPool<u32>, urgency: Urgency, place: u32) -> Result<(), Errno> {
+    fn ask(pool: &KeyedPool<u32>, urgency: Urgency, key: u32) -> Result<(), Errno> {
         let (sender, receiver) = mpsc::channel();
-        pool.try_submit(urgency, place, move |turn| sender.send(turn).unwrap());
+        pool.try_submit(urgency, key, move |admitted| sender.send(admitted).unwrap());
         receiver.recv_timeout(LIMIT).expect("an answer")
     }
 
@@ -395,19 +402,19 @@ mod tests {
         while ask(&pool, Urgency::Prefetch, 0).is_err() {}
     }
 
-    fn job(place: u32) -> Job<u32> {
-        Job { place, work: Box::new(|_| ()), waits: false }
+    fn job(key: u32) -> Job<u32> {
+        Job { key, work: Box::new(|_| ()), waits: false }
     }
 
     /// The places of the jobs that begin now.
     fn begin(state: &mut State<u32>, now: Instant) -> Vec<u32> {
-        while state.take(2, 2, now).is_some() {}
+        while state.take_job(2, 2, now).is_some() {}
         let begun = state.under_way.values().filter(|job| job.since == now);
-        begun.map(|job| job.place).collect()
+        begun.map(|job| job.key).collect()
     }
 
     #[test]
-    fn turns_are_bounded_and_what_somebody_waits_for_goes_first() {
+    fn slots_are_bounded_and_demand_goes_first() {
         let (mut state, now) = (State::new(PATIENCE), Instant::now());
         state.prefetch.extend((0..3).map(job));
         assert_eq!(begin(&mut state, now), [0, 1]);
@@ -420,8 +427,8 @@ mod tests {
     #[test]
     fn where_too_much_hangs_nothing_begins_and_nothing_waits() {
         let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
-        for place in 0..100 {
-            state.demand.push_back(job(place));
+        for key in 0..100 {
+            state.demand.push_back(job(key));
             begin(&mut state, now);
             now += PATIENCE;
         }
@@ -433,15 +440,15 @@ mod tests {
     fn a_few_places_that_hang_do_not_take_all_threads() {
         let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
         for _ in 0..10 {
-            // As many jobs as there are turns, all at the same two places.
+            // As many jobs as there are slots, all at the same two places.
             state.demand.extend([0, 0, 1, 1].map(job));
             begin(&mut state, now);
             now += PATIENCE;
         }
         assert_eq!(state.under_way.len(), 4);
-        for place in 2..40 {
-            state.demand.extend([place, place].map(job));
-            assert!(begin(&mut state, now).contains(&place));
+        for key in 2..40 {
+            state.demand.extend([key, key].map(job));
+            assert!(begin(&mut state, now).contains(&key));
             now += PATIENCE;
         }
         state.demand.push_back(job(100));
@@ -453,7 +460,7 @@ mod tests {
     fn a_place_hangs_when_as_many_as_it_may_have_are_held_up() {
         let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
         state.held_up_max = 6;
-        state.demand.extend([0; 10].map(|place| Job { waits: true, ..job(place) }));
+        state.demand.extend([0; 10].map(|key| Job { waits: true, ..job(key) }));
         for under_way in [4, 8, 8] {
             begin(&mut state, now);
             assert_eq!(state.under_way.len(), under_way);
@@ -461,21 +468,21 @@ mod tests {
         }
         // Below the limit again with the third.
         for (number, under_way) in [(1, 7), (2, 6), (3, 7)] {
-            state.end(number);
+            state.finish(number);
             begin(&mut state, now);
             assert_eq!(state.under_way.len(), under_way);
         }
     }
 
     #[test]
-    fn some_places_that_hang_do_not_hold_up_those_beside_them_and_many_do() {
+    fn some_places_that_hang_do_not_hold_up_places_near_them_and_many_do() {
         let (mut state, mut now) = (State::new(PATIENCE), Instant::now());
         let begins = |state: &mut State<Name>, name: u32, directory: u32, now: Instant| {
             let work = Box::new(|_: Result<(), Errno>| ());
-            state.demand.push_back(Job { place: Name(name, directory), work, waits: true });
-            matches!(state.take(10, 10, now), Some(Turn::Begin(..)))
+            state.demand.push_back(Job { key: Name(name, directory), work, waits: true });
+            matches!(state.take_job(10, 10, now), Some(NextJob::Run(..)))
         };
-        for name in 0..HELD_UP_BESIDE_MAX as u32 {
+        for name in 0..HELD_UP_NEAR_MAX as u32 {
             assert!(begins(&mut state, name, 7, now));
             now += PATIENCE;
             assert!(!begins(&mut state, name, 7, now), "it waits for the first of its name");
@@ -486,21 +493,21 @@ mod tests {
         now += PATIENCE;
         assert!(begins(&mut state, 101, 8, now));
         now += PATIENCE;
-        // One of them ends: its name has another turn, and names beside it no longer wait.
-        state.end(1);
-        let begun: Vec<u64> = std::iter::from_fn(|| match state.take(10, 10, now)? {
-            Turn::Begin(number, _) => Some(number),
-            Turn::Refuse(_) => None,
+        // One of them ends: its name has a slot again, and names near it no longer wait.
+        state.finish(1);
+        let begun: Vec<u64> = std::iter::from_fn(|| match state.take_job(10, 10, now)? {
+            NextJob::Run(number, _) => Some(number),
+            NextJob::Refuse(_) => None,
         })
         .collect();
-        let names = begun.iter().map(|number| state.under_way[number].place.0);
+        let names = begun.iter().map(|number| state.under_way[number].key.0);
         assert_eq!(names.collect::<Vec<_>>(), [0, 100]);
     }
 
     #[test]
     fn threads_that_were_held_up_end_when_they_are_not_needed() {
         let pool = pool();
-        let hung: Vec<_> = (0..20).map(|place| hang(&pool, Urgency::Demand, place)).collect();
+        let hung: Vec<_> = (0..20).map(|key| hang(&pool, Urgency::Demand, key)).collect();
         while ask(&pool, Urgency::Demand, 19).is_ok() {}
         drop(hung);
         let start = Instant::now();

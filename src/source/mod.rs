@@ -4,21 +4,21 @@
 //! reads run at once and complete in any order. Each read is checked against the [`Fingerprint`] in the
 //! catalog: bytes of another version are never handed out as this version.
 
-mod held;
+mod file_reader;
 mod image;
-#[cfg(test)]
-pub(crate) mod instead;
 mod keyed_pool;
+mod open_files;
 mod pool;
 mod posix;
-mod reading;
+#[cfg(test)]
+pub(crate) mod stub;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use keyed_pool::{KeyedPool, Place};
+pub use keyed_pool::{JobKey, KeyedPool};
 use nix::errno::Errno;
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;
@@ -132,7 +132,7 @@ impl ReadRequest {
 
 /// A store of files by path that belady reads and never writes.
 ///
-/// All methods except [`read`](Source::read) and [`look`](Source::look) may block. They are called on
+/// All methods except [`read`](Source::read) and [`close_idle`](Source::close_idle) may block. They are called on
 /// threads that may wait.
 pub trait Source: Send + Sync + 'static {
     /// A number that tells this source from other sources, the same at each mount. 0 if there is none.
@@ -178,8 +178,8 @@ pub trait Source: Send + Sync + 'static {
     /// Space of the filesystem: blocks, free, available, files, free files, block size, longest name.
     fn space(&self) -> Result<[u64; 7], Errno>;
 
-    /// Releases what has not been read for a while. Called about every second. Never blocks.
-    fn look(&self) {}
+    /// Closes files that have not been read for a while. Called about every second. Never blocks.
+    fn close_idle(&self) {}
 
     /// Starts to read ranges. They complete in any order, each by its own delivery.
     fn read(&self, requests: Vec<ReadRequest>);

@@ -2,7 +2,7 @@
 //!
 //! All paths are reached beneath one directory descriptor, which is opened before anything is mounted.
 //! `openat2` is called with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`. So neither a link in the tree nor
-//! our own mount over the same path can lead elsewhere. `reading` describes how bytes are read.
+//! our own mount over the same path can lead elsewhere. `file_reader` describes how bytes are read.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -19,15 +19,15 @@ use nix::libc;
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::sys::statvfs::fstatvfs;
 
+use super::file_reader::FileReader;
 use super::image;
-use super::reading::Reading;
 use super::{Fingerprint, KeyedPool, Kind, ReadRequest, Source, Stat, Urgency};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 
 /// Threads that serve only waiting readers.
 const RESERVED_THREADS: usize = 16;
 
-/// A read that takes longer is held up: another read gets its turn.
+/// A read that takes longer is held up: another read gets its slot.
 const READ_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Limits of reads under way, including held-up ones: in all and of one file. One file may have more than
@@ -41,8 +41,8 @@ const PART: usize = 64;
 pub struct PosixSource {
     root: Arc<OwnedFd>,
     /// The key is a file: it is a file that hangs.
-    readers: KeyedPool<Arc<Path>>,
-    reading: Arc<Reading>,
+    pool: KeyedPool<Arc<Path>>,
+    reader: Arc<FileReader>,
 }
 
 impl PosixSource {
@@ -64,11 +64,11 @@ impl PosixSource {
             }
         })?;
         let root = Arc::new(root);
-        let readers =
+        let pool =
             KeyedPool::new("belady-source", READ_PATIENCE, inflight, RESERVED_THREADS, || ());
-        let readers = readers.with_limits(READS_MAX, READS_OF_FILE_MAX);
-        let reading = Arc::new(Reading::new(Arc::clone(&root)));
-        Ok(PosixSource { root, readers, reading })
+        let pool = pool.with_limits(READS_MAX, READS_OF_FILE_MAX);
+        let reader = Arc::new(FileReader::new(Arc::clone(&root)));
+        Ok(PosixSource { root, pool, reader })
     }
 
     /// Device and inode of the directory. They identify the source, whatever its path.
@@ -264,19 +264,19 @@ impl Source for PosixSource {
         ])
     }
 
-    fn look(&self) {
-        let idle = self.reading.idle(Instant::now());
+    fn close_idle(&self) {
+        let idle = self.reader.take_idle(Instant::now());
         if !idle.is_empty() {
             // Closing a file may wait for its filesystem.
-            self.readers.submit(Urgency::Prefetch, Path::new("").into(), move || drop(idle));
+            self.pool.submit(Urgency::Prefetch, Path::new("").into(), move || drop(idle));
         }
     }
 
     fn read(&self, requests: Vec<ReadRequest>) {
         for request in requests {
-            let (reading, path) = (Arc::clone(&self.reading), Arc::clone(&request.path));
-            self.readers.submit(request.urgency, path, move || {
-                match reading.read(&request) {
+            let (reader, path) = (Arc::clone(&self.reader), Arc::clone(&request.path));
+            self.pool.submit(request.urgency, path, move || {
+                match reader.read(&request) {
                     Ok((bytes, pages)) => {
                         // The pages of a whole file are dropped before its delivery, which may take long:
                         // it pushes the file into our own mount.

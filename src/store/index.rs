@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::lend::{LENDABLE_MAX, Lent};
 use super::log::{Entries, Key, Location};
+use super::passthrough::{PASSTHROUGH_MAX, PassthroughFile};
 use super::segments::Files;
 use crate::disk::Blob;
 
@@ -12,8 +12,8 @@ use crate::disk::Blob;
 pub(super) struct Index {
     pub(super) entries: Entries,
     pub(super) files: Files,
-    /// Large files that are complete and were compared.
-    lent: HashMap<u32, Arc<Lent>>,
+    /// Large files that are complete and were compared, for the kernel to read.
+    passthrough: HashMap<u32, Arc<PassthroughFile>>,
     /// Large files of which all blocks were compared with their checksums, and none was removed since.
     compared: HashSet<u32>,
 }
@@ -28,46 +28,46 @@ impl Index {
         Some((*at, Arc::clone(self.files.get(&at.segment)?)))
     }
 
-    /// Removes samples. A large file that loses a block is not lent any more.
-    pub(super) fn take(&mut self, keys: &[Key]) -> Vec<(Key, Location)> {
-        let gone = keys.iter().filter_map(|key| Some((*key, self.entries.remove(key)?)));
-        let gone: Vec<(Key, Location)> = gone.collect();
-        for (_, at) in &gone {
-            self.lent.remove(&at.segment);
+    /// Removes samples. The kernel may no longer open a large file that loses a block.
+    pub(super) fn remove(&mut self, keys: &[Key]) -> Vec<(Key, Location)> {
+        let removed = keys.iter().filter_map(|key| Some((*key, self.entries.remove(key)?)));
+        let removed: Vec<(Key, Location)> = removed.collect();
+        for (_, at) in &removed {
+            self.passthrough.remove(&at.segment);
             self.compared.remove(&at.segment);
         }
-        gone
+        removed
     }
 
     /// The number of the file that holds all these blocks, if it is a single file.
-    pub(super) fn holder_of_all(&self, blocks: &[Key]) -> Option<u32> {
-        let mut holders = blocks.iter().map(|key| Some(self.entries.get(key)?.segment));
-        let first = holders.next()??;
-        holders.all(|holder| holder == Some(first)).then_some(first)
+    pub(super) fn file_of_all(&self, blocks: &[Key]) -> Option<u32> {
+        let mut files = blocks.iter().map(|key| Some(self.entries.get(key)?.segment));
+        let first = files.next()??;
+        files.all(|file| file == Some(first)).then_some(first)
     }
 
-    /// The large file with this first block, if it can be lent.
-    pub(super) fn lent(&self, first: Key) -> Option<Arc<Lent>> {
-        self.lent.get(&self.entries.get(&first)?.segment).cloned()
+    /// The large file with this first block, if the kernel can read it.
+    pub(super) fn passthrough_file(&self, first: Key) -> Option<Arc<PassthroughFile>> {
+        self.passthrough.get(&self.entries.get(&first)?.segment).cloned()
     }
 
-    pub(super) fn is_compared(&self, holder: u32) -> bool {
-        self.compared.contains(&holder)
+    pub(super) fn is_compared(&self, file: u32) -> bool {
+        self.compared.contains(&file)
     }
 
-    pub(super) fn lend(&mut self, holder: u32, lent: Arc<Lent>) {
-        if self.lent.len() >= LENDABLE_MAX
-            && let Some(other) = self.lent.keys().next().copied()
+    pub(super) fn add_passthrough(&mut self, file: u32, opened: Arc<PassthroughFile>) {
+        if self.passthrough.len() >= PASSTHROUGH_MAX
+            && let Some(other) = self.passthrough.keys().next().copied()
         {
-            self.lent.remove(&other);
+            self.passthrough.remove(&other);
         }
-        self.lent.insert(holder, lent);
-        self.compared.insert(holder);
+        self.passthrough.insert(file, opened);
+        self.compared.insert(file);
     }
 
-    /// Ends all lending, but keeps which files were compared.
+    /// As if all these files had been replaced by others. Which files were compared is kept.
     #[cfg(test)]
-    pub(super) fn end_lending(&mut self) {
-        self.lent.clear();
+    pub(super) fn clear_passthrough(&mut self) {
+        self.passthrough.clear();
     }
 }

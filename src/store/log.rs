@@ -74,7 +74,7 @@ pub(super) enum Record {
     Secret(u128),
     Stored(Key, Location),
     /// The sample was removed.
-    GivenUp(Key),
+    Removed(Key),
 }
 
 const RECORD_BYTES: usize = 40;
@@ -82,7 +82,7 @@ const RECORD_BYTES: usize = 40;
 /// These tell the kinds of records apart, and from other files and formats.
 const SECRET: u32 = u32::from_le_bytes(*b"bly2");
 const STORED: u32 = u32::from_le_bytes(*b"keep");
-const GIVEN_UP: u32 = u32::from_le_bytes(*b"gone");
+const REMOVED: u32 = u32::from_le_bytes(*b"gone");
 
 /// Records read at once.
 const CHUNK: usize = 1 << 15;
@@ -93,7 +93,7 @@ impl Record {
         let (kind, key, at) = match self {
             Record::Secret(secret) => (SECRET, secret, none),
             Record::Stored(key, at) => (STORED, key.get(), at),
-            Record::GivenUp(key) => (GIVEN_UP, key.get(), none),
+            Record::Removed(key) => (REMOVED, key.get(), none),
         };
         let mut bytes = [0; RECORD_BYTES];
         bytes[..16].copy_from_slice(&key.to_le_bytes());
@@ -118,7 +118,7 @@ impl Record {
         match word(32) {
             SECRET => Some(Record::Secret(key)),
             STORED => Some(Record::Stored(Key::new(key), at)),
-            GIVEN_UP => Some(Record::GivenUp(Key::new(key))),
+            REMOVED => Some(Record::Removed(Key::new(key))),
             _ => None,
         }
     }
@@ -136,7 +136,7 @@ pub(super) struct Log {
     /// Later logs that were found and cannot be read.
     pub(super) skipped: Vec<String>,
     /// Records to write before any further record.
-    owed: Vec<Record>,
+    queued: Vec<Record>,
     /// Whether a failed append may have left bytes beyond the end.
     torn: bool,
 }
@@ -211,7 +211,7 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Re
                 }
                 Some(Record::Secret(_)) => {}
                 Some(Record::Stored(key, at)) => drop(entries.insert(key, at)),
-                Some(Record::GivenUp(key)) => drop(entries.remove(&key)),
+                Some(Record::Removed(key)) => drop(entries.remove(&key)),
             }
             torn_records += nth - records;
             (records, behind) = (nth + 1, 0);
@@ -229,8 +229,8 @@ fn replay_one(file: &dyn Blob, generation: u32, length: u64) -> Result<Option<Re
 impl Log {
     fn new(file: Arc<dyn Blob>, generation: u32, secret: u128) -> Self {
         let (end, records, torn_records) = (0, 0, 0);
-        let (skipped, owed, torn) = (Vec::new(), Vec::new(), false);
-        Log { file, generation, secret, end, records, torn_records, skipped, owed, torn }
+        let (skipped, queued, torn) = (Vec::new(), Vec::new(), false);
+        Log { file, generation, secret, end, records, torn_records, skipped, queued, torn }
     }
 
     /// Opens the log that [`replay`] finds. Changes nothing if there is none.
@@ -251,7 +251,7 @@ impl Log {
             skipped: skipped.collect(),
             ..Log::new(file, generation, secret)
         };
-        clear_others(disk, names, generation);
+        remove_others(disk, names, generation);
         Ok(Some((log, entries)))
     }
 
@@ -261,7 +261,7 @@ impl Log {
         let latest = names.iter().filter_map(|(name, _)| generation_of(name)).max();
         let generation = latest.unwrap_or(0).wrapping_add(1);
         let log = write_new(disk, generation, secret, std::iter::empty())?;
-        clear_others(disk, names, generation);
+        remove_others(disk, names, generation);
         Ok(log)
     }
 
@@ -270,14 +270,14 @@ impl Log {
     }
 
     /// Records the removal of these samples before any further record.
-    pub(super) fn owe(&mut self, gone: impl Iterator<Item = Key>) {
-        self.owed.extend(gone.map(Record::GivenUp));
+    pub(super) fn queue_removals(&mut self, removed: impl Iterator<Item = Key>) {
+        self.queued.extend(removed.map(Record::Removed));
     }
 
     /// Appends records. If that fails, no part of them will be replayed behind later records.
     pub(super) fn append(&mut self, records: impl Iterator<Item = Record>) -> Result<()> {
-        let owed = self.owed.iter().copied();
-        let bytes: Vec<u8> = owed.chain(records).flat_map(Record::encode).collect();
+        let queued = self.queued.iter().copied();
+        let bytes: Vec<u8> = queued.chain(records).flat_map(Record::encode).collect();
         if bytes.is_empty() {
             return Ok(());
         }
@@ -287,7 +287,7 @@ impl Log {
         self.torn = true;
         self.file.write_at(&bytes, self.end)?;
         self.torn = false;
-        self.owed.clear();
+        self.queued.clear();
         self.end += bytes.len() as u64;
         self.records += (bytes.len() / RECORD_BYTES) as u64;
         Ok(())
@@ -316,7 +316,7 @@ impl Log {
 }
 
 /// Removes all logs of these names except one.
-fn clear_others(disk: &dyn Disk, names: &[(String, u64)], generation: u32) {
+fn remove_others(disk: &dyn Disk, names: &[(String, u64)], generation: u32) {
     let kept = name(generation);
     let old = |name: &&String| name.starts_with("index-") && **name != kept;
     for name in names.iter().map(|(name, _)| name).filter(old) {
@@ -365,7 +365,7 @@ mod tests {
         for record in [
             Record::Secret(9),
             Record::Stored(Key::new(7 << 100), at),
-            Record::GivenUp(Key::new(1)),
+            Record::Removed(Key::new(1)),
         ] {
             let bytes = record.encode();
             assert_eq!(Record::decode(&bytes), Some(record));

@@ -10,7 +10,7 @@
 //!    [`Key`], which names one version of one block, its place, and a checksum of the key and the bytes.
 //! 3. A read takes the place from memory, reads past the page cache, and compares the checksum. A damaged
 //!    sample is removed and fetched again. The one exception is a large file that the kernel reads by
-//!    itself, which is compared once a mount (`lend.rs`).
+//!    itself, which is compared once a mount (`passthrough.rs`).
 //! 4. So neither a torn write nor a record that a crash brought back does harm, and writes need no order.
 //!    Syncs only decide what survives a crash. They happen after 256 MiB of writes and at [`Store::sync`],
 //!    every few seconds. A place is reused only after the removal of its sample was recorded. So no old
@@ -23,13 +23,13 @@
 //!
 //! The policy decides what is stored and what is removed.
 
-pub mod home;
+pub mod directory;
 mod index;
+mod inspect;
 mod large;
-mod lend;
 mod log;
 mod losses;
-mod outside;
+mod passthrough;
 mod segments;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -45,18 +45,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::disk::{Alarm, Buffer, Disk, DiskState, Health, Watch, has_no_room, unguessable};
+use crate::disk::{Alarm, Buffer, Disk, DiskState, DiskWatch, Health, has_no_room, unguessable};
 use crate::ids::PAGE_BYTES;
 use crate::source::Fingerprint;
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use index::Index;
-pub use large::Part;
-pub use lend::Lent;
+pub use inspect::{StoreCounts, count, recorded_keys};
+pub use large::LargeBlock;
 pub use log::Key;
 use log::{Entries, Location, Log, is_index};
 pub use losses::Losses;
-pub use outside::{Count, count, recorded};
-use segments::{Extent, LeftOut, Segments, is_segment, pages_of};
+pub use passthrough::PassthroughFile;
+use segments::{Extent, Segments, SkippedEntries, is_segment, pages_of};
 pub use writer::Sample;
 use writer::Writer;
 
@@ -105,33 +105,33 @@ pub struct Store {
     /// Bytes of samples that are allowed now: the limit or less.
     budget: AtomicU64,
     health: Health,
-    watch: Arc<Watch>,
+    watch: Arc<DiskWatch>,
 }
 
 /// How a store and other programs share a disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// The whole disk. 0 if our directory on it is gone.
+pub struct DiskUsage {
+    /// The whole disk. 0 if our directory on it was deleted.
     pub total: u64,
     pub others: u64,
     pub min_free: u64,
 }
 
 /// The result of reading a sample.
-pub enum Found {
+pub enum ReadOutcome {
     Whole(Buffer),
-    Nothing,
+    Missing,
     /// The bytes are not what was stored, or cannot be read. The sample should be removed.
     Damaged,
 }
 
 /// Bytes that a sample takes on the disk.
-fn stored(length: usize) -> u64 {
+fn bytes_on_disk(length: usize) -> u64 {
     u64::from(pages_of(length as u32)) * PAGE_BYTES
 }
 
 /// Whether the file was cut, deleted or replaced.
-fn is_gone(error: &std::io::Error) -> bool {
+fn is_lost(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::UnexpectedEof || large::is_missing(error)
 }
 
@@ -151,18 +151,18 @@ impl Store {
     /// # Errors
     /// The disk's, if it cannot be read or an index cannot be made.
     pub fn open(disk: Arc<dyn Disk>, limits: Limits, fresh: u128) -> Result<Self> {
-        let (watch, disk, names) = begin(disk)?;
+        let (watch, disk, names) = open_disk(disk)?;
         let (log, entries) = match Log::open(&*disk, &names)? {
             Some(found) => found,
             None => (Log::begin(&*disk, &names, fresh)?, Entries::default()),
         };
         let (store, _) = Self::with(watch, disk, &names, limits, log, entries);
-        store.mend_index();
+        store.repair_index();
         Ok(store)
     }
 
     /// Rewrites an index with unreadable records, which a crash of the machine may have left.
-    fn mend_index(&self) {
+    fn repair_index(&self) {
         let mut writer = self.writer();
         let records = writer.log.torn_records;
         if records > 0 {
@@ -171,7 +171,7 @@ impl Store {
                 "the index of the store was damaged; what is missing is fetched again"
             );
             // If that fails, the index can be read as it is.
-            let _ = writer.rewrite(&self.index).inspect_err(|error| self.health.bad(error));
+            let _ = writer.rewrite(&self.index).inspect_err(|error| self.health.note_error(error));
         }
     }
 
@@ -181,10 +181,10 @@ impl Store {
     /// # Errors
     /// The disk's, and [`ErrorKind::InvalidData`] if all samples are lost with the index.
     pub fn open_found(disk: Arc<dyn Disk>, limits: Limits) -> Result<Option<(Self, Losses)>> {
-        let (watch, disk, names) = begin(disk)?;
+        let (watch, disk, names) = open_disk(disk)?;
         if let Some((log, entries)) = Log::open(&*disk, &names)? {
-            let (store, left_out) = Self::with(watch, disk, &names, limits, log, entries);
-            let losses = Losses::of(&store.writer(), &left_out);
+            let (store, lost) = Self::with(watch, disk, &names, limits, log, entries);
+            let losses = Losses::of(&store.writer(), &lost);
             return Ok(Some((store, losses)));
         }
         let is_ours =
@@ -197,19 +197,19 @@ impl Store {
     }
 
     fn with(
-        watch: Arc<Watch>,
+        watch: Arc<DiskWatch>,
         disk: Arc<dyn Disk>,
         names: &[(String, u64)],
         limits: Limits,
         mut log: Log,
         mut entries: Entries,
     ) -> (Self, Vec<(Key, Location)>) {
-        let (segments, files, LeftOut { lost, closed }) =
+        let (segments, files, SkippedEntries { lost, closed }) =
             Segments::open(&disk, names, &mut entries, limits.segment_bytes);
         // Other samples will take their places. Without these records the next open would leave them out,
         // too.
-        log.owe(lost.iter().map(|(key, _)| *key));
-        let used = entries.values().map(|at| stored(at.length as usize)).sum();
+        log.queue_removals(lost.iter().map(|(key, _)| *key));
+        let used = entries.values().map(|at| bytes_on_disk(at.length as usize)).sum();
         let store = Store {
             secret: log.secret().to_le_bytes(),
             limits,
@@ -240,11 +240,18 @@ impl Store {
         size >= self.limits.large_bytes
     }
 
-    /// The part that the block at `offset` is in a version of a large file. None if a file of `size` bytes
-    /// is not large.
-    pub fn part(&self, path: &Path, version: &Fingerprint, offset: u64, size: u64) -> Option<Part> {
+    /// The block at `offset` of a version of a large file. None if a file of `size` bytes is not large.
+    pub fn large_block(
+        &self,
+        path: &Path,
+        version: &Fingerprint,
+        offset: u64,
+        size: u64,
+    ) -> Option<LargeBlock> {
         // No block has this offset.
-        self.is_large(size).then(|| Part::new(self.key(path, version, u64::MAX), offset)).flatten()
+        self.is_large(size)
+            .then(|| LargeBlock::new(self.key(path, version, u64::MAX), offset))
+            .flatten()
     }
 
     /// The key of the block at `offset` of one version of a file.
@@ -275,32 +282,32 @@ impl Store {
     }
 
     /// Reads a sample. Blocks.
-    pub fn get(&self, key: Key) -> Found {
+    pub fn get(&self, key: Key) -> ReadOutcome {
         match self.try_get(key) {
             // It may have been removed and stored again in the same place during the read.
-            Found::Damaged => self.try_get(key),
+            ReadOutcome::Damaged => self.try_get(key),
             found => found,
         }
     }
 
-    fn try_get(&self, key: Key) -> Found {
-        let Some((at, file)) = self.read().find(key) else { return Found::Nothing };
+    fn try_get(&self, key: Key) -> ReadOutcome {
+        let Some((at, file)) = self.read().find(key) else { return ReadOutcome::Missing };
         let mut buffer = Buffer::pages(at.length as usize);
         let read = file.read_at(buffer.pages_mut(), u64::from(at.page) * PAGE_BYTES);
         match read {
             Ok(()) => {
-                self.health.good();
+                self.health.note_success();
                 if checksum(key, &buffer) == at.checksum {
-                    return Found::Whole(buffer);
+                    return ReadOutcome::Whole(buffer);
                 }
             }
-            Err(error) if is_gone(&error) => {}
-            Err(error) => self.health.bad(&error),
+            Err(error) if is_lost(&error) => {}
+            Err(error) => self.health.note_error(&error),
         }
         // It may have been removed meanwhile.
         match self.read().entries.get(&key) {
-            Some(now) if *now == at => Found::Damaged,
-            _ => Found::Nothing,
+            Some(now) if *now == at => ReadOutcome::Damaged,
+            _ => ReadOutcome::Missing,
         }
     }
 
@@ -313,12 +320,12 @@ impl Store {
         let (mut whole, mut damaged) = (None, Vec::new());
         for key in keys {
             match self.get(key) {
-                Found::Whole(_) => whole = Some(key),
-                Found::Damaged => damaged.push(key),
-                Found::Nothing => {}
+                ReadOutcome::Whole(_) => whole = Some(key),
+                ReadOutcome::Damaged => damaged.push(key),
+                ReadOutcome::Missing => {}
             }
         }
-        let works = || whole.is_some_and(|key| matches!(self.get(key), Found::Whole(_)));
+        let works = || whole.is_some_and(|key| matches!(self.get(key), ReadOutcome::Whole(_)));
         if self.state() != DiskState::Normal && !works() {
             return Err(Error::other(self.state().to_string()));
         }
@@ -334,7 +341,7 @@ impl Store {
     /// Stores samples, all or none. Returns whether they are stored. They should be a few megabytes
     /// together. A sample that is stored already stays as it is. Blocks.
     pub fn put(&self, samples: &[(Key, &[u8])]) -> bool {
-        let sample = |&(key, bytes): &(Key, _)| Sample { key, bytes, part: None };
+        let sample = |&(key, bytes): &(Key, _)| Sample { key, bytes, large: None };
         self.put_all(&samples.iter().map(sample).collect::<Vec<_>>())
     }
 
@@ -349,10 +356,10 @@ impl Store {
         if samples.is_empty() {
             return true;
         }
-        let bytes: u64 = samples.iter().map(|sample| stored(sample.bytes.len())).sum();
+        let bytes: u64 = samples.iter().map(|sample| bytes_on_disk(sample.bytes.len())).sum();
         let fits = self.used().saturating_add(bytes) <= self.budget();
         // A claimed try of a disk that is down must be made, so all other conditions come first.
-        let may = fits && !self.reads_hang() && self.health.has_room(&*self.disk, bytes);
+        let may = fits && !self.reads_hang() && self.health.claim_room(&*self.disk, bytes);
         if !may || !self.claim_try() {
             return false;
         }
@@ -360,67 +367,72 @@ impl Store {
         match writer.append(&self.index, &samples, (self.used(), self.budget())) {
             Ok(bytes) => {
                 self.used.fetch_add(bytes, Ordering::Relaxed);
-                self.health.stored();
+                self.health.note_stored();
             }
             Err(error) => {
-                self.health.bad(&error);
+                self.health.note_error(&error);
                 return false;
             }
         }
         if writer.unsynced >= SYNC_BYTES {
             // If that fails, the samples are stored all the same, but a crash may lose them.
-            let _ = writer.sync().inspect_err(|error| self.health.bad(error));
+            let _ = writer.sync().inspect_err(|error| self.health.note_error(error));
         }
-        let _ = writer.tidy(&self.index).inspect_err(|error| self.health.bad(error));
+        let _ = writer
+            .rewrite_if_mostly_dead(&self.index)
+            .inspect_err(|error| self.health.note_error(error));
         true
     }
 
-    /// The file with this first block, if it [can be lent](Self::make_lendable). Never blocks.
-    pub fn lent(&self, first: Key) -> Option<Arc<Lent>> {
+    /// The large file with this first block, if it is [prepared](Self::prepare_passthrough) for the kernel. Never
+    /// blocks.
+    pub fn passthrough_file(&self, first: Key) -> Option<Arc<PassthroughFile>> {
         if self.reads_hang() || !self.health.is_up() {
             return None;
         }
-        self.read().lent(first)
+        self.read().passthrough_file(first)
     }
 
-    /// Makes a large file of `length` bytes available for lending if `blocks` are all of its blocks, and
-    /// all are stored and right. Returns whether it is. Reads the whole file once. Blocks.
-    pub fn make_lendable(&self, blocks: &[Key], length: u64) -> bool {
-        let Some(holder) = self.read().holder_of_all(blocks) else { return false };
-        let compared = self.read().is_compared(holder);
-        if !compared && blocks.iter().any(|key| !matches!(self.get(*key), Found::Whole(_))) {
+    /// Prepares a large file of `length` bytes for the kernel if `blocks` are all of its blocks, and all are
+    /// stored and right. Returns whether it is. Reads the whole file once. Blocks.
+    pub fn prepare_passthrough(&self, blocks: &[Key], length: u64) -> bool {
+        let Some(file) = self.read().file_of_all(blocks) else { return false };
+        let compared = self.read().is_compared(file);
+        if !compared && blocks.iter().any(|key| !matches!(self.get(*key), ReadOutcome::Whole(_))) {
             return false;
         }
         // Places change only under this lock.
         let mut writer = self.writer();
-        if self.read().holder_of_all(blocks) != Some(holder) {
+        if self.read().file_of_all(blocks) != Some(file) {
             return false;
         }
-        let lent = match writer.segments.lend(holder, length) {
-            Ok(Some(lent)) => lent,
+        let opened = match writer.segments.open_passthrough(file, length) {
+            Ok(Some(opened)) => opened,
             Ok(None) => return false,
             Err(error) => {
                 tracing::debug!(%error, "a large file cannot be lent");
                 return false;
             }
         };
-        self.write().lend(holder, lent);
+        self.write().add_passthrough(file, opened);
         true
     }
 
     /// Removes samples. Blocks.
     pub fn remove(&self, keys: &[Key]) {
         let mut writer = self.writer();
-        let gone = self.write().take(keys);
-        let bytes = gone.iter().map(|(_, at)| Extent::of(at).bytes()).sum();
+        let removed = self.write().remove(keys);
+        let bytes = removed.iter().map(|(_, at)| Extent::of(at).bytes()).sum();
         self.used.fetch_sub(bytes, Ordering::Relaxed);
-        let _ = writer.give_up(&gone).inspect_err(|error| self.health.bad(error));
+        let _ = writer.remove(&removed).inspect_err(|error| self.health.note_error(error));
         let idle = match self.health.is_full() {
             true => 0,
             false => self.budget().saturating_sub(self.used()),
         };
         writer.shrink(idle, &self.index);
-        let _ = writer.tidy(&self.index).inspect_err(|error| self.health.bad(error));
+        let _ = writer
+            .rewrite_if_mostly_dead(&self.index)
+            .inspect_err(|error| self.health.note_error(error));
     }
 
     /// Gives all idle space back to the disk, and rewrites the index. If a full disk has no room for a
@@ -440,7 +452,7 @@ impl Store {
 
     /// Makes all stored samples durable. Blocks.
     pub fn sync(&self) -> Result<()> {
-        self.writer().sync().inspect_err(|error| self.health.bad(error))
+        self.writer().sync().inspect_err(|error| self.health.note_error(error))
     }
 
     /// Deletes files in which nothing was found at open, and punches what a crash has left in others.
@@ -450,7 +462,7 @@ impl Store {
     }
 
     /// Bytes that the store has on the disk without a sample.
-    pub fn idle(&self) -> u64 {
+    pub fn idle_bytes(&self) -> u64 {
         self.writer().segments.idle()
     }
 
@@ -462,11 +474,11 @@ impl Store {
     }
 
     /// How the disk is shared now. Blocks.
-    pub fn share(&self) -> Result<Share> {
-        let own = self.used() + self.idle();
-        let space = self.health.look(&*self.disk)?;
+    pub fn disk_usage(&self) -> Result<DiskUsage> {
+        let own = self.used() + self.idle_bytes();
+        let space = self.health.update_space(&*self.disk)?;
         let others = space.total.saturating_sub(space.bytes).saturating_sub(own);
-        Ok(Share { total: space.total, others, min_free: self.limits.min_free })
+        Ok(DiskUsage { total: space.total, others, min_free: self.limits.min_free })
     }
 
     pub fn keys(&self) -> Vec<Key> {
@@ -488,42 +500,42 @@ impl Store {
     }
 
     /// Watches another directory of the same disk: if a call to it is not answered, the disk hangs.
-    pub fn beside(&self, directory: Arc<dyn Disk>) -> Arc<dyn Disk> {
-        self.watch.over(directory)
+    pub fn watch_directory(&self, directory: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        self.watch.watched(directory)
     }
 
-    /// As [`Watch::ring`].
-    pub(crate) fn ring(&self, alarm: &Arc<Alarm>) {
-        self.watch.ring(alarm);
+    /// As [`DiskWatch::set_alarm`].
+    pub(crate) fn set_alarm(&self, alarm: &Arc<Alarm>) {
+        self.watch.set_alarm(alarm);
     }
 
-    /// As [`Watch::is_called`].
+    /// As [`DiskWatch::is_called`].
     pub(crate) fn is_called(&self) -> bool {
         self.watch.is_called()
     }
 
-    /// As [`Watch::look`].
-    pub fn look(&self) {
-        self.watch.look();
+    /// As [`DiskWatch::tick`].
+    pub fn tick(&self) {
+        self.watch.tick();
     }
 
-    /// As [`Watch::reads_hang`].
+    /// As [`DiskWatch::reads_hang`].
     pub fn reads_hang(&self) -> bool {
         self.watch.reads_hang()
     }
 
-    /// As [`Watch::hangs`].
+    /// As [`DiskWatch::hangs`].
     pub fn hangs(&self) -> bool {
         self.watch.hangs()
     }
 
-    /// As [`Watch::writes_answered`].
+    /// As [`DiskWatch::writes_answered`].
     pub fn writes_answered(&self) -> u64 {
         self.watch.writes_answered()
     }
 
     /// Whether all samples are durable, and the disk is up, has room and does not hang. May block.
-    pub fn rests(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         let is_well = self.health.is_up() && !self.health.is_full();
         is_well && !self.hangs() && self.unsynced() == 0
     }
@@ -544,11 +556,11 @@ impl Store {
     }
 }
 
-type Begun = (Arc<Watch>, Arc<dyn Disk>, Vec<(String, u64)>);
+type OpenedDisk = (Arc<DiskWatch>, Arc<dyn Disk>, Vec<(String, u64)>);
 
-fn begin(disk: Arc<dyn Disk>) -> Result<Begun> {
-    let watch = Arc::new(Watch::default());
-    let disk = watch.over(disk);
+fn open_disk(disk: Arc<dyn Disk>) -> Result<OpenedDisk> {
+    let watch = Arc::new(DiskWatch::default());
+    let disk = watch.watched(disk);
     let names = disk.names()?;
     Ok((watch, disk, names))
 }

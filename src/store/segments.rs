@@ -8,15 +8,15 @@
 //!    only the write. If none fits, idle extents are punched until the budget has room for a clean one.
 //! 4. A segment without samples is deleted.
 //!
-//! Parts of large files have places of their own (`large.rs`).
+//! Blocks of large files have places of their own (`large.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
 
-use super::large::{self, Large, Part};
-use super::lend::Lent;
+use super::large::{self, LargeBlock, LargeFiles};
 use super::log::{Entries, Key, Location, Log};
+use super::passthrough::PassthroughFile;
 use crate::disk::{Blob, Disk, Use};
 use crate::ids::PAGE_BYTES;
 
@@ -67,16 +67,16 @@ struct Segment {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct Request {
     pub(super) pages: u32,
-    /// If it is of a large file, its part.
-    pub(super) part: Option<Part>,
+    /// If it is of a large file, its place there.
+    pub(super) large: Option<LargeBlock>,
 }
 
 /// The segments, and the room in them.
 pub(super) struct Segments {
     disk: Arc<dyn Disk>,
-    large: Large,
+    large: LargeFiles,
     segments: BTreeMap<u32, Segment>,
     /// By segment and first page: number of pages, and whether they are clean.
     room: BTreeMap<(u32, u32), (u32, bool)>,
@@ -103,7 +103,7 @@ pub(super) fn is_segment(name: &str) -> bool {
 
 /// Entries that were recorded and are not served.
 #[derive(Default)]
-pub(super) struct LeftOut {
+pub(super) struct SkippedEntries {
     /// They lead nowhere, or to the same pages as another entry, since a crash has brought one back.
     pub(super) lost: Vec<(Key, Location)>,
     /// Their segments cannot be opened now.
@@ -118,11 +118,11 @@ impl Segments {
         names: &[(String, u64)],
         entries: &mut Entries,
         segment_bytes: u64,
-    ) -> (Self, Files, LeftOut) {
+    ) -> (Self, Files, SkippedEntries) {
         let segment_pages = u32::try_from(segment_bytes / PAGE_BYTES).unwrap_or(u32::MAX).max(1);
         let mut segments = Segments {
             disk: Arc::clone(disk),
-            large: Large::default(),
+            large: LargeFiles::default(),
             segments: BTreeMap::new(),
             room: BTreeMap::new(),
             sizes: BTreeSet::new(),
@@ -155,15 +155,15 @@ impl Segments {
             segments.segments.insert(id, Segment { file, pages, room: 0 });
         }
         let closed = entries.extract_if(|_, at| closed.contains(&at.segment)).collect();
-        let lost = segments.keep_apart(entries, &written);
+        let lost = segments.remove_overlaps(entries, &written);
         let packed = segments.segments.iter().map(|(id, segment)| (*id, &segment.file));
-        let files = packed.chain(segments.large.files());
+        let files = packed.chain(segments.large.blobs());
         let files = files.map(|(id, file)| (id, Arc::clone(file))).collect();
-        (segments, files, LeftOut { lost, closed })
+        (segments, files, SkippedEntries { lost, closed })
     }
 
     /// Removes the entries that lead nowhere or overlap, and finds the room between the others.
-    fn keep_apart(
+    fn remove_overlaps(
         &mut self,
         entries: &mut Entries,
         written: &HashMap<u32, u32>,
@@ -207,22 +207,22 @@ impl Segments {
             let there = written.get(&segment).copied().unwrap_or_default();
             let mut page = 0;
             while let Some(place) = places.next_if(|place| place.segment == segment) {
-                self.give(Extent { segment, page, pages: place.page - page }, false);
+                self.add_room(Extent { segment, page, pages: place.page - page }, false);
                 page = place.end();
             }
-            self.give(Extent { segment, page, pages: there - page }, false);
-            self.give(Extent { segment, page: there, pages: pages - there }, true);
+            self.add_room(Extent { segment, page, pages: there - page }, false);
+            self.add_room(Extent { segment, page: there, pages: pages - there }, true);
         }
     }
 
     /// Adds room, joined with adjacent room of the same kind.
-    fn give(&mut self, extent: Extent, clean: bool) {
+    fn add_room(&mut self, extent: Extent, clean: bool) {
         let Extent { segment, mut page, mut pages } = extent;
-        let Some(holder) = self.segments.get_mut(&segment) else { return };
+        let Some(entry) = self.segments.get_mut(&segment) else { return };
         if pages == 0 {
             return;
         }
-        holder.room += pages;
+        entry.room += pages;
         self.idle += if clean { 0 } else { extent.bytes() };
         let before = self.room.range(..(segment, page)).next_back();
         if let Some((&(s, p), &(n, kind))) = before
@@ -248,7 +248,7 @@ impl Segments {
     }
 
     /// Takes pages from the smallest extent of this kind that is large enough.
-    fn take(&mut self, pages: u32, clean: bool) -> Option<Extent> {
+    fn take_room(&mut self, pages: u32, clean: bool) -> Option<Extent> {
         let sizes = (clean, pages, 0, 0)..=(clean, u32::MAX, u32::MAX, u32::MAX);
         let (_, found, segment, page) = self.sizes.range(sizes).next().copied()?;
         self.drop_room(segment, page);
@@ -259,8 +259,8 @@ impl Segments {
         }
         let taken = Extent { segment, page, pages };
         self.idle -= if clean { 0 } else { taken.bytes() };
-        if let Some(holder) = self.segments.get_mut(&segment) {
-            holder.room -= pages;
+        if let Some(entry) = self.segments.get_mut(&segment) {
+            entry.room -= pages;
         }
         self.unsynced.insert(segment);
         Some(taken)
@@ -268,7 +268,7 @@ impl Segments {
 
     /// Takes clean pages, from a new segment if necessary.
     fn take_clean(&mut self, pages: u32) -> Result<Extent> {
-        if let Some(taken) = self.take(pages, true) {
+        if let Some(taken) = self.take_room(pages, true) {
             return Ok(taken);
         }
         let id = self.next;
@@ -278,20 +278,21 @@ impl Segments {
         self.disk.sync_names().inspect_err(|_| drop(self.disk.remove(&name(id))))?;
         let size = self.segment_pages.max(pages);
         self.segments.insert(id, Segment { file, pages: size, room: 0 });
-        self.give(Extent { segment: id, page: 0, pages: size }, true);
-        self.take(pages, true).ok_or_else(|| std::io::Error::other("a new segment has no room"))
+        self.add_room(Extent { segment: id, page: 0, pages: size }, true);
+        self.take_room(pages, true)
+            .ok_or_else(|| std::io::Error::other("a new segment has no room"))
     }
 
-    /// Places the wanted samples, in this order, beside `used` bytes of other samples. With the idle room
+    /// Places the requested samples, in this order, beside `used` bytes of other samples. With the idle room
     /// they take at most `budget` bytes.
     pub(super) fn place(
         &mut self,
-        wanted: &[Wanted],
+        requests: &[Request],
         used: u64,
         budget: u64,
     ) -> Result<Vec<Extent>> {
-        let mut places = vec![None; wanted.len()];
-        let placed = self.place_all(wanted, used, budget, &mut places);
+        let mut places = vec![None; requests.len()];
+        let placed = self.place_all(requests, used, budget, &mut places);
         let places: Vec<Extent> = places.into_iter().flatten().collect();
         match placed {
             Ok(()) => Ok(places),
@@ -304,20 +305,20 @@ impl Segments {
 
     fn place_all(
         &mut self,
-        wanted: &[Wanted],
+        requests: &[Request],
         mut used: u64,
         budget: u64,
         places: &mut [Option<Extent>],
     ) -> Result<()> {
-        let mut packed = Vec::with_capacity(wanted.len());
-        for (wanted, place) in wanted.iter().zip(places) {
-            let Some(part) = wanted.part else {
-                packed.push((wanted.pages, place));
+        let mut packed = Vec::with_capacity(requests.len());
+        for (request, place) in requests.iter().zip(places) {
+            let Some(block) = request.large else {
+                packed.push((request.pages, place));
                 continue;
             };
-            used += u64::from(wanted.pages) * PAGE_BYTES;
+            used += u64::from(request.pages) * PAGE_BYTES;
             self.shrink(budget.saturating_sub(used));
-            *place = Some(self.large.place(&self.disk, part, wanted.pages, &mut self.next)?);
+            *place = Some(self.large.place(&self.disk, block, request.pages, &mut self.next)?);
             self.unsynced.extend(place.iter().map(|place| place.segment));
         }
         self.place_packed(packed, used, budget)
@@ -338,7 +339,7 @@ impl Segments {
         let bytes = u64::from(total) * PAGE_BYTES;
         let contiguous = match used + self.idle + bytes <= budget {
             true if self.segments.len() < SEGMENTS_MAX => Some(self.take_clean(total)?),
-            true => self.take(total, true),
+            true => self.take_room(total, true),
             false => None,
         };
         if let Some(Extent { segment, mut page, .. }) = contiguous {
@@ -350,7 +351,7 @@ impl Segments {
         }
         for (pages, place) in samples {
             used += u64::from(pages) * PAGE_BYTES;
-            *place = match self.take(pages, false) {
+            *place = match self.take_room(pages, false) {
                 Some(place) => Some(place),
                 None => {
                     self.shrink(budget.saturating_sub(used));
@@ -366,12 +367,16 @@ impl Segments {
         let (large, packed): (Vec<Extent>, Vec<Extent>) =
             places.iter().partition(|place| self.large.holds(place.segment));
         self.large.free(&large);
-        packed.into_iter().for_each(|place| self.give(place, false));
+        packed.into_iter().for_each(|place| self.add_room(place, false));
     }
 
-    /// Lends a large file. None if it is not one.
-    pub(super) fn lend(&mut self, id: u32, length: u64) -> Result<Option<Arc<Lent>>> {
-        self.large.lend(&self.disk, id, length)
+    /// Opens a large file for the kernel. None if it is not one.
+    pub(super) fn open_passthrough(
+        &mut self,
+        id: u32,
+        length: u64,
+    ) -> Result<Option<Arc<PassthroughFile>>> {
+        self.large.open_passthrough(&self.disk, id, length)
     }
 
     /// The name of a file, by its number.
@@ -415,12 +420,12 @@ impl Segments {
             let extent = Extent { segment, page, pages };
             self.drop_room(segment, page);
             self.idle -= extent.bytes();
-            if let Some(holder) = self.segments.get_mut(&segment) {
-                holder.room -= pages;
+            if let Some(entry) = self.segments.get_mut(&segment) {
+                entry.room -= pages;
                 // A filesystem that cannot punch gets the space back with the segment.
-                let _ = holder.file.punch(extent.offset(), extent.bytes());
+                let _ = entry.file.punch(extent.offset(), extent.bytes());
             }
-            self.give(extent, true);
+            self.add_room(extent, true);
         }
     }
 
@@ -431,12 +436,12 @@ impl Segments {
     /// The file of a segment, or a large file.
     pub(super) fn file(&self, id: u32) -> Option<&Arc<dyn Blob>> {
         let segment = self.segments.get(&id).map(|segment| &segment.file);
-        segment.or_else(|| self.large.file(id))
+        segment.or_else(|| self.large.blob(id))
     }
 
     /// Removes segments and large files without samples from memory. Returns their numbers and names; the
     /// caller deletes them.
-    pub(super) fn empty(&mut self) -> Vec<(u32, String)> {
+    pub(super) fn take_empty(&mut self) -> Vec<(u32, String)> {
         let empty = self.segments.iter().filter(|(_, segment)| segment.room == segment.pages);
         let empty: Vec<u32> = empty.map(|(id, _)| *id).collect();
         for id in &empty {
@@ -449,7 +454,7 @@ impl Segments {
             self.segments.remove(id);
         }
         let packed = empty.into_iter().map(|id| (id, name(id)));
-        let empty: Vec<(u32, String)> = packed.chain(self.large.empty()).collect();
+        let empty: Vec<(u32, String)> = packed.chain(self.large.take_empty()).collect();
         for (id, _) in &empty {
             self.unsynced.remove(id);
         }

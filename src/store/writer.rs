@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::index::Index;
 use super::log::{Entries, Location, Log, Record};
-use super::segments::{Extent, Segments, Wanted, pages_of};
-use super::{Key, Part, checksum};
+use super::segments::{Extent, Request, Segments, pages_of};
+use super::{Key, LargeBlock, checksum};
 use crate::disk::{Buffer, Disk};
 use crate::sync::RwLock;
 
@@ -17,8 +17,8 @@ const WRITES_AT_ONCE: usize = 8;
 pub struct Sample<'a> {
     pub key: Key,
     pub bytes: &'a [u8],
-    /// If it is of a large file, its part.
-    pub part: Option<Part>,
+    /// If it is of a large file, its place there.
+    pub large: Option<LargeBlock>,
 }
 
 /// Writes samples with adjacent places.
@@ -71,12 +71,12 @@ impl Writer {
         samples: &[Sample<'_>],
         (used, budget): (u64, u64),
     ) -> Result<u64> {
-        let wanted = |Sample { bytes, part, .. }: &Sample<'_>| Wanted {
+        let request = |Sample { bytes, large, .. }: &Sample<'_>| Request {
             pages: pages_of(bytes.len() as u32),
-            part: *part,
+            large: *large,
         };
-        let wanted: Vec<Wanted> = samples.iter().map(wanted).collect();
-        let places = self.segments.place(&wanted, used, budget)?;
+        let requests: Vec<Request> = samples.iter().map(request).collect();
+        let places = self.segments.place(&requests, used, budget)?;
         let bytes = places.iter().map(Extent::bytes).sum();
         let written = self.write_samples(known, samples, &places);
         let recorded = written.and_then(|records| {
@@ -153,9 +153,9 @@ impl Writer {
     }
 
     /// Records that samples are removed, and frees their places.
-    pub(super) fn give_up(&mut self, gone: &[(Key, Location)]) -> Result<()> {
-        let places: Vec<Extent> = gone.iter().map(|(_, at)| Extent::of(at)).collect();
-        let recorded = self.log.append(gone.iter().map(|(key, _)| Record::GivenUp(*key)));
+    pub(super) fn remove(&mut self, removed: &[(Key, Location)]) -> Result<()> {
+        let places: Vec<Extent> = removed.iter().map(|(_, at)| Extent::of(at)).collect();
+        let recorded = self.log.append(removed.iter().map(|(key, _)| Record::Removed(*key)));
         match &recorded {
             Ok(()) => self.segments.free(&places),
             // The places are not reused until the next open, but a full disk gets the space back.
@@ -177,7 +177,7 @@ impl Writer {
     }
 
     fn delete_empty(&mut self, known: &RwLock<Index>) {
-        for (id, name) in self.segments.empty() {
+        for (id, name) in self.segments.take_empty() {
             known.write().files.remove(&id);
             if let Err(error) = self.disk.remove(&name) {
                 tracing::debug!(%error, name, "an empty file stays until the next mount");
@@ -186,7 +186,7 @@ impl Writer {
     }
 
     /// Rewrites the index if it has too many dead records.
-    pub(super) fn tidy(&mut self, known: &RwLock<Index>) -> Result<()> {
+    pub(super) fn rewrite_if_mostly_dead(&mut self, known: &RwLock<Index>) -> Result<()> {
         let live = (known.read().entries.len() + self.closed.len()) as u64;
         if self.log.records <= 2 * live + self.dead_records {
             return Ok(());

@@ -10,6 +10,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod beneath;
+mod cache_dir;
 mod cgroup;
 mod changes;
 mod commands;
@@ -24,7 +25,6 @@ mod faults;
 mod force;
 mod ground;
 mod hanging;
-mod home;
 mod idle;
 mod kernel;
 mod killed;

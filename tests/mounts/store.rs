@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use belady::disk::Directory;
-use belady::store::{Found, Key, Limits, Store, recorded};
+use belady::store::{Key, Limits, ReadOutcome, Store, recorded_keys};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -64,7 +64,7 @@ impl Stand {
     /// Whether the store has all of these samples, undamaged. It must not be in use.
     fn has_all(&self, samples: &[Key]) -> bool {
         let store = Store::open(Arc::new(self.store()), Limits::new(1 << 30, 0), 1).unwrap();
-        samples.iter().all(|key| matches!(store.get(*key), Found::Whole(_)))
+        samples.iter().all(|key| matches!(store.get(*key), ReadOutcome::Whole(_)))
     }
 
     /// Mounts, reads until everything is stored, and unmounts.
@@ -202,7 +202,7 @@ fn a_daemon_killed_again_and_again_leaves_a_store_that_is_right() {
             mounted.count("/placed") >= wanted.min(20)
                 || round > 0 && mounted.count("/opens") >= 4 * FILES
         });
-        let before = recorded(&stand.store()).unwrap();
+        let before = recorded_keys(&stand.store()).unwrap();
         signal(mounted.pid, Signal::SIGKILL);
         reader.result();
         wait_for_end(mounted.pid);

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use belady::disk::Directory;
 use belady::source::Fingerprint;
-use belady::store::{Found, Key, Limits, Store, recorded};
+use belady::store::{Key, Limits, ReadOutcome, Store, recorded_keys};
 use clap::{Parser, ValueEnum};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde_json::{Value, json};
@@ -92,8 +92,10 @@ fn run(cli: &Cli) -> Result<Value> {
             let store = open(cli, u64::MAX)?;
             timed(cli, cli.samples, || {
                 read(cli, |number| match store.get(key(&store, number)) {
-                    Found::Whole(bytes) => check(cli, number, &bytes),
-                    Found::Nothing | Found::Damaged => Err(Error::other("a sample is not there")),
+                    ReadOutcome::Whole(bytes) => check(cli, number, &bytes),
+                    ReadOutcome::Missing | ReadOutcome::Damaged => {
+                        Err(Error::other("a sample is not there"))
+                    }
                 })
             })
         }
@@ -238,9 +240,9 @@ fn full(cli: &Cli) -> Result<Value> {
 /// How many samples were recorded before a kill, and how many of these are not whole now.
 fn kept(cli: &Cli) -> Result<Value> {
     let before = cli.before.as_deref().unwrap_or(&cli.directory);
-    let recorded = recorded(&Directory::open(before, false)?)?;
+    let recorded = recorded_keys(&Directory::open(before, false)?)?;
     let store = open(cli, u64::MAX)?;
-    let is_lost = |key: &&Key| !matches!(store.get(**key), Found::Whole(_));
+    let is_lost = |key: &&Key| !matches!(store.get(**key), ReadOutcome::Whole(_));
     let lost = recorded.iter().filter(is_lost).count();
     Ok(json!({ "samples": recorded.len(), "lost": lost }))
 }

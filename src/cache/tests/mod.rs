@@ -18,7 +18,7 @@ use super::*;
 use crate::catalog::{Located, TICK};
 use crate::disk::tests::model::Model;
 use crate::disk::{self, Buffer};
-use crate::source::instead::Instead;
+use crate::source::stub::StubSource;
 use crate::source::{Pool, PosixSource, ReadRequest, Source};
 use crate::store;
 use crate::sync::Mutex;
@@ -32,7 +32,7 @@ fn panicking(directory: PosixSource) -> Arc<dyn Source> {
     let read = move |request: ReadRequest| {
         pool.submit(Urgency::Demand, move || panic!("injected into a read at {}", request.offset));
     };
-    Arc::new(Instead::new(directory, read))
+    Arc::new(StubSource::new(directory, read))
 }
 
 /// Page cache whose calls panic.
@@ -55,7 +55,7 @@ impl Pages for PanickingPages {
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
 
-    fn look(&self, _: Located, looked: Looked) {
+    fn check(&self, _: Located, looked: Looked) {
         looked(None);
     }
 
@@ -87,7 +87,7 @@ impl Pages for FullPages {
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
 
-    fn look(&self, _: Located, looked: Looked) {
+    fn check(&self, _: Located, looked: Looked) {
         self.asked.send("look").unwrap();
         looked(Some(true));
     }
@@ -215,7 +215,7 @@ fn a_panic_in_a_read_is_an_error_to_its_readers_and_no_more() {
 #[test]
 fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
     let read = |request: ReadRequest| panic!("injected into a read at {}", request.offset);
-    let stand = stand(|directory| Arc::new(Instead::new(directory, read)));
+    let stand = stand(|directory| Arc::new(StubSource::new(directory, read)));
     let (answer, answered) = channel();
     let waiter = move |result: Result<Landed, ReadFailure>| answer.send(result.is_err()).unwrap();
     let (cache, node) = (Arc::clone(&stand.cache), stand.node);
@@ -328,7 +328,7 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
         let reads = Arc::new(Mutex::new(Vec::new()));
         let held = Arc::clone(&reads);
         let hold = move |request| held.lock().push(request);
-        let stand = stand(|directory| Arc::new(Instead::new(directory, hold)));
+        let stand = stand(|directory| Arc::new(StubSource::new(directory, hold)));
         let is_fetched =
             || stand.cache.page_cache().file_flags().fetched.has(stand.node.file().unwrap());
         stand.cache.load(BLOCK, TIER);
@@ -355,7 +355,7 @@ fn a_read_tells_of_its_version_as_of_when_it_was_asked_for() {
     let reads = Arc::new(Mutex::new(Vec::new()));
     let held = Arc::clone(&reads);
     let hold = move |request: ReadRequest| held.lock().push(request);
-    let source = |directory| Arc::new(Instead::new(directory, hold)) as Arc<dyn Source>;
+    let source = |directory| Arc::new(StubSource::new(directory, hold)) as Arc<dyn Source>;
     let period = Duration::from_secs(3600);
     let stand = stand_on(source, |disk| Arc::new(disk), Some(period));
     let catalog = stand.cache.catalog();
@@ -482,6 +482,6 @@ fn what_is_stored_lasts_after_a_few_looks() {
     for _ in 0..50 {
         let left = disk.crash(disk.ops(), &mut random);
         let store = Store::open(Arc::new(left), store::Limits::new(1 << 20, 0), 1).unwrap();
-        assert!(matches!(store.get(key), store::Found::Whole(bytes) if *bytes == *b"bytes"));
+        assert!(matches!(store.get(key), store::ReadOutcome::Whole(bytes) if *bytes == *b"bytes"));
     }
 }

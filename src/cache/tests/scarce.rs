@@ -24,7 +24,7 @@ fn scarce_of(files: u32, bytes: &[u8], capacity: usize) -> (Stand, Held) {
     let held = Held::default();
     let reads = Arc::clone(&held);
     let hold = move |request| reads.lock().push(request);
-    let source = |directory| -> Arc<dyn Source> { Arc::new(Instead::new(directory, hold)) };
+    let source = |directory| -> Arc<dyn Source> { Arc::new(StubSource::new(directory, hold)) };
     let stand = stand_over(directory, source, |disk| Arc::new(disk), None);
     stand.cache.memory().resize(capacity);
     (stand, held)

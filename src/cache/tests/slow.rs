@@ -39,7 +39,7 @@ fn stored() -> (Stand, Gates, Counted) {
         (request.deliver)(bytes);
     };
     let stand = stand_on(
-        |directory| Arc::new(Instead::new(directory, read)),
+        |directory| Arc::new(StubSource::new(directory, read)),
         |disk| Arc::new(Gated(disk, disk_gates)),
         None,
     );

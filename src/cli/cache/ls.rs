@@ -9,17 +9,17 @@ use super::super::{say, say_json};
 use super::{age, human, source};
 use crate::disk::Directory;
 use crate::error::Result;
-use crate::store::home::{self, Found as Listed};
-use crate::store::{Count, count};
+use crate::store::directory::{self, StoreInfo};
+use crate::store::{StoreCounts, count};
 
 pub(super) fn ls(dir: &Path, json: bool) -> Result<()> {
     let mut rows = Vec::new();
-    for store in home::stores(dir)? {
+    for store in directory::stores(dir)? {
         let counted = Directory::open(&store.path, false).and_then(|disk| count(&disk));
         rows.push((counted, store));
     }
     if json {
-        let row = |(counted, store): &(std::io::Result<Count>, Listed)| {
+        let row = |(counted, store): &(std::io::Result<StoreCounts>, StoreInfo)| {
             let (count, error) = (counted.as_ref().ok(), counted.as_ref().err());
             json!({
                 "store": store.name, "source": source(store), "in_use": store.in_use,

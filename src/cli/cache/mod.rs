@@ -18,7 +18,7 @@ use crate::config::{Bytes, Period};
 use crate::disk::Directory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::absolute;
-use crate::store::home::{self, Found as Listed};
+use crate::store::directory::{self, StoreInfo};
 use crate::store::{Limits, Store, fresh_secret};
 
 #[derive(Debug, Subcommand)]
@@ -87,7 +87,7 @@ fn run_here(verb: &Verb) -> Result<()> {
     }
 }
 
-fn source(store: &Listed) -> String {
+fn source(store: &StoreInfo) -> String {
     store.owner.as_ref().map_or("unknown".into(), |owner| owner.source.display().to_string())
 }
 
@@ -95,13 +95,13 @@ fn human(bytes: u64) -> String {
     Bytes(bytes).human()
 }
 
-fn cannot(store: &Listed, error: &std::io::Error) -> Error {
+fn cannot(store: &StoreInfo, error: &std::io::Error) -> Error {
     let message = format!("the store {}: {error}", store.path.display());
-    Error::new(ErrorKind::Cache, message).hint(home::advice(error))
+    Error::new(ErrorKind::Cache, message).hint(directory::advice(error))
 }
 
 /// How long a store has not been used.
-fn age(store: &Listed) -> Option<Duration> {
+fn age(store: &StoreInfo) -> Option<Duration> {
     // A time in the future comes from a clock that was wrong.
     Some(store.used?.elapsed().unwrap_or_default())
 }
@@ -109,8 +109,8 @@ fn age(store: &Listed) -> Option<Duration> {
 /// The stores that a verb works on, and those that it skips because they are in use.
 #[derive(Default)]
 struct Selected {
-    stores: Vec<Listed>,
-    skipped: Vec<Listed>,
+    stores: Vec<StoreInfo>,
+    skipped: Vec<StoreInfo>,
 }
 
 impl Selected {
@@ -128,7 +128,7 @@ impl Selected {
 /// Selects the stores by name or source, or else all that are not in use. A source may have several stores:
 /// one that was formatted anew has another store than before.
 fn select(dir: &Path, names: &[String], failed: &mut Vec<Error>) -> Result<Selected> {
-    let all = home::stores(dir)?;
+    let all = directory::stores(dir)?;
     if names.is_empty() {
         let (skipped, stores) = all.into_iter().partition(|store| store.in_use);
         return Ok(Selected { stores, skipped });
@@ -136,7 +136,7 @@ fn select(dir: &Path, names: &[String], failed: &mut Vec<Error>) -> Result<Selec
     let mut selected = Selected::default();
     for name in names {
         let path = absolute(Path::new(name));
-        let owned = |store: &Listed| store.owner.as_ref().is_some_and(|o| o.source == path);
+        let owned = |store: &StoreInfo| store.owner.as_ref().is_some_and(|o| o.source == path);
         let mut found = all.iter().filter(|store| store.name == *name || owned(store)).peekable();
         if found.peek().is_none() {
             let message = format!("there is no store '{name}' in {}", dir.display());
@@ -172,11 +172,12 @@ fn limits() -> Limits {
 }
 
 fn gc(dir: &Path, unused: Option<Duration>, json: bool) -> Result<()> {
-    let is_old =
-        |store: &Listed| unused.is_some_and(|unused| age(store).is_some_and(|age| age >= unused));
+    let is_old = |store: &StoreInfo| {
+        unused.is_some_and(|unused| age(store).is_some_and(|age| age >= unused))
+    };
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     let mut selected = select(dir, &[], &mut failed)?;
-    let (old, kept): (Vec<Listed>, Vec<Listed>) =
+    let (old, kept): (Vec<StoreInfo>, Vec<StoreInfo>) =
         std::mem::take(&mut selected.stores).into_iter().partition(is_old);
     for listed in old {
         match delete(dir, &listed) {
@@ -185,13 +186,13 @@ fn gc(dir: &Path, unused: Option<Duration>, json: bool) -> Result<()> {
         }
     }
     // First: on a full disk, compacting the other stores needs this space.
-    let mut bytes = home::reclaim(dir).unwrap_or_else(|error| {
+    let mut bytes = directory::reclaim(dir).unwrap_or_else(|error| {
         failed.push(error);
         0
     });
     for listed in kept {
         failed.extend(compact(dir, &listed).err());
-        bytes += listed.disk_bytes.saturating_sub(home::disk_bytes(&listed.path));
+        bytes += listed.disk_bytes.saturating_sub(directory::disk_bytes(&listed.path));
     }
     if json {
         let skipped = selected.skipped_names();
@@ -204,15 +205,15 @@ fn gc(dir: &Path, unused: Option<Duration>, json: bool) -> Result<()> {
     all_of(failed)
 }
 
-fn compact(dir: &Path, listed: &Listed) -> Result<()> {
-    let _home = home::claim_found(dir, listed)?;
+fn compact(dir: &Path, listed: &StoreInfo) -> Result<()> {
+    let _store_dir = directory::claim_existing(dir, listed)?;
     let compacted = Directory::open(&listed.path, true)
         .and_then(|disk| Store::open(Arc::new(disk), limits(), fresh_secret())?.compact());
     compacted.map_err(|error| cannot(listed, &error))
 }
 
-fn delete(dir: &Path, listed: &Listed) -> Result<()> {
-    home::discard(dir, home::claim_found(dir, listed)?)
+fn delete(dir: &Path, listed: &StoreInfo) -> Result<()> {
+    directory::discard(dir, directory::claim_existing(dir, listed)?)
 }
 
 fn rm(dir: &Path, names: &[String], all: bool, json: bool) -> Result<()> {
@@ -225,7 +226,7 @@ fn rm(dir: &Path, names: &[String], all: bool, json: bool) -> Result<()> {
             false
         }
     });
-    failed.extend(home::reclaim(dir).err());
+    failed.extend(directory::reclaim(dir).err());
     if json {
         let deleted: Vec<&str> = selected.stores.iter().map(|store| store.name.as_str()).collect();
         say_json(&json!({ "deleted": deleted, "skipped": selected.skipped_names() }));

@@ -10,7 +10,7 @@ use super::super::{say, say_json};
 use super::{all_of, cannot, limits, select, source};
 use crate::disk::Directory;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::home::{self, Found as Listed};
+use crate::store::directory::{self, StoreInfo};
 use crate::store::{Key, Losses, Store};
 
 #[derive(Default)]
@@ -62,12 +62,12 @@ pub(super) fn verify(dir: &Path, name: Option<&str>, json: bool) -> Result<()> {
     all_of(failed)
 }
 
-fn check(dir: &Path, listed: &Listed) -> Result<Checked> {
-    let _home = home::claim_found(dir, listed)?;
+fn check(dir: &Path, listed: &StoreInfo) -> Result<Checked> {
+    let _store_dir = directory::claim_existing(dir, listed)?;
     try_check(listed).map_err(|error| cannot(listed, &error))
 }
 
-fn try_check(listed: &Listed) -> std::io::Result<Checked> {
+fn try_check(listed: &StoreInfo) -> std::io::Result<Checked> {
     let disk = Directory::open(&listed.path, true)?;
     let Some((store, mut losses)) = Store::open_found(Arc::new(disk), limits())? else {
         return Ok(Checked::default());
@@ -79,7 +79,7 @@ fn try_check(listed: &Listed) -> std::io::Result<Checked> {
     Ok(checked)
 }
 
-fn row(store: &Listed, checked: &std::result::Result<Checked, String>) -> Value {
+fn row(store: &StoreInfo, checked: &std::result::Result<Checked, String>) -> Value {
     let Checked { samples, places, losses, failed } = match checked {
         Ok(checked) => checked,
         Err(error) => {
@@ -116,7 +116,7 @@ impl Checked {
         store.sync()
     }
 
-    fn say(&self, store: &Listed) {
+    fn say(&self, store: &StoreInfo) {
         let (name, source, damaged) = (&store.name, source(store), self.places.len());
         say(format!("{name}  {} samples checked, {damaged} damaged  {source}", self.samples));
         self.places.iter().for_each(|place| say(format!("  damaged: {place}")));

@@ -10,17 +10,17 @@
 //! - Synced bytes are there, and so is all before them. If a synced record is not whole, the disk has lost
 //!   it. That is an error, and nothing is cut off. Pinned bytes there are compared when they are read.
 //!
-//! A journal of mostly dead bytes is rewritten; [`Kept`] decides when. The live part goes to a new file,
-//! which is synced and then renamed to the next generation. Places in an older generation can still be
-//! read.
+//! A journal of mostly dead bytes is rewritten; [`CompactingJournal`] decides when. The live part goes to a
+//! new file, which is synced and then renamed to the next generation. Places in an older generation can still
+//! be read.
 //!
 //! A sync that fails is reported once, perhaps to a process that has ended: afterwards the kernel treats
 //! the lost writes as done. So the unsynced part is read back, compared with its checksums and written
 //! again before the next sync counts. The same holds for bytes of an opened journal that are not known to
 //! be durable.
 
-mod kept;
-mod reading;
+mod compacting;
+mod reader;
 #[cfg(test)]
 mod tests;
 
@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Blob, Disk, Space, Use};
-pub use kept::{Alive, Kept};
-use reading::Reading;
+pub use compacting::{CompactingJournal, LiveState};
+use reader::JournalReader;
 
 /// Tells a journal from other files and other formats.
 const MAGIC: [u8; 4] = *b"blj2";
@@ -145,9 +145,9 @@ pub struct Journal {
     synced: u64,
     /// Whether a sync has failed: bytes behind `synced` may be in memory alone, though no later sync would
     /// say so.
-    doubtful: bool,
+    sync_failed: bool,
     /// Whether its name is durable. Until then older generations stay, which a crash may bring back.
-    named: bool,
+    is_named: bool,
 }
 
 fn damaged(message: String) -> Error {
@@ -193,7 +193,7 @@ impl Journal {
             false => disk.open(&name_of, Use::Log)?,
         };
         let log = Log::new(file, generation);
-        let reading = Reading { log: Arc::clone(&log), length };
+        let reading = JournalReader { log: Arc::clone(&log), length };
         if !reading.is_known()? {
             return Err(damaged(format!("{name_of} is of another format")));
         }
@@ -206,7 +206,8 @@ impl Journal {
         log.written.store(end, Ordering::Release);
         // What a killed process has written and named may not be durable.
         let doubtful = synced < end;
-        let mut journal = Journal { synced, doubtful, named: false, ..Journal::of(disk, log) };
+        let mut journal =
+            Journal { synced, sync_failed: doubtful, is_named: false, ..Journal::of(disk, log) };
         // If that fails, it is tried again.
         let _ = journal.sync_name();
         Ok(journal)
@@ -214,7 +215,7 @@ impl Journal {
 
     fn of(disk: Arc<dyn Disk>, log: Arc<Log>) -> Journal {
         let (pending, synced, doubtful) = Default::default();
-        Journal { disk, log, pending, synced, doubtful, named: true }
+        Journal { disk, log, pending, synced, sync_failed: doubtful, is_named: true }
     }
 
     /// Adds a record with a text. Returns where its bytes will be once it is [written](Self::write).
@@ -271,11 +272,11 @@ impl Journal {
     /// The disk's, and `InvalidData` if the disk lost something at a sync before.
     pub fn sync(&mut self) -> Result<()> {
         if self.synced < self.end() {
-            if self.doubtful {
+            if self.sync_failed {
                 self.write_again()?;
             }
             let synced = self.log.blob.sync();
-            self.doubtful = synced.is_err();
+            self.sync_failed = synced.is_err();
             synced?;
             self.synced = self.end();
         }
@@ -283,14 +284,14 @@ impl Journal {
     }
 
     fn sync_name(&mut self) -> Result<()> {
-        if !self.named {
+        if !self.is_named {
             self.disk.sync_names()?;
             // This one was whole before it had its name.
             let others = generations(&*self.disk)?.into_iter().map(|(generation, _)| generation);
             others
                 .filter(|other| *other < self.log.generation)
                 .for_each(|other| remove(&*self.disk, &name(other)));
-            self.named = true;
+            self.is_named = true;
         }
         Ok(())
     }
@@ -298,7 +299,7 @@ impl Journal {
     /// Writes the bytes that are not durable once more. They come from the page cache if it still has them.
     fn write_again(&mut self) -> Result<()> {
         let (from, end) = (self.synced, self.end());
-        let reading = Reading { log: Arc::clone(&self.log), length: end };
+        let reading = JournalReader { log: Arc::clone(&self.log), length: end };
         if !reading.is_whole(from, end)? {
             return Err(damaged(format!("what was written from byte {from} on is lost")));
         }
@@ -313,8 +314,8 @@ impl Journal {
     }
 
     /// Whether all that was added is written and durable.
-    pub fn lasts(&self) -> bool {
-        self.synced == self.length() && self.named
+    pub fn is_durable(&self) -> bool {
+        self.synced == self.length() && self.is_named
     }
 
     /// Where the pending records go.
@@ -342,7 +343,7 @@ impl Journal {
         }
         let (next, filled) = next?;
         // From here on, an open finds the next generation.
-        *self = Journal { named: false, ..next };
+        *self = Journal { is_named: false, ..next };
         if let Err(error) = self.sync_name() {
             tracing::warn!(%error, "the name of a journal may not last");
         }

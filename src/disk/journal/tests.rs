@@ -8,16 +8,16 @@ use super::*;
 use crate::disk::Directory;
 use crate::disk::tests::model::Model;
 
-type Said = Vec<(Vec<u8>, Option<Pinned>)>;
+type Records = Vec<(Vec<u8>, Option<Pinned>)>;
 
-fn try_open(disk: &Model) -> Result<(Journal, Said)> {
+fn try_open(disk: &Model) -> Result<(Journal, Records)> {
     let mut said = Vec::new();
     let tell = |text: &[u8], pinned| said.push((text.to_vec(), pinned));
     let journal = Journal::open(Arc::new(disk.clone()), tell)?;
     Ok((journal, said))
 }
 
-fn open(disk: &Model) -> (Journal, Said) {
+fn open(disk: &Model) -> (Journal, Records) {
     try_open(disk).unwrap()
 }
 
@@ -39,7 +39,7 @@ fn write(journal: &mut Journal, records: std::ops::Range<u8>) -> Vec<Pinned> {
 
 /// The numbers of the records, each of which must have its bytes.
 #[track_caller]
-fn check(said: &Said) -> Vec<u8> {
+fn check(said: &Records) -> Vec<u8> {
     let number = |(text, pinned): &(Vec<u8>, Option<Pinned>)| {
         let n = text[0];
         assert_eq!(text, &[n; 3]);
@@ -208,13 +208,13 @@ fn a_name_that_may_not_last_is_written_on_under() {
     journal.rewrite(|next| Ok(write(next, 0..3))).unwrap();
     write(&mut journal, 3..5);
     assert_eq!(disk.names().unwrap().len(), 2);
-    assert!(journal.sync().is_err() && !journal.lasts());
+    assert!(journal.sync().is_err() && !journal.is_durable());
     let there = || (open(&disk), disk.names().unwrap().len());
     let ((_, said), names) = there();
     assert!(check(&said).into_iter().eq(0..5) && names == 2, "it may be needed");
     disk.fail_names(None);
     journal.sync().unwrap();
-    assert!(journal.lasts() && disk.names().unwrap().len() == 1);
+    assert!(journal.is_durable() && disk.names().unwrap().len() == 1);
     assert!(check(&open(&disk).1).into_iter().eq(0..5));
 }
 
@@ -229,7 +229,7 @@ fn what_a_sync_failed_on_lasts_once_one_says_so() {
     disk.fail_syncs(Some(libc::EIO));
     journal.sync().unwrap_err();
     disk.fail_syncs(None);
-    assert!(!journal.lasts());
+    assert!(!journal.is_durable());
     // The disk has lost the last byte.
     let (name, end) = (name(1), journal.end() as usize);
     disk.edit(&name, |bytes| bytes[end - 1] ^= 1);
@@ -237,7 +237,7 @@ fn what_a_sync_failed_on_lasts_once_one_says_so() {
     assert_eq!(lost.kind(), ErrorKind::InvalidData);
     disk.edit(&name, |bytes| bytes[end - 1] ^= 1);
     journal.sync().unwrap();
-    assert!(journal.lasts());
+    assert!(journal.is_durable());
     let mut random = ChaCha8Rng::seed_from_u64(0);
     for cut in count..=disk.ops() {
         let lasts = cut == disk.ops();
@@ -257,7 +257,7 @@ fn work(disk: &Model, random: &mut ChaCha8Rng) -> (Vec<Vec<u8>>, Vec<(usize, usi
         match random.random_range(0..14) {
             turn @ 12.. => {
                 journal.write().unwrap();
-                let lasts = journal.lasts();
+                let lasts = journal.is_durable();
                 disk.fail_syncs(Some(libc::EIO));
                 assert_eq!(journal.sync().is_ok(), lasts);
                 disk.fail_syncs(None);

@@ -87,8 +87,8 @@ impl Disk for Gated<Directory> {
         self.0.rename(from, to)
     }
 
-    fn lend(&self, name: &str, length: u64) -> io::Result<OwnedFd> {
-        self.0.lend(name, length)
+    fn open_passthrough(&self, name: &str, length: u64) -> io::Result<OwnedFd> {
+        self.0.open_passthrough(name, length)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

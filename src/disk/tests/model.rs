@@ -285,7 +285,7 @@ impl Disk for Model {
     }
 
     /// Lends a copy.
-    fn lend(&self, name: &str, length: u64) -> Result<OwnedFd> {
+    fn open_passthrough(&self, name: &str, length: u64) -> Result<OwnedFd> {
         let file = self.found(name)?;
         self.record(Op::Cut { file, length: length as usize })?;
         let mut copy = tempfile::tempfile()?;

@@ -102,7 +102,7 @@ fn what_the_kernel_reads_by_itself_is_not_staged_as_long_as_all_of_it_is_there()
     let file = FileId(7);
     let blocks: Vec<BlockId> = world.layout.blocks_of(file).collect();
     world.tell(Event::Found { tier: 1, blocks: blocks.clone() });
-    world.tell(Event::Lent { file });
+    world.tell(Event::PassedThrough { file });
     world.tell(Event::Ordered { stream: StreamId(0), order: order(0) });
     world.settle();
     world.check();

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use nix::libc;
 
 use crate::disk::Disk;
-use crate::disk::journal::{Alive, Journal, Kept, Pinned};
+use crate::disk::journal::{CompactingJournal, Journal, LiveState, Pinned};
 use crate::sync::Mutex;
 use chunks::Chunks;
 
@@ -172,7 +172,7 @@ impl CodeReader {
 
 /// A store, for its writer.
 pub struct CodeStore {
-    kept: Kept,
+    kept: CompactingJournal,
     reader: Arc<CodeReader>,
 }
 
@@ -193,7 +193,7 @@ impl CodeStore {
         })?;
         applied?;
         let reader = Arc::new(CodeReader { bytes, table: Mutex::new(table) });
-        let kept = Kept::new(journal, &*reader, min_free);
+        let kept = CompactingJournal::new(journal, &*reader, min_free);
         Ok(CodeStore { kept, reader })
     }
 
@@ -241,8 +241,8 @@ impl CodeStore {
     /// Makes room for `bytes` more bytes. If other programs need the space, replaced codes are given back.
     /// Returns whether there is room.
     fn ensure_room(&mut self, bytes: u64) -> bool {
-        self.kept.check_room(bytes)
-            || self.leave_dead_bytes().is_ok() && self.kept.check_room(bytes)
+        self.kept.claim_room(bytes)
+            || self.leave_dead_bytes().is_ok() && self.kept.claim_room(bytes)
     }
 
     /// Syncs the journal. If the disk lost a part, the journal is begun anew with the rest.
@@ -254,7 +254,7 @@ impl CodeStore {
     }
 
     pub fn lasts(&self) -> bool {
-        self.kept.journal.lasts()
+        self.kept.journal.is_durable()
     }
 
     pub fn length(&self) -> u64 {
@@ -262,12 +262,12 @@ impl CodeStore {
     }
 
     fn leave_dead_bytes(&mut self) -> Result<()> {
-        let saved = self.kept.leave_dead_bytes(&*self.reader)?;
+        let saved = self.kept.rewrite_if_mostly_dead(&*self.reader)?;
         self.reader.apply(saved.into_iter().flatten())
     }
 }
 
-impl Alive for CodeReader {
+impl LiveState for CodeReader {
     /// The texts of records, and where their codes are.
     type Saved = Vec<(Vec<u8>, Pinned)>;
 

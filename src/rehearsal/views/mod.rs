@@ -194,7 +194,9 @@ impl Views {
         };
         let with = move |access| Entry { kind: EntryKind::File(size, access), ..entry };
         match self.label(entry.node) {
-            Ok((_, path)) => rights.now(path, kept, move |access, valid| then(with(access), valid)),
+            Ok((_, path)) => {
+                rights.current(path, kept, move |access, valid| then(with(access), valid))
+            }
             // Its snapshot was given up.
             Err(_) => then(with(Access::default()), Duration::ZERO),
         }

@@ -51,7 +51,7 @@ impl WaitingRequests {
         let reply: Reply<T> = Box::new(reply);
         WaitingReply(match self.rights.get() {
             Some(rights) => rights.dataset().await_disk(pid, reply),
-            None => Arc::new(Pending::unseen(reply)),
+            None => Arc::new(Pending::unlisted(reply)),
         })
     }
 
@@ -68,7 +68,7 @@ impl WaitingRequests {
         }
         let reply = self.reply(pid, reply);
         self.threads.submit(Urgency::Demand, move || {
-            if reply.0.waits() {
+            if reply.0.is_unanswered() {
                 reply.answer(work());
             }
         });
@@ -122,7 +122,7 @@ mod tests {
             let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), tier);
             let dataset = Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false);
             let gates = Gates::default();
-            let disk = store.beside(Arc::new(Gated(open(beside), gates.clone())));
+            let disk = store.watch_directory(Arc::new(Gated(open(beside), gates.clone())));
             let mut codes = CodeStore::open(disk, CODE.len() as u32, 0).unwrap();
             codes.append(&[7_u64.to_le_bytes(), CODE].concat()).unwrap();
             let views = views_of(Some(Arc::clone(codes.reader())));
@@ -141,7 +141,7 @@ mod tests {
         }
 
         fn look(&self, seconds: u64, is_killed: impl Fn(u32) -> bool) {
-            self.dataset.waiting.look(Instant::now() + Duration::from_secs(seconds), is_killed);
+            self.dataset.waiting.tick(Instant::now() + Duration::from_secs(seconds), is_killed);
         }
     }
 
@@ -156,7 +156,7 @@ mod tests {
         stand.look(2, |pid| pid == 7);
         assert_eq!(answer(&killed), Err(Errno::EINTR));
         assert!(alive.try_recv().is_err(), "the disk may answer yet");
-        (0..1000).for_each(|_| stand.store.look());
+        (0..1000).for_each(|_| stand.store.tick());
         stand.look(4, |_| false);
         assert_eq!(answer(&alive), Err(Errno::EIO));
         assert_eq!(answer(&stand.read(9)), Err(Errno::EIO), "it is left alone");

@@ -24,16 +24,16 @@ fn key(sample: u128) -> Key {
     Key::new((sample + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_0c94_2a6b_0001))
 }
 
-/// A third of the samples are parts of large files, a few of each.
-fn part(sample: u128) -> Option<Part> {
+/// A third of the samples are blocks of large files, a few of each.
+fn block(sample: u128) -> Option<LargeBlock> {
     sample
         .is_multiple_of(3)
-        .then(|| Part::new(key(1000 + sample / 20), (sample % 20) as u64 * 20_480))?
+        .then(|| LargeBlock::new(key(1000 + sample / 20), (sample % 20) as u64 * 20_480))?
 }
 
 fn put(store: &Store, samples: &[u128]) -> bool {
     let contents: Vec<Vec<u8>> = samples.iter().map(|sample| content(*sample)).collect();
-    let sample = |(number, bytes)| Sample { key: key(number), bytes, part: part(number) };
+    let sample = |(number, bytes)| Sample { key: key(number), bytes, large: block(number) };
     let contents = contents.iter().map(Vec::as_slice);
     store.put_all(&samples.iter().copied().zip(contents).map(sample).collect::<Vec<_>>())
 }
@@ -129,13 +129,13 @@ struct Verdict {
 fn check(store: &Store, must: &[u128], verdict: &mut Verdict) {
     for sample in 0..SAMPLES {
         match store.get(key(sample)) {
-            Found::Whole(found) => {
+            ReadOutcome::Whole(found) => {
                 verdict.served += 1;
                 let right = content(sample);
                 let differ = found.iter().zip(&right).filter(|(a, b)| a != b).count();
                 verdict.wrong_bytes += differ + found.len().abs_diff(right.len());
             }
-            Found::Nothing | Found::Damaged => {
+            ReadOutcome::Missing | ReadOutcome::Damaged => {
                 verdict.lost += usize::from(must.contains(&sample));
             }
         }
@@ -146,8 +146,10 @@ fn check(store: &Store, must: &[u128], verdict: &mut Verdict) {
 fn try_image(image: &Model, must: &[u128], verdict: &mut Verdict) {
     let store = open(image);
     check(&store, must, verdict);
-    let damaged: Vec<Key> =
-        (0..SAMPLES).map(key).filter(|key| !matches!(store.get(*key), Found::Whole(_))).collect();
+    let damaged: Vec<Key> = (0..SAMPLES)
+        .map(key)
+        .filter(|key| !matches!(store.get(*key), ReadOutcome::Whole(_)))
+        .collect();
     store.remove(&damaged);
     store.clear_leftovers();
     store.remove(&(40..SAMPLES).map(key).collect::<Vec<_>>());
@@ -190,7 +192,7 @@ fn the_model_does_damage() {
     work(&disk, &mut random);
     let damaged = (1..=disk.ops()).any(|cut| {
         let store = open(&disk.crash(cut, &mut random));
-        (0..SAMPLES).any(|sample| matches!(store.get(key(sample)), Found::Damaged))
+        (0..SAMPLES).any(|sample| matches!(store.get(key(sample)), ReadOutcome::Damaged))
     });
     assert!(damaged);
 }

@@ -37,11 +37,11 @@ fn put(store: &Store, sample: u128) -> bool {
 /// The samples that are served, all of them right.
 fn served(store: &Store) -> Vec<u128> {
     let is_served = |sample: &u128| match store.get(key(*sample)) {
-        Found::Whole(found) => {
+        ReadOutcome::Whole(found) => {
             assert!(*found == *bytes(*sample, 9_000), "{sample}");
             true
         }
-        Found::Nothing | Found::Damaged => false,
+        ReadOutcome::Missing | ReadOutcome::Damaged => false,
     };
     (0..SAMPLES).filter(is_served).collect()
 }
@@ -85,7 +85,7 @@ fn a_sample_that_cannot_be_read_is_damaged_where_others_can() {
     let disk = filled();
     let store = open(&disk);
     disk.fail_reads_of(Some("segment-00000001"));
-    let is_whole = |key: &Key| matches!(store.get(*key), Found::Whole(_));
+    let is_whole = |key: &Key| matches!(store.get(*key), ReadOutcome::Whole(_));
     let (whole, unreadable): (Vec<Key>, Vec<Key>) = (0..SAMPLES).map(key).partition(is_whole);
     assert!(unreadable.len() > 2 && !whole.is_empty());
     // The last reads fail.
@@ -147,10 +147,10 @@ fn a_disk_that_is_down_is_tried_by_who_has_to_do_with_it() {
     let disk = filled();
     let store = open(&disk);
     disk.fail_reads(Some(libc::EIO));
-    (0..3).for_each(|_| assert!(matches!(store.get(key(1)), Found::Damaged)));
+    (0..3).for_each(|_| assert!(matches!(store.get(key(1)), ReadOutcome::Damaged)));
     assert!(store.state().is_down() && !store.claim_read(key(1)));
     store.make_due();
-    assert!(store.lent(key(1)).is_none());
+    assert!(store.passthrough_file(key(1)).is_none());
     disk.set_space(Some(disk::Space { bytes: 0, total: 1 << 30, files: Some(0) }));
     assert!(!put(&store, 99), "there is no room");
     assert!(store.claim_read(key(1)), "the try was left");
@@ -207,10 +207,10 @@ fn a_store_without_an_index_is_lost_and_stays_as_it_is() {
 fn nothing_is_stored_in_a_file_whose_name_may_not_last() {
     let disk = Model::default();
     let store = open(&disk);
-    let part = |sample| Part::new(key(99), sample * 12_288);
+    let block = |sample| LargeBlock::new(key(99), sample * 12_288);
     let put_part = |sample: u128| {
         let bytes = bytes(sample, 9_000);
-        store.put_all(&[Sample { key: key(sample), bytes: &bytes, part: part(sample as u64) }])
+        store.put_all(&[Sample { key: key(sample), bytes: &bytes, large: block(sample as u64) }])
     };
     disk.fail_names(Some(libc::EIO));
     assert!(!put(&store, 0) && !put_part(1));
@@ -230,8 +230,9 @@ fn nothing_is_stored_in_a_file_made_again_whose_name_may_not_last() {
     let disk = Model::default();
     let store = open(&disk);
     let put_part = |sample: u128| {
-        let (bytes, part) = (bytes(sample, 9_000), Part::new(key(99), sample as u64 * 12_288));
-        store.put_all(&[Sample { key: key(sample), bytes: &bytes, part }])
+        let (bytes, block) =
+            (bytes(sample, 9_000), LargeBlock::new(key(99), sample as u64 * 12_288));
+        store.put_all(&[Sample { key: key(sample), bytes: &bytes, large: block }])
     };
     assert!(put_part(1) && store.sync().is_ok());
     let names = disk.names().unwrap().into_iter().map(|(name, _)| name);
@@ -298,7 +299,7 @@ fn a_rewrite_without_its_name_does_not_count() {
 
 /// The block comes back while its old file is held, and goes to another file.
 #[test]
-fn a_block_of_a_lent_file_whose_end_cannot_be_recorded_comes_back_elsewhere() {
+fn a_block_of_a_passthrough_file_whose_removal_cannot_be_recorded_comes_back_elsewhere() {
     const BLOCK: usize = 1 << 20;
     let disk = Model::default();
     let limits = Limits { large_bytes: BLOCK as u64, ..Limits::new(1 << 30, 0) };
@@ -307,20 +308,20 @@ fn a_block_of_a_lent_file_whose_end_cannot_be_recorded_comes_back_elsewhere() {
     let (content, offsets) = (bytes(1, 2 * BLOCK), [0, BLOCK as u64]);
     let keys = offsets.map(|offset| store.key(path, &version, offset));
     let put = |nth: usize| {
-        let part = store.part(path, &version, offsets[nth], size);
+        let block = store.large_block(path, &version, offsets[nth], size);
         let bytes = &content[nth * BLOCK..][..BLOCK];
-        store.put_all(&[Sample { key: keys[nth], bytes, part }])
+        store.put_all(&[Sample { key: keys[nth], bytes, large: block }])
     };
-    assert!(put(0) && put(1) && store.make_lendable(&keys, size));
-    let lent = store.lent(keys[0]).unwrap();
+    assert!(put(0) && put(1) && store.prepare_passthrough(&keys, size));
+    let opened = store.passthrough_file(keys[0]).unwrap();
     disk.fail_writes(Some(libc::EIO));
     store.remove(&[keys[1]]);
     disk.fail_writes(None);
-    assert!(put(1) && !store.make_lendable(&keys, size), "it is in two files");
-    drop(lent);
+    assert!(put(1) && !store.prepare_passthrough(&keys, size), "it is in two files");
+    drop(opened);
     store.clear_leftovers();
     for (nth, key) in keys.into_iter().enumerate() {
-        let Found::Whole(found) = store.get(key) else { panic!("block {nth} is not there") };
+        let ReadOutcome::Whole(found) = store.get(key) else { panic!("block {nth} is not there") };
         assert!(*found == content[nth * BLOCK..][..BLOCK]);
     }
 }

@@ -48,7 +48,7 @@ impl Stand {
         let sample = |nth| Sample {
             key: self.key(store, nth),
             bytes: self.block(nth),
-            part: store.part(Path::new("shard"), &self.version(), nth * BLOCK_BYTES, size),
+            large: store.large_block(Path::new("shard"), &self.version(), nth * BLOCK_BYTES, size),
         };
         store.put_all(&nth.into_iter().map(sample).collect::<Vec<_>>())
     }
@@ -57,7 +57,7 @@ impl Stand {
     fn has(&self, store: &Store, expected: &[u64]) {
         for nth in 0..BLOCKS {
             match store.get(self.key(store, nth)) {
-                Found::Whole(found) => {
+                ReadOutcome::Whole(found) => {
                     assert!(expected.contains(&nth), "block {nth}");
                     assert!(*found == *self.block(nth), "block {nth}");
                 }
@@ -88,26 +88,28 @@ fn a_large_file_is_filled_in_any_order_and_lies_as_it_is() {
     assert!(stand.put(&store, [4, 0]) && stand.put(&store, [2, 1]));
     assert_eq!(fs::read(&stand.files()[0]).unwrap()[..stand.content.len()], stand.content);
     // Small files are packed, wherever they are in a batch.
-    let small = Sample { key: Key::new(77), bytes: b"small", part: None };
+    let small = Sample { key: Key::new(77), bytes: b"small", large: None };
     assert!(store.put_all(&[small]));
     let counted = count(&Directory::open(stand.directory.path(), false).unwrap()).unwrap();
     assert_eq!((counted.samples, counted.large_files), (BLOCKS + 1, 1));
     for store in [store, stand.open(1 << 30)] {
         stand.has(&store, &[0, 1, 2, 3, 4]);
-        assert!(matches!(store.get(Key::new(77)), Found::Whole(bytes) if *bytes == *b"small"));
+        assert!(
+            matches!(store.get(Key::new(77)), ReadOutcome::Whole(bytes) if *bytes == *b"small")
+        );
         assert_eq!(store.totals().1, (BLOCKS - 1) * BLOCK_BYTES + BLOCK_BYTES / 2 + 2 * 4096);
     }
     assert_eq!(stand.files().len(), 1);
 }
 
 #[test]
-fn what_is_given_up_of_a_large_file_is_given_back() {
+fn what_is_removed_of_a_large_file_is_given_back() {
     let stand = Stand::new();
     let mut store = stand.open(1 << 30);
     assert!(stand.put(&store, 0..BLOCKS));
     for _ in 0..3 {
         store.remove(&[1, 2, 4].map(|nth| stand.key(&store, nth)));
-        assert_eq!((stand.taken(), store.idle()), (2, 0));
+        assert_eq!((stand.taken(), store.idle_bytes()), (2, 0));
         stand.has(&store, &[0, 3]);
         store = stand.open(1 << 30);
         stand.has(&store, &[0, 3]);
@@ -130,25 +132,25 @@ fn large_files_are_under_the_same_budget() {
     // The place of a removed sample goes back to the disk to make room for a block.
     store.remove(&[Key::new(1)]);
     assert!(store.put(&[(Key::new(2), &small[..4096])]) && stand.put(&store, [3]));
-    assert!(store.idle() + store.totals().1 <= 3 * BLOCK_BYTES);
+    assert!(store.idle_bytes() + store.totals().1 <= 3 * BLOCK_BYTES);
     stand.has(&store, &[2, 3]);
 }
 
 #[test]
-fn what_was_compared_is_not_read_again_until_something_of_it_is_given_up() {
+fn what_was_compared_is_not_read_again_until_something_of_it_is_removed() {
     let stand = Stand::new();
     let store = stand.open(1 << 30);
     let keys: Vec<Key> = (0..BLOCKS).map(|nth| stand.key(&store, nth)).collect();
     let size = stand.content.len() as u64;
-    assert!(stand.put(&store, 0..BLOCKS) && store.make_lendable(&keys, size));
-    // As if other lent files had displaced it.
-    store.write().end_lending();
+    assert!(stand.put(&store, 0..BLOCKS) && store.prepare_passthrough(&keys, size));
+    // As if other files had displaced it.
+    store.write().clear_passthrough();
     let file = File::options().write(true).open(&stand.files()[0]).unwrap();
     file.write_all_at(b"X", 3 * BLOCK_BYTES + 5).unwrap();
-    assert!(store.make_lendable(&keys, size), "it would be found to be damaged");
-    store.write().end_lending();
+    assert!(store.prepare_passthrough(&keys, size), "it would be found to be damaged");
+    store.write().clear_passthrough();
     store.remove(&[keys[1]]);
-    assert!(stand.put(&store, [1]) && !store.make_lendable(&keys, size));
+    assert!(stand.put(&store, [1]) && !store.prepare_passthrough(&keys, size));
 }
 
 #[test]
@@ -159,14 +161,14 @@ fn a_large_file_that_is_damaged_or_deleted_is_filled_again() {
     let file = File::options().write(true).open(&stand.files()[0]).unwrap();
     file.write_all_at(b"X", BLOCK_BYTES + 5).unwrap();
     file.set_len(3 * BLOCK_BYTES).unwrap();
-    assert!(matches!(store.get(stand.key(&store, 1)), Found::Damaged));
+    assert!(matches!(store.get(stand.key(&store, 1)), ReadOutcome::Damaged));
     stand.has(&store, &[0, 2]);
     stand.has(&stand.open(1 << 30), &[0, 2]);
     store.remove(&[1, 3, 4].map(|nth| stand.key(&store, nth)));
     assert!(stand.put(&store, 0..BLOCKS));
     stand.has(&store, &[0, 1, 2, 3, 4]);
     fs::remove_file(&stand.files()[0]).unwrap();
-    assert!(matches!(store.get(stand.key(&store, 0)), Found::Damaged));
+    assert!(matches!(store.get(stand.key(&store, 0)), ReadOutcome::Damaged));
     store.remove(&[stand.key(&store, 0)]);
     assert!(stand.put(&store, [0]));
     stand.has(&store, &[0]);
@@ -193,8 +195,8 @@ fn what_a_crash_leaves_in_a_large_file_is_given_back() {
     stand.has(&store, &[0, 1, 3]);
 }
 
-fn read(lent: &Lent) -> Vec<u8> {
-    let file = File::from(lent.as_fd().try_clone_to_owned().unwrap());
+fn read(opened: &PassthroughFile) -> Vec<u8> {
+    let file = File::from(opened.as_fd().try_clone_to_owned().unwrap());
     let mut bytes = vec![0; 10 << 20];
     let length = file.read_at(&mut bytes, 0).unwrap();
     bytes.truncate(length);
@@ -202,30 +204,30 @@ fn read(lent: &Lent) -> Vec<u8> {
 }
 
 #[test]
-fn a_large_file_that_is_lent_stays_as_it_is_until_nobody_holds_it() {
+fn a_large_file_that_the_kernel_reads_stays_as_it_is_until_it_is_closed() {
     let stand = Stand::new();
     let store = stand.open(1 << 30);
     let keys: Vec<Key> = (0..BLOCKS).map(|nth| stand.key(&store, nth)).collect();
     let size = stand.content.len() as u64;
     assert!(stand.put(&store, 0..BLOCKS - 1));
-    assert!(!store.make_lendable(&keys, size), "it is not all there");
-    assert!(stand.put(&store, [BLOCKS - 1]) && store.lent(keys[0]).is_none());
-    assert!(store.make_lendable(&keys, size));
-    let lent = store.lent(keys[0]).unwrap();
-    assert!(read(&lent) == stand.content, "as long as at the source, too");
+    assert!(!store.prepare_passthrough(&keys, size), "it is not all there");
+    assert!(stand.put(&store, [BLOCKS - 1]) && store.passthrough_file(keys[0]).is_none());
+    assert!(store.prepare_passthrough(&keys, size));
+    let opened = store.passthrough_file(keys[0]).unwrap();
+    assert!(read(&opened) == stand.content, "as long as at the source, too");
     stand.has(&store, &[0, 1, 2, 3, 4]);
     store.remove(&[keys[1], keys[4]]);
-    assert!(store.lent(keys[0]).is_none() && read(&lent) == stand.content);
+    assert!(store.passthrough_file(keys[0]).is_none() && read(&opened) == stand.content);
     // Blocks that come back go to another file.
     assert!(stand.put(&store, [1, 4]));
     assert_eq!(stand.files().len(), 2);
-    assert!(read(&lent) == stand.content && !store.make_lendable(&keys, size));
+    assert!(read(&opened) == stand.content && !store.prepare_passthrough(&keys, size));
     stand.has(&store, &[0, 1, 2, 3, 4]);
     let bytes = || -> u64 {
         stand.files().iter().map(|file| file.metadata().unwrap().blocks() * 512).sum()
     };
     let held = bytes();
-    drop(lent);
+    drop(opened);
     store.clear_leftovers();
     assert!(bytes() <= held - (1 << 20), "what was given up is punched now");
     let again = stand.open(1 << 30);
@@ -233,14 +235,14 @@ fn a_large_file_that_is_lent_stays_as_it_is_until_nobody_holds_it() {
 }
 
 #[test]
-fn a_large_file_that_is_damaged_is_not_lent() {
+fn a_large_file_that_is_damaged_is_not_passed_through() {
     let stand = Stand::new();
     let store = stand.open(1 << 30);
     let keys: Vec<Key> = (0..BLOCKS).map(|nth| stand.key(&store, nth)).collect();
     assert!(stand.put(&store, 0..BLOCKS));
     let file = File::options().write(true).open(&stand.files()[0]).unwrap();
     file.write_all_at(b"X", 3 * BLOCK_BYTES + 5).unwrap();
-    assert!(!store.make_lendable(&keys, stand.content.len() as u64));
-    assert!(store.lent(keys[0]).is_none());
-    assert!(!store.make_lendable(&[], 0));
+    assert!(!store.prepare_passthrough(&keys, stand.content.len() as u64));
+    assert!(store.passthrough_file(keys[0]).is_none());
+    assert!(!store.prepare_passthrough(&[], 0));
 }

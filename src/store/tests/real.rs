@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 
-use super::super::home::{self, Owner};
+use super::super::directory::{self, Owner};
 use super::super::*;
 use crate::disk::tests::model::{Model, bytes};
 use crate::disk::{Directory, Space};
@@ -25,8 +25,8 @@ fn open(path: &Path) -> Store {
 
 fn whole(store: &Store, key: Key) -> Option<Vec<u8>> {
     match store.get(key) {
-        Found::Whole(bytes) => Some(bytes.to_vec()),
-        Found::Nothing | Found::Damaged => None,
+        ReadOutcome::Whole(bytes) => Some(bytes.to_vec()),
+        ReadOutcome::Missing | ReadOutcome::Damaged => None,
     }
 }
 
@@ -80,10 +80,10 @@ fn damage_is_found_and_costs_only_what_is_damaged() {
     assert!(store.put(&[(key(1), &sample), (key(2), &sample)]));
     let file = fs::OpenOptions::new().write(true).open(&segments(directory.path())[0]).unwrap();
     file.write_all_at(b"X", 3000).unwrap();
-    assert!(matches!(store.get(key(1)), Found::Damaged));
+    assert!(matches!(store.get(key(1)), ReadOutcome::Damaged));
     assert!(whole(&store, key(2)).unwrap() == sample);
     file.set_len(8192).unwrap();
-    assert!(matches!(store.get(key(2)), Found::Damaged), "cut off");
+    assert!(matches!(store.get(key(2)), ReadOutcome::Damaged), "cut off");
     assert!(!open(directory.path()).claim_read(key(2)), "known at open");
     assert_eq!(store.state(), DiskState::Normal, "the disk does what it is told");
 }
@@ -95,7 +95,7 @@ fn used(directory: &Path) -> u64 {
 }
 
 #[test]
-fn places_given_up_are_taken_again() {
+fn freed_places_are_taken_again() {
     let directory = tempfile::tempdir().unwrap();
     let budget = 64 << 16;
     let limits = Limits { segment_bytes: 1 << 20, ..Limits::new(budget, 0) };
@@ -118,7 +118,7 @@ fn places_given_up_are_taken_again() {
     }
     // Larger samples do not fit into places of smaller ones: that room goes back to the disk.
     store.remove(&(256..320).step_by(2).map(key).collect::<Vec<_>>());
-    assert_eq!(store.idle(), budget / 2);
+    assert_eq!(store.idle_bytes(), budget / 2);
     let large = bytes(7, 3 << 16);
     assert!((1000..1010).all(|number| store.put(&[(key(number), &large)])));
     assert!(used(directory.path()) <= budget, "{}", used(directory.path()));
@@ -212,21 +212,22 @@ fn owner(source: &str) -> Owner {
 fn a_store_has_one_user_and_each_source_its_own() {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path().join("a/cache");
-    let first = home::claim(&cache, &owner("/a")).unwrap();
-    let error = home::claim(&cache, &owner("/a")).err().unwrap();
+    let first = directory::claim(&cache, &owner("/a")).unwrap();
+    let error = directory::claim(&cache, &owner("/a")).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
-    let second = home::claim(&cache, &owner("/b")).unwrap();
+    let second = directory::claim(&cache, &owner("/b")).unwrap();
     assert_ne!(first.path(), second.path());
     assert_ne!(Owner::new(Path::new("/a"), 6), owner("/a"), "another filesystem at the path");
-    let found = home::stores(&cache).unwrap();
+    let found = directory::stores(&cache).unwrap();
     assert_eq!(found.len(), 2);
     assert!(found.iter().all(|store| store.in_use && store.owner.is_some()));
     let path = first.path().to_path_buf();
     drop(first);
-    home::discard(&cache, home::claim(&cache, &owner("/a")).unwrap()).unwrap();
+    directory::discard(&cache, directory::claim(&cache, &owner("/a")).unwrap()).unwrap();
     assert!(!path.exists());
-    let busy = home::claim_found(&cache, &home::stores(&cache).unwrap()[0]).err().unwrap();
+    let busy =
+        directory::claim_existing(&cache, &directory::stores(&cache).unwrap()[0]).err().unwrap();
     assert_eq!(busy.kind(), ErrorKind::Busy);
     for made in [&cache, second.path()] {
         assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700);
@@ -239,19 +240,20 @@ fn a_store_has_one_user_and_each_source_its_own() {
 fn a_store_has_one_user_also_where_the_file_of_its_owner_is_deleted() {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path();
-    let first = home::claim(cache, &owner("/a")).unwrap();
+    let first = directory::claim(cache, &owner("/a")).unwrap();
     fs::remove_file(first.path().join("owner")).unwrap();
-    let error = home::claim(cache, &owner("/a")).err().unwrap();
+    let error = directory::claim(cache, &owner("/a")).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-    let error = home::claim_found(cache, &home::stores(cache).unwrap()[0]).err().unwrap();
+    let error =
+        directory::claim_existing(cache, &directory::stores(cache).unwrap()[0]).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     drop(first);
-    home::claim(cache, &owner("/a")).unwrap();
+    directory::claim(cache, &owner("/a")).unwrap();
 }
 
 /// Also if the owner file, which its user has locked, is deleted.
 #[test]
-fn a_store_that_is_being_left_is_waited_for() {
+fn a_store_whose_use_is_about_to_end_is_waited_for() {
     std::thread::scope(|scope| {
         for deleted in [false, true] {
             scope.spawn(move || is_waited_for(deleted));
@@ -262,24 +264,24 @@ fn a_store_that_is_being_left_is_waited_for() {
 fn is_waited_for(deleted: bool) {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path();
-    let mut first = home::claim(cache, &owner("/a")).unwrap();
-    let stay = first.take_stay().unwrap();
-    stay.leave();
-    assert!(home::stores(cache).unwrap()[0].in_use);
+    let mut first = directory::claim(cache, &owner("/a")).unwrap();
+    let lock = first.take_lock().unwrap();
+    lock.announce_end();
+    assert!(directory::stores(cache).unwrap()[0].in_use);
     if deleted {
         fs::remove_file(first.path().join("owner")).unwrap();
     }
     std::thread::scope(|scope| {
-        let second = scope.spawn(|| home::claim(cache, &owner("/a")).map(drop));
+        let second = scope.spawn(|| directory::claim(cache, &owner("/a")).map(drop));
         // A store that is not being left would not be waited for so long.
         std::thread::sleep(Duration::from_secs(6));
         assert!(!second.is_finished());
-        drop((first, stay));
+        drop((first, lock));
         second.join().unwrap().unwrap();
     });
     // The next user is not about to leave.
-    let third = home::claim(cache, &owner("/a")).unwrap();
-    assert_eq!(home::claim(cache, &owner("/a")).err().unwrap().kind(), ErrorKind::Busy);
+    let third = directory::claim(cache, &owner("/a")).unwrap();
+    assert_eq!(directory::claim(cache, &owner("/a")).err().unwrap().kind(), ErrorKind::Busy);
     drop(third);
 }
 
@@ -287,11 +289,11 @@ fn is_waited_for(deleted: bool) {
 fn a_tag_that_was_cut_short_is_made_whole() {
     let directory = tempfile::tempdir().unwrap();
     let tag = directory.path().join("belady-store-v3/CACHEDIR.TAG");
-    drop(home::claim(directory.path(), &owner("/a")).unwrap());
+    drop(directory::claim(directory.path(), &owner("/a")).unwrap());
     let whole = fs::read(&tag).unwrap();
     for cut in [0, 20] {
         fs::write(&tag, &whole[..cut]).unwrap();
-        drop(home::claim(directory.path(), &owner("/a")).unwrap());
+        drop(directory::claim(directory.path(), &owner("/a")).unwrap());
         assert_eq!(fs::read(&tag).unwrap(), whole);
     }
 }
@@ -301,7 +303,7 @@ fn a_tag_that_was_cut_short_is_made_whole() {
 fn who_is_not_seen_is_not_taken_for_one_that_ends() {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path();
-    let first = home::claim(cache, &owner("/a")).unwrap();
+    let first = directory::claim(cache, &owner("/a")).unwrap();
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let start = std::time::Instant::now();
     while !is_ending(child.id()) {
@@ -311,7 +313,7 @@ fn who_is_not_seen_is_not_taken_for_one_that_ends() {
     child.wait().unwrap();
     let elsewhere = Owner { pid: u32::MAX, ..owner("/a") };
     fs::write(first.path().join("owner"), serde_json::to_vec(&elsewhere).unwrap()).unwrap();
-    let error = home::claim(cache, &owner("/a")).err().unwrap();
+    let error = directory::claim(cache, &owner("/a")).err().unwrap();
     assert!(error.to_string().contains("another container"), "{error}");
 }
 
@@ -320,11 +322,11 @@ fn only_a_directory_of_ones_own_is_used() {
     let directory = tempfile::tempdir().unwrap();
     let link = directory.path().join("link");
     symlink("/tmp", &link).unwrap();
-    let error = home::claim(&link, &owner("/a")).err().unwrap();
+    let error = directory::claim(&link, &owner("/a")).err().unwrap();
     assert!(error.to_string().contains("link"), "{error}");
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    assert_eq!(home::claim(&file, &owner("/a")).err().unwrap().kind(), ErrorKind::Cache);
+    assert_eq!(directory::claim(&file, &owner("/a")).err().unwrap().kind(), ErrorKind::Cache);
 }
 
 #[test]
@@ -336,7 +338,7 @@ fn older_formats_go_and_nothing_else() {
         fs::create_dir_all(at(name)).unwrap();
     }
     // A present store has the same tag as stores of all formats.
-    let tag = home::claim(&at("today"), &owner("/a")).unwrap().path().join("../CACHEDIR.TAG");
+    let tag = directory::claim(&at("today"), &owner("/a")).unwrap().path().join("../CACHEDIR.TAG");
     for name in others.iter().chain(&["belady-store-v1"]) {
         fs::copy(&tag, at(name).join("CACHEDIR.TAG")).unwrap();
     }
@@ -344,7 +346,7 @@ fn older_formats_go_and_nothing_else() {
     fs::write(at("belady-store-v1/x/owner"), "").unwrap();
     let used = fs::File::open(at("belady-store-v1/x/owner")).unwrap();
     let lock = Flock::lock(used, FlockArg::LockExclusive).unwrap();
-    home::reclaim(directory.path()).unwrap();
+    directory::reclaim(directory.path()).unwrap();
     assert!(at("belady-store-v1/x/owner").exists(), "somebody uses it");
     drop(lock);
     fs::create_dir_all(at("belady-trash-left/store")).unwrap();
@@ -353,7 +355,7 @@ fn older_formats_go_and_nothing_else() {
         fs::create_dir(at("belady-trash-others")).unwrap();
         std::os::unix::fs::chown(at("belady-trash-others"), Some(1), None).unwrap();
     }
-    home::reclaim(directory.path()).unwrap();
+    directory::reclaim(directory.path()).unwrap();
     assert!(!at("belady-store-v1").exists() && !at("belady-trash-left").exists());
     for name in others.iter().chain(&["belady-store-v2/without-a-tag", "other", "v1"]) {
         assert!(at(name).exists(), "{name} is newer or not ours");
@@ -387,7 +389,7 @@ fn reads_are_right_while_samples_come_and_go() {
         let reader = move |first: usize| {
             while !over.load(Ordering::Relaxed) {
                 for n in (first..64).chain(0..first) {
-                    if let Found::Whole(read) = store.get(key(n as u128)) {
+                    if let ReadOutcome::Whole(read) = store.get(key(n as u128)) {
                         assert!(*read == contents[n], "sample {n}");
                         found.fetch_add(1, Ordering::Relaxed);
                     }

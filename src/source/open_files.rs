@@ -19,9 +19,9 @@ use crate::sync::Mutex;
 const FILES_MAX: usize = 64;
 
 /// How long a file is kept open without a read.
-const KEPT_FOR: Duration = Duration::from_secs(5);
+const IDLE_MAX: Duration = Duration::from_secs(5);
 
-struct Kept {
+struct OpenFile {
     file: Arc<File>,
     /// The version that it had when it was opened.
     version: Fingerprint,
@@ -29,48 +29,53 @@ struct Kept {
 }
 
 /// Files to close. Dropping one that no read uses closes it, which may wait for the filesystem.
-pub(super) type Closed = Vec<Arc<File>>;
+pub(super) type FilesToClose = Vec<Arc<File>>;
 
-pub(super) struct Held(Mutex<LruCache<Arc<Path>, Kept>>);
+pub(super) struct OpenFiles(Mutex<LruCache<Arc<Path>, OpenFile>>);
 
-impl Default for Held {
+impl Default for OpenFiles {
     fn default() -> Self {
-        Held(Mutex::new(LruCache::unbounded()))
+        OpenFiles(Mutex::new(LruCache::unbounded()))
     }
 }
 
-impl Held {
+impl OpenFiles {
     /// The file at a path that was opened as this version.
     pub(super) fn get(&self, path: &Arc<Path>, version: &Fingerprint) -> Option<Arc<File>> {
         let mut files = self.0.lock();
-        let kept = files.get(path).filter(|kept| kept.version == *version);
-        kept.map(|kept| Arc::clone(&kept.file))
+        let entry = files.get(path).filter(|entry| entry.version == *version);
+        entry.map(|entry| Arc::clone(&entry.file))
     }
 
     /// Keeps a file that has been read. `version` is the one that it had when it was opened.
-    pub(super) fn keep(&self, path: &Arc<Path>, file: &Arc<File>, version: Fingerprint) -> Closed {
-        let kept = Kept { file: Arc::clone(file), version, read: Instant::now() };
+    pub(super) fn keep(
+        &self,
+        path: &Arc<Path>,
+        file: &Arc<File>,
+        version: Fingerprint,
+    ) -> FilesToClose {
+        let entry = OpenFile { file: Arc::clone(file), version, read: Instant::now() };
         let mut files = self.0.lock();
-        let mut closed = Vec::from_iter(files.put(Arc::clone(path), kept));
+        let mut closed = Vec::from_iter(files.put(Arc::clone(path), entry));
         if files.len() > FILES_MAX {
-            closed.extend(files.pop_lru().map(|(_, kept)| kept));
+            closed.extend(files.pop_lru().map(|(_, entry)| entry));
         }
-        closed.into_iter().map(|kept| kept.file).collect()
+        closed.into_iter().map(|entry| entry.file).collect()
     }
 
     /// Removes a file if its path turned out to lead to another file.
-    pub(super) fn forget(&self, path: &Arc<Path>) -> Closed {
+    pub(super) fn forget(&self, path: &Arc<Path>) -> FilesToClose {
         let mut files = self.0.lock();
-        files.pop(path).map(|kept| kept.file).into_iter().collect()
+        files.pop(path).map(|entry| entry.file).into_iter().collect()
     }
 
-    /// Removes the files that have not been read for a while.
-    pub(super) fn idle(&self, now: Instant) -> Closed {
-        let is_idle = |kept: &Kept| now.saturating_duration_since(kept.read) > KEPT_FOR;
+    /// Takes out the files that have not been read for a while.
+    pub(super) fn take_idle(&self, now: Instant) -> FilesToClose {
+        let is_idle = |entry: &OpenFile| now.saturating_duration_since(entry.read) > IDLE_MAX;
         let mut files = self.0.lock();
         let mut closed = Vec::new();
-        while files.peek_lru().is_some_and(|(_, kept)| is_idle(kept)) {
-            closed.extend(files.pop_lru().map(|(_, kept)| kept.file));
+        while files.peek_lru().is_some_and(|(_, entry)| is_idle(entry)) {
+            closed.extend(files.pop_lru().map(|(_, entry)| entry.file));
         }
         closed
     }
@@ -92,34 +97,37 @@ mod tests {
 
     #[test]
     fn the_files_read_last_are_kept_open() {
-        let (held, file) = (Held::default(), file());
+        let (open_files, file) = (OpenFiles::default(), file());
         for number in 0..=FILES_MAX {
-            drop(held.keep(&path(number), &file, VERSION));
+            drop(open_files.keep(&path(number), &file, VERSION));
         }
-        assert!(held.get(&path(0), &VERSION).is_none() && held.get(&path(1), &VERSION).is_some());
-        drop(held.forget(&path(1)));
-        assert!(held.get(&path(1), &VERSION).is_none());
+        assert!(
+            open_files.get(&path(0), &VERSION).is_none()
+                && open_files.get(&path(1), &VERSION).is_some()
+        );
+        drop(open_files.forget(&path(1)));
+        assert!(open_files.get(&path(1), &VERSION).is_none());
         assert_eq!(Arc::strong_count(&file), FILES_MAX);
     }
 
     #[test]
     fn what_nobody_reads_is_closed_after_a_while() {
-        let (held, file) = (Held::default(), file());
+        let (open_files, file) = (OpenFiles::default(), file());
         let before = Instant::now();
-        drop(held.keep(&path(0), &file, VERSION));
-        assert!(held.idle(before + KEPT_FOR).is_empty());
-        assert_eq!(held.idle(Instant::now() + 2 * KEPT_FOR).len(), 1);
+        drop(open_files.keep(&path(0), &file, VERSION));
+        assert!(open_files.take_idle(before + IDLE_MAX).is_empty());
+        assert_eq!(open_files.take_idle(Instant::now() + 2 * IDLE_MAX).len(), 1);
         assert_eq!(Arc::strong_count(&file), 1);
     }
 
     #[test]
     fn a_file_that_was_opened_as_another_version_is_not_read() {
-        let (held, old, new) = (Held::default(), file(), file());
-        drop(held.keep(&path(0), &old, VERSION));
+        let (open_files, old, new) = (OpenFiles::default(), file(), file());
+        drop(open_files.keep(&path(0), &old, VERSION));
         let changed = Fingerprint([2; 40]);
-        assert!(held.get(&path(0), &changed).is_none());
-        drop(held.keep(&path(0), &new, changed));
-        assert!(Arc::ptr_eq(&held.get(&path(0), &changed).unwrap(), &new));
+        assert!(open_files.get(&path(0), &changed).is_none());
+        drop(open_files.keep(&path(0), &new, changed));
+        assert!(Arc::ptr_eq(&open_files.get(&path(0), &changed).unwrap(), &new));
         assert_eq!(Arc::strong_count(&old), 1);
     }
 }

@@ -1,9 +1,9 @@
 //! Tells whether the disk hangs.
 //!
-//! Each call of a store to its disk is noted until it is answered. The disk hangs if looks in a row find it
-//! at the same call. Looks are counted instead of time: if the whole machine stood still, so did the disk,
-//! and that is one look. A disk that takes long for call after call is slow and does not hang. While a
-//! store is opened, a thread is looked at instead of calls.
+//! Each call of a store to its disk is noted until it is answered. A periodic *tick* checks the calls. The disk
+//! hangs if ticks in a row find it at the same call. Ticks are counted instead of time: if the whole machine
+//! stood still, so did the disk, and that is one tick. A disk that takes long for call after call is slow and
+//! does not hang. While a store is opened, ticks check a thread instead of calls.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,34 +20,36 @@ use nix::unistd::gettid;
 use super::{Alarm, Blob, Disk, Space, Use};
 use crate::sync::{Mutex, MutexGuard};
 
-pub const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The time between two ticks.
+pub const TICK: Duration = Duration::from_millis(200);
 
-/// Number of looks at one call after which the disk hangs.
-pub(crate) const HANGS_AFTER: u64 = looks_in(10);
+/// Number of ticks that find the same call, after which the disk hangs.
+pub(crate) const HANGS_AFTER: u64 = ticks_in(10);
 
-pub(crate) const fn looks_in(seconds: u64) -> u64 {
-    seconds * 1000 / LOOK_EVERY.as_millis() as u64
+pub(crate) const fn ticks_in(seconds: u64) -> u64 {
+    seconds * 1000 / TICK.as_millis() as u64
 }
 
 #[derive(Default)]
 struct State {
-    looks: u64,
-    begun: u64,
-    /// Calls under way, in the order in which they began, each with the number of looks before it.
+    ticks: u64,
+    calls: u64,
+    /// Calls under way by number, each with the ticks before it.
     under_way: BTreeMap<u64, u64>,
 }
 
 impl State {
     fn hangs(&self) -> bool {
         let first = self.under_way.first_key_value();
-        first.is_some_and(|(_, since)| self.looks - since > HANGS_AFTER)
+        first.is_some_and(|(_, since)| self.ticks - since > HANGS_AFTER)
     }
 }
 
+/// The calls of one kind.
 #[derive(Default)]
-struct Calls(Mutex<State>);
+struct HangDetector(Mutex<State>);
 
-impl Calls {
+impl HangDetector {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock()
     }
@@ -55,17 +57,17 @@ impl Calls {
     /// Notes a call until the returned value is dropped.
     fn begin(&self) -> Call<'_> {
         let mut state = self.lock();
-        let (number, since) = (state.begun, state.looks);
-        state.begun += 1;
+        let (number, since) = (state.calls, state.ticks);
+        state.calls += 1;
         state.under_way.insert(number, since);
-        Call { calls: self, number }
+        Call { detector: self, number }
     }
 
-    /// Counts a look. Returns whether it is the first one to find that the disk hangs.
-    fn look(&self) -> bool {
+    /// Counts a tick. Returns whether it is the first one to find that the disk hangs.
+    fn tick(&self) -> bool {
         let mut state = self.lock();
         let before = state.hangs();
-        state.looks += 1;
+        state.ticks += 1;
         state.hangs() && !before
     }
 
@@ -79,59 +81,59 @@ impl Calls {
 
     fn answered(&self) -> u64 {
         let state = self.lock();
-        state.begun - state.under_way.len() as u64
+        state.calls - state.under_way.len() as u64
     }
 }
 
 /// A call under way until this is dropped.
 struct Call<'a> {
-    calls: &'a Calls,
+    detector: &'a HangDetector,
     number: u64,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        self.calls.lock().under_way.remove(&self.number);
+        self.detector.lock().under_way.remove(&self.number);
     }
 }
 
-/// The calls to the disk, of a store and of what lies beside it: those that only read, and those that
+/// The calls to one disk, in the directory of a store and in others: those that only read, and those that
 /// change something.
 #[derive(Default)]
-pub struct Watch {
-    reads: Calls,
-    writes: Calls,
+pub struct DiskWatch {
+    reads: HangDetector,
+    writes: HangDetector,
     /// Rings when the disk is called.
     alarm: OnceLock<Arc<Alarm>>,
 }
 
 struct Watched<T> {
     inner: T,
-    watch: Arc<Watch>,
+    watch: Arc<DiskWatch>,
 }
 
-impl Watch {
+impl DiskWatch {
     fn read(&self) -> Call<'_> {
-        self.called(&self.reads)
+        self.begin(&self.reads)
     }
 
     fn write(&self) -> Call<'_> {
-        self.called(&self.writes)
+        self.begin(&self.writes)
     }
 
-    fn called<'a>(&'a self, calls: &'a Calls) -> Call<'a> {
-        let call = calls.begin();
+    fn begin<'a>(&'a self, detector: &'a HangDetector) -> Call<'a> {
+        let call = detector.begin();
         self.alarm.get().into_iter().for_each(|alarm| alarm.ring());
         call
     }
 
     /// The disk, with its calls noted.
-    pub fn over(self: &Arc<Self>, inner: Arc<dyn Disk>) -> Arc<dyn Disk> {
+    pub fn watched(self: &Arc<Self>, inner: Arc<dyn Disk>) -> Arc<dyn Disk> {
         Arc::new(Watched { inner, watch: Arc::clone(self) })
     }
 
     /// Makes an alarm ring when the disk is called.
-    pub fn ring(&self, alarm: &Arc<Alarm>) {
+    pub fn set_alarm(&self, alarm: &Arc<Alarm>) {
         let _ = self.alarm.set(Arc::clone(alarm));
     }
 
@@ -140,12 +142,12 @@ impl Watch {
         self.reads.is_called() || self.writes.is_called()
     }
 
-    /// Looks at the calls under way. Must be called each [`LOOK_EVERY`].
-    pub fn look(&self) {
-        if self.reads.look() {
+    /// Checks the calls under way. Must be called each [`TICK`].
+    pub fn tick(&self) {
+        if self.reads.tick() {
             tracing::warn!("the cache disk hangs; samples come from the source");
         }
-        self.writes.look();
+        self.writes.tick();
     }
 
     /// Whether the disk does not answer a read. Until it answers, it is not used.
@@ -191,9 +193,9 @@ impl Disk for Watched<Arc<dyn Disk>> {
         self.inner.rename(from, to)
     }
 
-    fn lend(&self, name: &str, length: u64) -> Result<OwnedFd> {
+    fn open_passthrough(&self, name: &str, length: u64) -> Result<OwnedFd> {
         let _call = self.watch.write();
-        self.inner.lend(name, length)
+        self.inner.open_passthrough(name, length)
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -206,7 +208,7 @@ impl Disk for Watched<Arc<dyn Disk>> {
         self.inner.sync_names()
     }
 
-    /// Called once a second, and rings no alarm: a resting thread looks as often by itself.
+    /// Called once a second, and rings no alarm: a resting thread ticks as often by itself.
     fn space(&self) -> Result<Space> {
         let _call = self.watch.reads.begin();
         self.inner.space()
@@ -258,55 +260,54 @@ impl Blob for Watched<Arc<dyn Blob>> {
 pub fn unless_it_hangs<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>> {
-    unless_it_stands(work, LOOK_EVERY, HANGS_AFTER)
+    unless_it_stalls(work, TICK, HANGS_AFTER)
 }
 
-/// Tells by looks in a row whether threads that wait only for a disk hang.
+/// Tells by ticks in a row whether threads that wait only for a disk hang.
 #[derive(Default)]
-pub struct Standstill {
+pub struct StallDetector {
     before: Option<String>,
-    looks: u64,
+    ticks: u64,
 }
 
-impl Standstill {
-    /// Looks at how long the threads have run and waited to run. Returns whether they hang. If the kernel
-    /// does not tell the times, the threads may be running and do not count as hanging. Must be called each
-    /// [`LOOK_EVERY`].
-    pub fn look(&mut self, ran: Option<String>) -> bool {
-        self.lasts(ran) > HANGS_AFTER
+impl StallDetector {
+    /// Compares how long the threads have run and waited to run with the tick before. Returns whether they hang.
+    /// If the kernel does not tell the times, the threads may be running and do not count as hanging. Must be
+    /// called each [`TICK`].
+    pub fn tick(&mut self, ran: Option<String>) -> bool {
+        self.ticks_without_run(ran) > HANGS_AFTER
     }
 
-    /// The number of looks that found them at a standstill.
-    fn lasts(&mut self, ran: Option<String>) -> u64 {
-        self.looks = if ran.is_some() && ran == self.before { self.looks + 1 } else { 0 };
+    fn ticks_without_run(&mut self, ran: Option<String>) -> u64 {
+        self.ticks = if ran.is_some() && ran == self.before { self.ticks + 1 } else { 0 };
         self.before = ran;
-        self.looks
+        self.ticks
     }
 }
 
-/// As [`unless_it_hangs`], for a thread that does not run between `looks_max` looks in a row.
-fn unless_it_stands<T: Send + 'static>(
+/// As [`unless_it_hangs`], for a thread that does not run between `ticks_max` ticks in a row.
+fn unless_it_stalls<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     every: Duration,
-    looks_max: u64,
+    ticks_max: u64,
 ) -> Result<Option<T>> {
-    let (bring, brought) = mpsc::channel();
+    let (done, result) = mpsc::channel();
     let worker = Arc::new(AtomicI32::new(0));
     let number = Arc::clone(&worker);
     thread::Builder::new().name("belady-disk".into()).spawn(move || {
         number.store(gettid().as_raw(), Ordering::Relaxed);
-        let _ = bring.send(work());
+        let _ = done.send(work());
     })?;
-    let mut standstill = Standstill::default();
+    let mut detector = StallDetector::default();
     loop {
-        match brought.recv_timeout(every) {
-            Ok(done) => return Ok(Some(done)),
+        match result.recv_timeout(every) {
+            Ok(result) => return Ok(Some(result)),
             Err(RecvTimeoutError::Disconnected) => return Err(Error::other("a thread panicked")),
             Err(RecvTimeoutError::Timeout) => {}
         }
         let worker = worker.load(Ordering::Relaxed);
         let ran = fs::read_to_string(format!("/proc/self/task/{worker}/schedstat")).ok();
-        if standstill.lasts(ran) > looks_max {
+        if detector.ticks_without_run(ran) > ticks_max {
             return Ok(None);
         }
     }
@@ -317,34 +318,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_stands_still_is_left_behind() {
+    fn a_thread_that_does_not_run_is_left_behind() {
         const EVERY: Duration = Duration::from_millis(5);
-        const LOOKS: u64 = 100;
+        const TICKS: u64 = 100;
         let (go, stands) = mpsc::channel::<()>();
         let (ended, end) = mpsc::channel();
-        let stuck = unless_it_stands(move || ended.send(stands.recv()), EVERY, LOOKS);
+        let stuck = unless_it_stalls(move || ended.send(stands.recv()), EVERY, TICKS);
         assert!(stuck.unwrap().is_none());
         go.send(()).unwrap();
         assert_eq!(end.recv().unwrap(), Ok(()), "it goes on");
-        // Longer than all of these looks, and never still.
-        let steps = 2 * LOOKS * EVERY.as_millis() as u64;
+        // Longer than all of these ticks, and it runs between any two.
+        let steps = 2 * TICKS * EVERY.as_millis() as u64;
         let slow = move || (0..steps).map(|_| thread::sleep(Duration::from_millis(1))).count();
-        assert_eq!(unless_it_stands(slow, EVERY, LOOKS).unwrap(), Some(steps as usize));
-        assert!(unless_it_stands(|| panic!("injected"), EVERY, LOOKS).is_err());
+        assert_eq!(unless_it_stalls(slow, EVERY, TICKS).unwrap(), Some(steps as usize));
+        assert!(unless_it_stalls(|| panic!("injected"), EVERY, TICKS).is_err());
     }
 
     #[test]
-    fn only_a_call_that_many_looks_find_hangs() {
-        let calls = Calls::default();
-        let look = |times| (0..times).filter(|_| calls.look()).count();
+    fn only_a_call_that_many_ticks_find_hangs() {
+        let calls = HangDetector::default();
+        let tick = |times| (0..times).filter(|_| calls.tick()).count();
         for _ in 0..3 {
             let _call = calls.begin();
-            assert_eq!((look(HANGS_AFTER), calls.hangs()), (0, false), "it is another one");
+            assert_eq!((tick(HANGS_AFTER), calls.hangs()), (0, false), "it is another one");
         }
         let (stuck, _other) = (calls.begin(), calls.begin());
-        assert_eq!((look(HANGS_AFTER), calls.hangs()), (0, false));
+        assert_eq!((tick(HANGS_AFTER), calls.hangs()), (0, false));
         drop(calls.begin());
-        assert_eq!((look(3), calls.hangs()), (1, true), "said once");
+        assert_eq!((tick(3), calls.hangs()), (1, true), "said once");
         assert_eq!(calls.answered(), 4);
         drop(stuck);
         assert!(calls.hangs(), "the other one");

@@ -1,4 +1,4 @@
-//! Finds the stores in a cache directory, for commands.
+//! Lists the stores in a cache directory, for commands.
 //!
 //! A directory is a store if it is in the right place, belongs to this user and has a store's name. Its
 //! owner file may be missing: it was deleted, or the daemon was killed before it made the file.
@@ -18,7 +18,7 @@ use crate::disk::hold;
 use crate::error::Result;
 
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct StoreInfo {
     /// The name of its directory.
     pub name: String,
     pub path: PathBuf,
@@ -34,7 +34,7 @@ pub struct Found {
 ///
 /// # Errors
 /// If the cache directory cannot be used.
-pub fn stores(cache: &Path) -> Result<Vec<Found>> {
+pub fn stores(cache: &Path) -> Result<Vec<StoreInfo>> {
     check(cache)?;
     let stores = cache.join(format!("{STORES}{VERSION}"));
     let entries = match fs::read_dir(&stores) {
@@ -42,11 +42,11 @@ pub fn stores(cache: &Path) -> Result<Vec<Found>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(cannot(cache, &error)),
     };
-    let mut found: Vec<Found> = entries
+    let mut found: Vec<StoreInfo> = entries
         .flatten()
         .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()))
         .filter(|(name, path)| is_name(name) && is_own(path))
-        .map(|(name, path)| Found {
+        .map(|(name, path)| StoreInfo {
             name,
             owner: File::open(path.join(OWNER)).ok().and_then(read_owner),
             used: last_use(&path).ok(),
@@ -78,6 +78,7 @@ pub(super) fn is_locked(store: &Path) -> bool {
     let is_held = |locked: Option<Errno>| locked == Some(Errno::EWOULDBLOCK);
     let owner = File::open(store.join(OWNER)).ok();
     let lock = |file| Flock::lock(file, FlockArg::LockSharedNonblock).err().map(|(_, errno)| errno);
-    let stays = |directory: &OwnedFd| lock_directory(directory, FlockArg::LockSharedNonblock).err();
-    is_held(owner.and_then(lock)) || is_held(hold(store).ok().and_then(|held| stays(&held)))
+    let lock_dir =
+        |directory: &OwnedFd| lock_directory(directory, FlockArg::LockSharedNonblock).err();
+    is_held(owner.and_then(lock)) || is_held(hold(store).ok().and_then(|held| lock_dir(&held)))
 }

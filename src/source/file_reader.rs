@@ -1,6 +1,6 @@
 //! Reads ranges of files: bytes of one version or nothing, and only what is requested.
 //!
-//! 1. The file is opened, unless it is [still open](super::held) as the expected version. `fstat` must give
+//! 1. The file is opened, unless it is [still open](super::open_files) as the expected version. `fstat` must give
 //!    the requested fingerprint.
 //! 2. The kernel is told that the file is read at random. If the client read ahead by itself, it would
 //!    fetch bytes beyond the range, and they would stay in memory when the file becomes another version.
@@ -24,7 +24,7 @@ use nix::sys::stat::fstat;
 use rustix::buffer::spare_capacity;
 use rustix::io::pread;
 
-use super::held::{Closed, Held};
+use super::open_files::{FilesToClose, OpenFiles};
 use super::posix::{fingerprint, open_beneath};
 use super::{Fingerprint, ReadError, ReadRequest};
 
@@ -33,33 +33,33 @@ const SHORT_READS_MAX: usize = 3;
 /// The bytes that a client reads ahead at once by default.
 const READAHEAD: usize = 128 << 10;
 
-pub(super) struct Reading {
+pub(super) struct FileReader {
     root: Arc<OwnedFd>,
-    held: Held,
+    open_files: OpenFiles,
     /// Limit of bytes that the client requests at once.
     piece: usize,
 }
 
-impl Reading {
+impl FileReader {
     pub(super) fn new(root: Arc<OwnedFd>) -> Self {
         let piece = readahead(&root).unwrap_or_default().max(READAHEAD);
-        Reading { root, held: Held::default(), piece }
+        FileReader { root, open_files: OpenFiles::default(), piece }
     }
 
-    pub(super) fn idle(&self, now: Instant) -> Closed {
-        self.held.idle(now)
+    pub(super) fn take_idle(&self, now: Instant) -> FilesToClose {
+        self.open_files.take_idle(now)
     }
 
     /// Reads a range. Its pages are dropped with the returned [`Pages`].
     pub(super) fn read(&self, request: &ReadRequest) -> Result<(Vec<u8>, Pages), ReadError> {
         for _ in 0..SHORT_READS_MAX {
-            let read = match self.held.get(&request.path, &request.fingerprint) {
+            let read = match self.open_files.get(&request.path, &request.fingerprint) {
                 Some(file) => self.read_once(&file, request).or_else(|_| {
                     // The path may lead to another file by now.
-                    drop(self.held.forget(&request.path));
-                    self.read_anew(request)
+                    drop(self.open_files.forget(&request.path));
+                    self.open_and_read(request)
                 }),
-                None => self.read_anew(request),
+                None => self.open_and_read(request),
             };
             if let Some(read) = read? {
                 return Ok(read);
@@ -68,7 +68,7 @@ impl Reading {
         Err(ReadError::Source(Errno::EIO))
     }
 
-    fn read_anew(&self, request: &ReadRequest) -> Result<Option<(Vec<u8>, Pages)>, ReadError> {
+    fn open_and_read(&self, request: &ReadRequest) -> Result<Option<(Vec<u8>, Pages)>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file =
             open_beneath(self.root.as_fd(), &request.path, flags).map_err(ReadError::Source)?;
@@ -79,7 +79,7 @@ impl Reading {
         }
         let read = self.read_once(&file, request)?;
         if read.is_some() && request.is_part() && opened == request.fingerprint {
-            drop(self.held.keep(&request.path, &file, opened));
+            drop(self.open_files.keep(&request.path, &file, opened));
         }
         Ok(read)
     }
@@ -142,8 +142,8 @@ fn advise(file: &File, offset: u64, length: usize, advice: PosixFadviseAdvice) {
 fn readahead(root: &OwnedFd) -> Option<usize> {
     let device = fstat(root).ok()?.st_dev;
     let (major, minor) = (libc::major(device), libc::minor(device));
-    let told = Path::new("/sys/class/bdi").join(format!("{major}:{minor}/read_ahead_kb"));
-    let kilobytes: usize = fs::read_to_string(told).ok()?.trim().parse().ok()?;
+    let file = Path::new("/sys/class/bdi").join(format!("{major}:{minor}/read_ahead_kb"));
+    let kilobytes: usize = fs::read_to_string(file).ok()?.trim().parse().ok()?;
     kilobytes.checked_mul(1 << 10)
 }
 
@@ -154,9 +154,9 @@ mod tests {
 
     const LENGTH: usize = 3 << 20;
 
-    fn reading(directory: &Path) -> (Reading, PosixSource) {
+    fn reader(directory: &Path) -> (FileReader, PosixSource) {
         let root = nix::fcntl::open(directory, OFlag::O_DIRECTORY, nix::sys::stat::Mode::empty());
-        (Reading::new(Arc::new(root.unwrap())), PosixSource::open(directory, 1).unwrap())
+        (FileReader::new(Arc::new(root.unwrap())), PosixSource::open(directory, 1).unwrap())
     }
 
     fn request(source: &PosixSource, offset: u64, length: usize) -> ReadRequest {
@@ -171,8 +171,8 @@ mod tests {
         }
     }
 
-    fn bytes(reading: &Reading, request: &ReadRequest) -> Result<Vec<u8>, ReadError> {
-        reading.read(request).map(|(bytes, _)| bytes)
+    fn bytes(reader: &FileReader, request: &ReadRequest) -> Result<Vec<u8>, ReadError> {
+        reader.read(request).map(|(bytes, _)| bytes)
     }
 
     #[test]
@@ -180,12 +180,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let all: Vec<u8> = (0..LENGTH as u32 / 4).flat_map(u32::to_le_bytes).collect();
         fs::write(directory.path().join("file"), &all).unwrap();
-        let (reading, source) = reading(directory.path());
+        let (reader, source) = reader(directory.path());
         for (offset, length) in [(0, LENGTH), (0, 4096), (5000, 1 << 20), (LENGTH - 700, 700)] {
-            let read = bytes(&reading, &request(&source, offset as u64, length)).unwrap();
+            let read = bytes(&reader, &request(&source, offset as u64, length)).unwrap();
             assert!(read == all[offset..offset + length], "{length} at {offset}");
         }
-        let beyond = bytes(&reading, &request(&source, LENGTH as u64, 4096));
+        let beyond = bytes(&reader, &request(&source, LENGTH as u64, 4096));
         assert_eq!(beyond, Err(ReadError::Source(Errno::EIO)));
     }
 
@@ -193,21 +193,22 @@ mod tests {
     fn a_file_stays_open_as_the_version_that_it_was_opened_as() {
         let directory = tempfile::tempdir().unwrap();
         let (path, other) = (directory.path().join("file"), directory.path().join("other"));
-        let (reading, source) = reading(directory.path());
-        let is_held =
-            |request: &ReadRequest| reading.held.get(&request.path, &request.fingerprint).is_some();
+        let (reader, source) = reader(directory.path());
+        let is_open = |request: &ReadRequest| {
+            reader.open_files.get(&request.path, &request.fingerprint).is_some()
+        };
         fs::write(&path, vec![1; LENGTH]).unwrap();
         let [whole, old] = [LENGTH, 4096].map(|length| request(&source, 0, length));
-        assert_eq!(bytes(&reading, &whole).map(|read| read[0]), Ok(1));
-        assert!(!is_held(&whole), "nothing more is read of it");
-        assert_eq!(bytes(&reading, &old), Ok(vec![1; 4096]));
-        assert!(is_held(&old));
+        assert_eq!(bytes(&reader, &whole).map(|read| read[0]), Ok(1));
+        assert!(!is_open(&whole), "nothing more is read of it");
+        assert_eq!(bytes(&reader, &old), Ok(vec![1; 4096]));
+        assert!(is_open(&old));
         fs::write(&other, vec![2; LENGTH]).unwrap();
         fs::rename(&other, &path).unwrap();
         let new = request(&source, 0, 4096);
-        assert_eq!(bytes(&reading, &new), Ok(vec![2; 4096]));
-        assert!(is_held(&new) && !is_held(&old));
-        assert_eq!(bytes(&reading, &old), Err(ReadError::Changed));
-        assert_eq!(bytes(&reading, &new), Ok(vec![2; 4096]));
+        assert_eq!(bytes(&reader, &new), Ok(vec![2; 4096]));
+        assert!(is_open(&new) && !is_open(&old));
+        assert_eq!(bytes(&reader, &old), Err(ReadError::Changed));
+        assert_eq!(bytes(&reader, &new), Ok(vec![2; 4096]));
     }
 }

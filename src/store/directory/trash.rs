@@ -10,20 +10,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::found::is_locked;
-use super::{Home, STORES, TAG, TAG_NAME, VERSION, cannot, check, disk_bytes};
+use super::list::is_locked;
+use super::{STORES, StoreDir, TAG, TAG_NAME, VERSION, cannot, check, disk_bytes};
 use crate::disk::unguessable;
 use crate::error::Result;
 
 const TRASH: &str = "belady-trash-";
 
 /// Moves a store to the trash. The caller holds it, so no other process uses it.
-pub fn discard(cache: &Path, home: Home) -> Result<()> {
-    throw_away(cache, home.path()).map_err(|error| cannot(cache, &error))
+pub fn discard(cache: &Path, store_dir: StoreDir) -> Result<()> {
+    move_to_trash(cache, store_dir.path()).map_err(|error| cannot(cache, &error))
 }
 
 /// Renames a directory to trash. It creates nothing, since a full disk would refuse that.
-fn throw_away(cache: &Path, directory: &Path) -> std::io::Result<()> {
+fn move_to_trash(cache: &Path, directory: &Path) -> std::io::Result<()> {
     // The random name should be free. If not, at most an empty directory would be replaced.
     fs::rename(directory, cache.join(format!("{TRASH}{:016x}", unguessable())))
 }
@@ -54,7 +54,7 @@ pub(super) fn discard_older(cache: &Path) {
         if stores.map(|store| store.path()).any(|store| is_locked(&store)) {
             continue;
         }
-        if let Err(error) = throw_away(cache, &directory) {
+        if let Err(error) = move_to_trash(cache, &directory) {
             tracing::warn!(path = %directory.display(), %error, "an old store was not removed");
         }
     }
@@ -65,11 +65,11 @@ pub(super) fn empty_trash(cache: &Path) {
     let cache = cache.to_path_buf();
     let thread = std::thread::Builder::new().name("belady-trash".into());
     // Without a thread the trash stays until the next mount.
-    let _ = thread.spawn(move || clear(&cache));
+    let _ = thread.spawn(move || delete_trash(&cache));
 }
 
 /// Deletes the trash. Returns how many bytes that freed. Blocks.
-fn clear(cache: &Path) -> u64 {
+fn delete_trash(cache: &Path) -> u64 {
     let mut bytes = 0;
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
         let trash = entry.path();
@@ -94,5 +94,5 @@ fn clear(cache: &Path) -> u64 {
 pub fn reclaim(cache: &Path) -> Result<u64> {
     check(cache)?;
     discard_older(cache);
-    Ok(clear(cache))
+    Ok(delete_trash(cache))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{CHUNK, HEADER_BYTES, Log, MAGIC, Pinned, TEXT_MAX, damaged};
 
-struct Read {
+struct ReadRecord {
     begin: u64,
     text: Vec<u8>,
     pinned: Pinned,
@@ -14,14 +14,14 @@ struct Read {
     synced: u64,
 }
 
-pub(super) struct Reading {
+pub(super) struct JournalReader {
     pub(super) log: Arc<Log>,
     pub(super) length: u64,
 }
 
-impl Reading {
+impl JournalReader {
     /// Reads the record at an offset, without its pinned bytes. None if there is no whole record.
-    fn record(&self, begin: u64) -> Result<Option<Read>> {
+    fn record(&self, begin: u64) -> Result<Option<ReadRecord>> {
         let mut header = [0; HEADER_BYTES];
         if begin + HEADER_BYTES as u64 > self.length {
             return Ok(None);
@@ -40,7 +40,7 @@ impl Reading {
         self.log.blob.read_at(&mut text, at_text)?;
         let pinned = Pinned { log: Arc::clone(&self.log), offset, length, checksum };
         let whole = crc32c::crc32c(&text) == of_text;
-        Ok(whole.then_some(Read { begin, text, pinned, synced }))
+        Ok(whole.then_some(ReadRecord { begin, text, pinned, synced }))
     }
 
     /// Whether a whole record behind `from` says that the bytes at `from` were synced.
@@ -65,7 +65,7 @@ impl Reading {
     /// Calls `each` with the records. Returns how much is durable by the records' own word, and where the
     /// journal ends.
     pub(super) fn run(&self, each: &mut dyn FnMut(&[u8], Option<Pinned>)) -> Result<(u64, u64)> {
-        let mut tell = |read: Read| {
+        let mut tell = |read: ReadRecord| {
             if !read.text.is_empty() {
                 each(&read.text, (read.pinned.length > 0).then_some(read.pinned));
             }
@@ -74,7 +74,8 @@ impl Reading {
         let mut unsynced = VecDeque::new();
         while let Some(read) = self.record(end)? {
             end = read.pinned.end();
-            let lasts = unsynced.iter().take_while(|before: &&Read| before.begin < read.synced);
+            let lasts =
+                unsynced.iter().take_while(|before: &&ReadRecord| before.begin < read.synced);
             let lasts = lasts.count();
             unsynced.drain(..lasts).for_each(&mut tell);
             unsynced.push_back(read);
@@ -82,7 +83,7 @@ impl Reading {
         if end < self.length && self.was_synced(end)? {
             return Err(damaged(format!("the record at byte {end} is damaged")));
         }
-        let synced = unsynced.front().map_or(end, |read: &Read| read.begin);
+        let synced = unsynced.front().map_or(end, |read: &ReadRecord| read.begin);
         for read in unsynced {
             match read.pinned.read() {
                 Ok(_) => tell(read),

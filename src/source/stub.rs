@@ -7,18 +7,18 @@ use nix::errno::Errno;
 
 use super::{PosixSource, ReadRequest, Source, Stat};
 
-pub(crate) struct Instead<R> {
+pub(crate) struct StubSource<R> {
     directory: PosixSource,
     read: R,
 }
 
-impl<R: Fn(ReadRequest) + Send + Sync + 'static> Instead<R> {
+impl<R: Fn(ReadRequest) + Send + Sync + 'static> StubSource<R> {
     pub(crate) fn new(directory: PosixSource, read: R) -> Self {
-        Instead { directory, read }
+        StubSource { directory, read }
     }
 }
 
-impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for Instead<R> {
+impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for StubSource<R> {
     fn list_in_parts(
         &self,
         directory: &Path,
@@ -51,8 +51,8 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for Instead<R> {
         self.directory.space()
     }
 
-    fn look(&self) {
-        self.directory.look();
+    fn close_idle(&self) {
+        self.directory.close_idle();
     }
 
     fn read(&self, requests: Vec<ReadRequest>) {

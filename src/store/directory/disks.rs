@@ -34,14 +34,14 @@ fn notes() -> Option<PathBuf> {
 fn disk_of(directory: &Path) -> Result<PathBuf> {
     let directory = fs::canonicalize(directory)?;
     let device = fs::metadata(&directory)?.dev();
-    let is_there = |path: &&Path| fs::metadata(path).is_ok_and(|found| found.dev() == device);
-    let disk = directory.ancestors().take_while(is_there).last();
+    let is_on_disk = |path: &&Path| fs::metadata(path).is_ok_and(|found| found.dev() == device);
+    let disk = directory.ancestors().take_while(is_on_disk).last();
     Ok(disk.unwrap_or(&directory).to_path_buf())
 }
 
 /// Notes the disk of a cache directory. Returns a message if the directory was on another disk before. A
 /// failure to note is no error.
-pub fn moved(cache: &Path) -> Option<String> {
+pub fn note_disk(cache: &Path) -> Option<String> {
     let mut hasher = SipHasher24::new();
     hasher.write(cache.as_os_str().as_bytes());
     let note = notes()?.join(format!("{:016x}", hasher.finish128().h1));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::Dataset;
-use super::waiting::{Pending, Reply, interrupted};
+use super::waiting::{Pending, Reply, reply_interrupted};
 use crate::catalog::{Attr, NodeId};
 use crate::process::is_ending;
 use crate::source::{self, KeyedPool, Urgency};
@@ -25,14 +25,14 @@ use crate::sync::Mutex;
 const QUESTIONS: usize = 16;
 const RESERVED: usize = 64;
 
-/// A question that takes longer is held up: another name gets its turn.
+/// A question that takes longer is held up: a question about another name gets its slot.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Questions at once, including those that are held up.
 const QUESTIONS_MAX: usize = 4096;
 
 /// How long a question about the mount itself may wait: programs that look at all mounts ask it.
-const MOMENT: Duration = Duration::from_millis(200);
+const BRIEF_PATIENCE: Duration = Duration::from_millis(200);
 
 /// How long a request waits for a hanging cache disk at least: its answer may need no disk.
 const DISK_PATIENCE: Duration = Duration::from_secs(1);
@@ -40,40 +40,41 @@ const DISK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a notification about a directory waits for a moment without requests about it.
 const GAP: Duration = Duration::from_millis(20);
 
-/// The shortest and the longest pause between two looks for that moment.
-const LOOK_MIN: Duration = Duration::from_millis(1);
-const LOOK_MAX: Duration = Duration::from_millis(50);
+/// The shortest and the longest pause between two checks for that moment.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
+/// What a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum MetadataKey {
     Directory(NodeId),
     /// A name in a directory, by its hash.
     Name(NodeId, u64),
     Space,
 }
 
-impl Place {
+impl MetadataKey {
     /// A name in a directory, or a node that has no name any more.
-    pub(super) fn name(directory: NodeId, name: impl Hash) -> Self {
+    pub(super) fn of_name(directory: NodeId, name: impl Hash) -> Self {
         let hashes = BuildHasherDefault::<DefaultHasher>::default();
-        Place::Name(directory, hashes.hash_one(name))
+        MetadataKey::Name(directory, hashes.hash_one(name))
     }
 
     fn directory(self) -> Option<NodeId> {
         match self {
-            Place::Directory(directory) | Place::Name(directory, _) => Some(directory),
-            Place::Space => None,
+            MetadataKey::Directory(directory) | MetadataKey::Name(directory, _) => Some(directory),
+            MetadataKey::Space => None,
         }
     }
 }
 
-impl source::Place for Place {
-    fn is_beside(&self, other: &Self) -> bool {
+impl source::JobKey for MetadataKey {
+    fn is_near(&self, other: &Self) -> bool {
         self.directory() == other.directory()
     }
 }
 
-pub(super) type Threads = KeyedPool<Place>;
+pub(super) type MetadataPool = KeyedPool<MetadataKey>;
 
 /// Blocks, free, available, files, free files, block size and longest name of a filesystem.
 pub(super) type Space = [u64; 7];
@@ -96,7 +97,7 @@ impl LastSpace {
     }
 }
 
-pub(super) fn threads() -> Arc<Threads> {
+pub(super) fn metadata_pool() -> Arc<MetadataPool> {
     let threads = KeyedPool::new("belady-meta", PATIENCE, QUESTIONS, RESERVED, || ());
     Arc::new(threads.with_limits(QUESTIONS_MAX, 1))
 }
@@ -107,7 +108,7 @@ fn answer<T>(
     pending: &Pending<Reply<T>>,
     question: impl FnOnce(&Dataset) -> Result<T, Errno>,
 ) {
-    if !pending.waits() {
+    if !pending.is_unanswered() {
         return;
     }
     let answer = question(dataset);
@@ -118,27 +119,27 @@ fn answer<T>(
 
 impl Dataset {
     /// Ends the wait of requests whose task is being killed, and of requests about the mount itself that
-    /// the source does not answer. Must be called several times a second.
-    pub fn rescue(&self) {
-        self.waiting.look(std::time::Instant::now(), is_ending);
+    /// the source does not answer. Must be called each [`TICK`](crate::disk::TICK).
+    pub fn tick(&self) {
+        self.waiting.tick(Instant::now(), is_ending);
     }
 
     /// Whether no request waits.
-    pub fn rests(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
 
     /// Asks a question for a task, which gets the answer unless it is killed before.
     pub(super) fn ask<T: 'static>(
         self: &Arc<Self>,
-        place: Place,
+        key: MetadataKey,
         task: Option<u32>,
         reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
         question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
     ) {
         let reply: Reply<T> = Box::new(reply);
-        let pending = self.waiting.enter(task, place.directory(), reply, interrupted);
-        self.ask_for(place, pending, question);
+        let pending = self.waiting.enter(task, key.directory(), reply, reply_interrupted);
+        self.ask_for(key, pending, question);
     }
 
     /// Waits until the requests about a directory that wait for the source now are answered. Call it before
@@ -146,37 +147,37 @@ impl Dataset {
     ///
     /// A reader may have the directory locked until its request is answered. The notification waits for the
     /// lock, and meanwhile the kernel lets no other reader into the directory.
-    pub fn let_readers_out(&self, directory: NodeId) {
+    pub fn wait_for_requests(&self, directory: NodeId) {
         let began = Instant::now();
-        let mut pause = LOOK_MIN;
-        while self.waiting.has(directory, began)
-            || began.elapsed() < GAP && self.waiting.has(directory, Instant::now())
+        let mut pause = PAUSE_MIN;
+        while self.waiting.has_request(directory, began)
+            || began.elapsed() < GAP && self.waiting.has_request(directory, Instant::now())
         {
             thread::sleep(pause);
-            pause = (2 * pause).min(LOOK_MAX);
+            pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 
     fn ask_for<T: 'static>(
         self: &Arc<Self>,
-        place: Place,
+        key: MetadataKey,
         pending: Arc<Pending<Reply<T>>>,
         question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
     ) {
         let dataset = Arc::clone(self);
-        self.metadata.submit(Urgency::Demand, place, move || answer(&dataset, &pending, question));
+        self.metadata.submit(Urgency::Demand, key, move || answer(&dataset, &pending, question));
     }
 
     /// Asks a question for a request that may only wait briefly. If its place hangs, it is answered from
     /// memory at once: questions without a waiting request would pile up there.
     fn ask_briefly_for<T: 'static>(
         self: &Arc<Self>,
-        place: Place,
+        key: MetadataKey,
         pending: Arc<Pending<Reply<T>>>,
         question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
     ) {
         let dataset = Arc::clone(self);
-        self.metadata.try_submit(Urgency::Demand, place, move |turn| match turn {
+        self.metadata.try_submit(Urgency::Demand, key, move |admitted| match admitted {
             Ok(()) => answer(&dataset, &pending, question),
             Err(_) => pending.answer_late(),
         });
@@ -191,8 +192,9 @@ impl Dataset {
         from_memory: impl Fn() -> Result<T, Errno> + Send + Sync + 'static,
         question: impl FnOnce(&Dataset) -> Result<T, Errno> + Send + 'static,
     ) {
-        let pending = self.waiting.enter_briefly(None, Box::new(reply), MOMENT, from_memory);
-        self.ask_briefly_for(Place::Directory(directory), pending, question);
+        let pending =
+            self.waiting.enter_briefly(None, Box::new(reply), BRIEF_PATIENCE, from_memory);
+        self.ask_briefly_for(MetadataKey::Directory(directory), pending, question);
     }
 
     /// Notes a task's request that waits for the cache disk, or for a thread that may wait for it. If the
@@ -212,29 +214,30 @@ impl Dataset {
         self.cache.store().is_some_and(|store| store.reads_hang())
     }
 
-    /// The place of a question about a node: its name in its directory, so that questions by name and by
-    /// node share one place.
-    fn place(&self, node: NodeId) -> Place {
+    /// The key of a question about a node: its name in its directory, so that questions by name and by node
+    /// have the same key.
+    fn key_of(&self, node: NodeId) -> MetadataKey {
         let parent = self.catalog.parent(node).unwrap_or(NodeId::ROOT);
         let path = self.catalog.path(node).ok();
         match path.as_deref().and_then(Path::file_name) {
-            Some(name) => Place::name(parent, name),
-            None => Place::name(parent, node),
+            Some(name) => MetadataKey::of_name(parent, name),
+            None => MetadataKey::of_name(parent, node),
         }
     }
 
     /// Attributes of the root, whose last check is too old. If the source hangs or fails, the answer comes
     /// from memory after a short wait: else the mount point would look dead.
-    pub(super) fn root(
+    pub(super) fn getattr_root(
         self: &Arc<Self>,
         task: Option<u32>,
         reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
     ) {
         let dataset = Arc::clone(self);
         let from_memory = move || dataset.attr(NodeId::ROOT);
-        let pending = self.waiting.enter_briefly(task, Box::new(reply), MOMENT, from_memory);
-        self.ask_briefly_for(Place::Directory(NodeId::ROOT), pending, |dataset| {
-            let _ = dataset.checked(dataset.catalog.refresh_directory(NodeId::ROOT));
+        let pending =
+            self.waiting.enter_briefly(task, Box::new(reply), BRIEF_PATIENCE, from_memory);
+        self.ask_briefly_for(MetadataKey::Directory(NodeId::ROOT), pending, |dataset| {
+            let _ = dataset.report_changes(dataset.catalog.refresh_directory(NodeId::ROOT));
             dataset.attr(NodeId::ROOT)
         });
     }
@@ -247,8 +250,9 @@ impl Dataset {
     ) {
         let last = Arc::clone(&self.space);
         let from_memory = move || Ok(last.get());
-        let pending = self.waiting.enter_briefly(task, Box::new(reply), MOMENT, from_memory);
-        self.ask_briefly_for(Place::Space, pending, |dataset| {
+        let pending =
+            self.waiting.enter_briefly(task, Box::new(reply), BRIEF_PATIENCE, from_memory);
+        self.ask_briefly_for(MetadataKey::Space, pending, |dataset| {
             let space = dataset.source.space()?;
             dataset.space.set(space);
             Ok(space)
@@ -261,7 +265,7 @@ impl Dataset {
         task: Option<u32>,
         reply: impl FnOnce(Result<OsString, Errno>) + Send + 'static,
     ) {
-        self.ask(self.place(node), task, reply, move |dataset| {
+        self.ask(self.key_of(node), task, reply, move |dataset| {
             dataset.source.read_link(&dataset.catalog.path(node)?)
         });
     }
@@ -274,7 +278,7 @@ impl Dataset {
         reply: impl FnOnce(Result<Vec<u8>, Errno>) + Send + 'static,
     ) {
         let name = name.to_os_string();
-        self.ask(self.place(node), task, reply, move |dataset| {
+        self.ask(self.key_of(node), task, reply, move |dataset| {
             dataset.source.xattr(&dataset.path(node)?, &name)
         });
     }
@@ -286,7 +290,7 @@ impl Dataset {
         task: Option<u32>,
         reply: impl FnOnce(Result<Vec<u8>, Errno>) + Send + 'static,
     ) {
-        self.ask(self.place(node), task, reply, move |dataset| {
+        self.ask(self.key_of(node), task, reply, move |dataset| {
             dataset.source.list_xattrs(&dataset.path(node)?)
         });
     }
@@ -311,8 +315,8 @@ impl Dataset {
         then: impl FnOnce(Result<(), Errno>) + Send + 'static,
     ) {
         let dataset = Arc::clone(self);
-        self.metadata.submit(urgency, self.place(node), move || {
-            // Another check may have been made while this one waited for its turn.
+        self.metadata.submit(urgency, self.key_of(node), move || {
+            // Another check may have been made while this one waited.
             let is_due = urgency == Urgency::Demand || dataset.catalog.is_check_due(node);
             then(if is_due { dataset.check_now(node) } else { Ok(()) });
         });
@@ -325,7 +329,7 @@ impl Dataset {
         task: Option<u32>,
         reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
     ) {
-        self.ask(self.place(node), task, reply, move |dataset| {
+        self.ask(self.key_of(node), task, reply, move |dataset| {
             dataset.check_now(node)?;
             dataset.attr(node).or_else(|_| dataset.catalog.served_attr(node))
         });
@@ -337,7 +341,7 @@ impl Dataset {
         let (Some(name), Ok(parent)) = (path.file_name(), self.catalog.parent(node)) else {
             return Ok(());
         };
-        self.checked(self.catalog.refresh(parent, name))
+        self.report_changes(self.catalog.refresh(parent, name))
     }
 }
 
@@ -349,7 +353,7 @@ mod tests {
     use crate::source::{PosixSource, Source};
 
     #[test]
-    fn a_name_is_one_place_whether_it_is_asked_for_by_name_or_by_number() {
+    fn a_name_has_one_key_whether_it_is_asked_for_by_name_or_by_number() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("d")).unwrap();
         for name in ["a", "b"] {
@@ -365,8 +369,8 @@ mod tests {
         let d = find(NodeId::ROOT, "d");
         let [a, b] = ["a", "b"].map(|name| find(d, name));
         let dataset = Dataset::new(Arc::clone(&catalog), cache, inbox, Arc::new(|_| ()), false);
-        assert_eq!(dataset.place(a), Place::name(d, OsStr::new("a")));
-        assert_eq!(dataset.place(d), Place::name(NodeId::ROOT, OsStr::new("d")));
-        assert!(dataset.place(a) != dataset.place(b));
+        assert_eq!(dataset.key_of(a), MetadataKey::of_name(d, OsStr::new("a")));
+        assert_eq!(dataset.key_of(d), MetadataKey::of_name(NodeId::ROOT, OsStr::new("d")));
+        assert!(dataset.key_of(a) != dataset.key_of(b));
     }
 }

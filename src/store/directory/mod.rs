@@ -17,7 +17,7 @@
 //! belady touches nothing else, nor directories with such names that belong to other users.
 
 mod disks;
-mod found;
+mod list;
 #[cfg(test)]
 mod tests;
 mod trash;
@@ -42,8 +42,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::disk::{AtomicFile, hold};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{has_ended, is_ending};
-pub use disks::moved;
-pub use found::{Found, disk_bytes, stores};
+pub use disks::note_disk;
+pub use list::{StoreInfo, disk_bytes, stores};
 pub use trash::{discard, reclaim};
 use trash::{discard_older, empty_trash};
 
@@ -68,7 +68,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const MOUNT_PATIENCE: Duration = Duration::from_secs(5);
 /// The same while its daemon is ending: it stores what is left, or it was killed and still waits for the
 /// disk.
-const LAST_PATIENCE: Duration = Duration::from_secs(60);
+const END_PATIENCE: Duration = Duration::from_secs(60);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,26 +99,26 @@ impl Owner {
 }
 
 /// The directory of a store, in use by this process while this value lives.
-pub struct Home {
+pub struct StoreDir {
     path: PathBuf,
     directory: Arc<OwnedFd>,
     owner_file: Flock<File>,
-    stays: Option<Stay>,
+    lock: Option<DirLock>,
 }
 
-/// Shows other processes that a store is in use, and that its user is not about to leave. It is a lock of
-/// the directory itself, which holds even if the owner file is deleted.
-pub struct Stay(Flock<OwnedFd>);
+/// Shows other processes that a store is in use, and that this use is not about to end. It is a lock of the
+/// directory itself, which holds even if the owner file is deleted.
+pub struct DirLock(Flock<OwnedFd>);
 
-impl Stay {
-    /// Makes other processes wait for the end of this use.
-    pub fn leave(&self) {
+impl DirLock {
+    /// Makes other processes wait for the end of this use, which is near.
+    pub fn announce_end(&self) {
         // If that fails, the lock is gone, but the owner file is still locked.
         let _ = self.0.relock(FlockArg::LockSharedNonblock);
     }
 }
 
-impl Home {
+impl StoreDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -132,9 +132,9 @@ impl Home {
         AtomicFile::new(&self.directory, JOURNAL)
     }
 
-    /// Takes out the lock that shows that this process stays. It must be dropped after this value.
-    pub fn take_stay(&mut self) -> Option<Stay> {
-        self.stays.take()
+    /// Takes out the lock of the directory. It must be dropped after this value.
+    pub fn take_lock(&mut self) -> Option<DirLock> {
+        self.lock.take()
     }
 
     /// Notes that the store is in use now, as the modification time of the owner file.
@@ -277,7 +277,7 @@ pub fn check(cache: &Path) -> Result<()> {
 ///
 /// # Errors
 /// If the cache directory cannot be used, and [`ErrorKind::Busy`] if the store is in use.
-pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
+pub fn claim(cache: &Path, owner: &Owner) -> Result<StoreDir> {
     make_own(cache, cache)?;
     let stores = cache.join(format!("{STORES}{VERSION}"));
     make_own(cache, &stores)?;
@@ -291,8 +291,8 @@ pub fn claim(cache: &Path, owner: &Owner) -> Result<Home> {
     empty_trash(cache);
     loop {
         make_own(cache, &path)?;
-        if let Some(home) = lock(cache, &path, MOUNT_PATIENCE)? {
-            return note(home, owner).map_err(|error| cannot(cache, &error));
+        if let Some(store_dir) = lock(cache, &path, MOUNT_PATIENCE)? {
+            return write_owner(store_dir, owner).map_err(|error| cannot(cache, &error));
         }
         // It was deleted before it was locked, so another one is made.
     }
@@ -307,7 +307,7 @@ fn tag(stores: &Path) -> std::io::Result<()> {
     fs::write(&path, TAG)
 }
 
-/// The directory of one of a source's rehearsal buffers, made if it is missing. Whoever has the source's
+/// The directory of one of a source's rehearsal buffers, made if it is missing. A process that has the source's
 /// store in use also has its buffers in use.
 ///
 /// # Errors
@@ -335,14 +335,14 @@ pub fn latent(cache: &Path, owner: &Owner, name: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// [`ErrorKind::Busy`] if another process uses it.
-pub fn claim_found(cache: &Path, found: &Found) -> Result<Home> {
+pub fn claim_existing(cache: &Path, found: &StoreInfo) -> Result<StoreDir> {
     let gone = || refuse(cache, format!("the store {} has just been removed", found.name));
     lock(cache, &found.path, LOCK_PATIENCE)?.ok_or_else(gone)
 }
 
 /// Locks a store's directory, and waits for `patience` if it is in use. None if the directory is gone or
 /// was replaced.
-fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
+fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<StoreDir>> {
     let mut waited = Duration::ZERO;
     let Some(directory) = if_there(cache, hold(path))? else { return Ok(None) };
     let file = loop {
@@ -351,14 +351,14 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
             Ok(file) => break file,
             Err((file, Errno::EWOULDBLOCK)) => {
                 let pid = read_owner(file).map(|owner| owner.pid);
-                let leaves = pid.is_some_and(is_ending) || is_being_left(&directory);
-                if waited < if leaves { LAST_PATIENCE } else { patience } {
+                let ends = pid.is_some_and(is_ending) || is_about_to_end(&directory);
+                if waited < if ends { END_PATIENCE } else { patience } {
                     std::thread::sleep(LOCK_RETRY);
                     waited += LOCK_RETRY;
                     continue;
                 }
                 return Err(match pid {
-                    Some(pid) if is_ending(pid) => left_behind(path, pid),
+                    Some(pid) if is_ending(pid) => held_by_killed(path, pid),
                     Some(pid) if has_ended(pid) => busy(path, " by a process of another container"),
                     Some(pid) => busy(path, &format!(" by process {pid}")),
                     None => busy(path, ""),
@@ -370,24 +370,24 @@ fn lock(cache: &Path, path: &Path, patience: Duration) -> Result<Option<Home>> {
             }
         }
     };
-    let same = |found: &fs::Metadata, held: &fs::Metadata| {
-        (found.dev(), found.ino()) == (held.dev(), held.ino())
+    let same = |found: &fs::Metadata, locked: &fs::Metadata| {
+        (found.dev(), found.ino()) == (locked.dev(), locked.ino())
     };
-    let (found, held) = (fs::metadata(path.join(OWNER)), file.metadata());
-    if !matches!((&found, &held), (Ok(found), Ok(held)) if same(found, held)) {
+    let (found, locked) = (fs::metadata(path.join(OWNER)), file.metadata());
+    if !matches!((&found, &locked), (Ok(found), Ok(locked)) if same(found, locked)) {
         return Ok(None);
     }
-    let stays = match stay(&directory, patience) {
+    let lock = match lock_exclusively(&directory, patience) {
         // The owner file is new: the one that the store's user has locked was deleted.
         Err(Errno::EWOULDBLOCK) => return Err(busy(path, "")),
         // If directories cannot be locked, no other process has this lock.
-        stays => stays.ok(),
+        lock => lock.ok(),
     };
-    Ok(Some(Home { path: path.to_path_buf(), stays, directory, owner_file: file }))
+    Ok(Some(StoreDir { path: path.to_path_buf(), lock, directory, owner_file: file }))
 }
 
 /// The kernel holds a killed daemon as long as its source does not answer.
-fn left_behind(path: &Path, pid: u32) -> Error {
+fn held_by_killed(path: &Path, pid: u32) -> Error {
     let what = format!(
         "the store {} is in use by what is left of process {pid}: it was killed, and waits in the kernel",
         path.display()
@@ -402,23 +402,23 @@ fn busy(path: &Path, by: &str) -> Error {
 }
 
 /// Locks the directory itself, once no process uses it or checks whether it is in use.
-fn stay(directory: &OwnedFd, patience: Duration) -> nix::Result<Stay> {
+fn lock_exclusively(directory: &OwnedFd, patience: Duration) -> nix::Result<DirLock> {
     let mut waited = Duration::ZERO;
     loop {
         match lock_directory(directory, FlockArg::LockExclusiveNonblock) {
             Err(Errno::EWOULDBLOCK)
-                if waited < if is_being_left(directory) { LAST_PATIENCE } else { patience } =>
+                if waited < if is_about_to_end(directory) { END_PATIENCE } else { patience } =>
             {
                 std::thread::sleep(LOCK_RETRY);
                 waited += LOCK_RETRY;
             }
-            locked => return locked.map(Stay),
+            locked => return locked.map(DirLock),
         }
     }
 }
 
-/// Whether the store's user, if there is one, is about to leave: none holds the exclusive lock.
-fn is_being_left(directory: &OwnedFd) -> bool {
+/// Whether the store's use, if there is one, is about to end: no process holds the exclusive lock.
+fn is_about_to_end(directory: &OwnedFd) -> bool {
     lock_directory(directory, FlockArg::LockSharedNonblock).is_ok()
 }
 
@@ -439,9 +439,9 @@ fn read_owner(mut file: File) -> Option<Owner> {
     serde_json::from_str(&text).ok()
 }
 
-fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
+fn write_owner(mut store_dir: StoreDir, owner: &Owner) -> std::io::Result<StoreDir> {
     let text = serde_json::to_vec(&Owner { pid: std::process::id(), ..owner.clone() })?;
-    let file = &mut *home.owner_file;
+    let file = &mut *store_dir.owner_file;
     let known = file.try_clone().ok().and_then(read_owner).is_some();
     let mut write = || {
         file.rewind()?;
@@ -453,20 +453,20 @@ fn note(mut home: Home, owner: &Owner) -> std::io::Result<Home> {
         Err(error) if known => tracing::warn!(%error, "who uses the store is not noted"),
         result => result?,
     }
-    Ok(home)
+    Ok(store_dir)
 }
 
 fn path_of(cache: &Path, owner: &Owner) -> PathBuf {
     cache.join(format!("{STORES}{VERSION}")).join(owner.name())
 }
 
-/// Bytes that the store of a source takes on the disk. 0 if there is none.
-pub fn held(cache: &Path, owner: &Owner) -> u64 {
+/// Bytes that the store of a source takes on the disk. 0 if there is no store.
+pub fn store_bytes(cache: &Path, owner: &Owner) -> u64 {
     disk_bytes(&path_of(cache, owner))
 }
 
 /// Bytes that the rehearsal buffers of a source and their codes take on the disk.
-pub fn held_by_buffers(cache: &Path, owner: &Owner) -> u64 {
+pub fn buffer_bytes(cache: &Path, owner: &Owner) -> u64 {
     let entries = fs::read_dir(cache.join(BUFFERS).join(owner.name())).into_iter().flatten();
     let buffers = entries.flatten().map(|entry| entry.path());
     buffers.map(|buffer| disk_bytes(&buffer) + disk_bytes(&buffer.join(LATENT))).sum()
