@@ -124,10 +124,11 @@ impl Divided {
         let is_foreseen = stager.forecast.is_foreseen(block);
         if is_sequential && at_end || is_foreseen || stager.ledger.has_room_for_all() {
             self.join(file, actions);
-        } else if 2 * bytes >= block_bytes && 2 * longest < BLOCK_PAGES {
-            if stager.may_complete(block) {
-                warming.wanted(&[block], &stager.ledger);
-            }
+        } else if 2 * bytes >= block_bytes
+            && 2 * longest < BLOCK_PAGES
+            && stager.may_complete(block)
+        {
+            warming.wanted(&[block], &stager.ledger);
         }
     }
 

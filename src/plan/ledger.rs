@@ -261,12 +261,8 @@ impl Ledger {
         actions: &mut Vec<Action>,
     ) -> Option<usize> {
         let bytes = self.layout.stored_bytes(block);
-        for tier in self.tiers_below() {
-            if self.is_worth_it(tier) && self.make_room_in(tier, bytes, next, actions) {
-                return Some(tier);
-            }
-        }
-        None
+        self.tiers_below()
+            .find(|&tier| self.is_worth_it(tier) && self.make_room_in(tier, bytes, next, actions))
     }
 
     /// Evicts blocks by the tier's policy until there is room. Returns whether there is.
