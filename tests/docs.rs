@@ -180,7 +180,7 @@ fn orders_in_the_text_parse() {
 
 #[test]
 fn keys_of_settings_exist() {
-    let sections: Vec<&str> = KEYS.iter().map(|key| key.section()).collect();
+    let sections: Vec<&str> = KEYS.iter().map(|key| key.section).collect();
     let mut named = 0;
     for page in pages() {
         for (at, text) in code(&page) {
@@ -190,7 +190,7 @@ fn keys_of_settings_exist() {
             if !sections.contains(&section) || !is_key || ["txt", "toml"].contains(&leaf) {
                 continue;
             }
-            assert!(KEYS.iter().any(|known| known.name == key), "{at}: there is no key {key}");
+            assert!(KEYS.iter().any(|known| known.name() == key), "{at}: there is no key {key}");
             named += 1;
         }
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
-use crate::config::hangs;
+use crate::config::hanging_disk_error;
 use crate::disk::{StallDetector, TICK};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -29,7 +29,7 @@ const APART: &str = "BELADY_APART";
 /// # Errors
 /// The error of the work, and [`ErrorKind::Disk`] if the disk does not answer.
 pub(super) fn run(cache: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    run_or(|| hangs(cache), work)
+    run_or(|| hanging_disk_error(cache), work)
 }
 
 /// The same for work that also needs a source. The error cannot tell which of the two does not answer.

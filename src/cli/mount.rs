@@ -260,7 +260,8 @@ fn tell_failure(error: &Error) {
 fn start_daemon(args: &Args, plan: &Plan, lock: Option<&SourceLock>) -> Result<()> {
     let directory = MountDirectory::of(&plan.mountpoint);
     directory.create()?;
-    let log_path = plan.settings.log.file.clone().unwrap_or_else(|| directory.log());
+    let log = &plan.settings.log.file;
+    let log_path = if log.as_os_str().is_empty() { directory.log() } else { log.clone() };
     let unusable = |what: &str, error: std::io::Error| {
         Error::new(ErrorKind::Mount, format!("{what}: {error}"))
     };

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::warmup::ask;
 use crate::control::Request;
-use crate::engine::Scanned;
+use crate::engine::ScanProgress;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Waits until the mount knows all files of its source, or until the `deadline`. Shows a spinner.
@@ -20,7 +20,7 @@ pub(super) fn await_scan(mountpoint: &Path, deadline: Option<Duration>) -> Resul
         ProgressStyle::with_template("{spinner} {pos} names found, and the source is scanned");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     loop {
-        let Scanned { names, whole } = ask(mountpoint, &Request::Scanned)?;
+        let ScanProgress { names, whole } = ask(mountpoint, &Request::Scanned)?;
         if whole {
             bar.finish_and_clear();
             return Ok(());

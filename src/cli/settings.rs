@@ -121,7 +121,7 @@ impl SettingsArgs {
                 Some(("cache_dir" | "cache-dir", path)) => {
                     settings.push(format!("cache.dir={path}"));
                 }
-                Some((key, value)) if KEYS.iter().any(|known| known.name == key) => {
+                Some((key, value)) if KEYS.iter().any(|known| known.name() == key) => {
                     settings.push(format!("{key}={value}"));
                 }
                 _ => passed.push(option.to_string()),

@@ -5,11 +5,15 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::warmup::understood;
 use super::{say, say_json};
 use crate::config::Bytes;
 use crate::control::{self, Request};
+use crate::engine::{OrderStatus, Status};
 use crate::error::Result;
+use crate::learning::LoaderStatus;
 use crate::mount::absolute;
+use crate::plan::{Counters, StreamStatus};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -24,20 +28,22 @@ pub(super) fn run(args: &Args) -> Result<()> {
     show(args.mountpoint.as_deref(), args.json, |status| status, render)
 }
 
-/// Shows one mount, or all. `of` takes a part of the status, and `render` makes text of it.
+/// Shows one mount, or all. `of` takes the part of the status that is printed as JSON, and `render` makes text
+/// for people.
 pub(super) fn show(
     mountpoint: Option<&Path>,
     json: bool,
     of: fn(Value) -> Value,
-    render: fn(&Value) -> String,
+    render: fn(&Status) -> String,
 ) -> Result<()> {
     let ask = |mountpoint: &Path| control::ask(mountpoint, &Request::Status).map(of);
+    let text = |status: Value| understood(status).map(|status| render(&status));
     if let Some(mountpoint) = mountpoint {
         let status = ask(&absolute(mountpoint))?;
         if json {
             say_json(&status);
         } else {
-            say(render(&status).trim_end());
+            say(text(status)?.trim_end());
         }
         return Ok(());
     }
@@ -54,7 +60,7 @@ pub(super) fn show(
     }
     for (mountpoint, status) in mounts {
         match status {
-            Ok(status) => say(render(&status)),
+            Ok(status) => say(text(status)?),
             Err(_) => say(format!(
                 "{at}: its daemon is dead; `belady umount --force {at}` clears it",
                 at = mountpoint.display()
@@ -64,114 +70,39 @@ pub(super) fn show(
     Ok(())
 }
 
-fn number(status: &Value, key: &str) -> u64 {
-    status.pointer(key).and_then(Value::as_u64).unwrap_or_default()
+fn human(bytes: u64) -> String {
+    Bytes(bytes).human()
 }
 
-fn text<'a>(status: &'a Value, key: &str) -> &'a str {
-    status.pointer(key).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn human(status: &Value, key: &str) -> String {
-    Bytes(number(status, key)).human()
-}
-
-fn render(status: &Value) -> String {
+fn render(status: &Status) -> String {
     let mut out = String::new();
     render_mount(&mut out, status);
-    let (files, bytes) = (number(status, "/files"), human(status, "/bytes"));
-    let still = match text(status, "/catalog") {
+    let (files, bytes) = (status.files, human(status.bytes));
+    let still = match status.catalog.as_str() {
         "scanning" => " so far; the source is being scanned (scanning)",
         "checking" => ", as an earlier mount saw them; being checked (checking)",
         _ => "",
     };
     let _ = writeln!(out, "  data     {files} files, {bytes}{still}");
     render_kernel(&mut out, status);
-    let _ = writeln!(
-        out,
-        "  ram      {} kept of {}, {} of {} staged ahead; policy {}",
-        human(status, "/ram/kept"),
-        human(status, "/ram/budget"),
-        human(status, "/staged"),
-        human(status, "/window"),
-        text(status, "/policy"),
-    );
-    render_reduced(&mut out, status, "ram");
-    if status["disk"].is_object() {
-        let _ = writeln!(
-            out,
-            "  disk     {} kept of {}, {} stored; {}",
-            human(status, "/disk/kept"),
-            human(status, "/disk/budget"),
-            human(status, "/disk/stored"),
-            text(status, "/disk_state"),
-        );
-        render_reduced(&mut out, status, "disk");
-        if status["disk_moved"].is_string() {
-            let _ = writeln!(out, "           warning: {}", text(status, "/disk_moved"));
-        }
-    } else if status["disk_state"].is_string() {
-        let _ = writeln!(out, "  disk     {}", text(status, "/disk_state"));
-    }
-    let opens = number(status, "/opens");
-    let share = |key| 100.0 * number(status, key) as f64 / opens.max(1) as f64;
-    let _ = writeln!(
-        out,
-        "  opens    {opens}: {:.1} % ready, {:.1} % on the way, {:.1} % cold",
-        share("/hits"),
-        share("/late"),
-        share("/cold"),
-    );
-    render_parts(&mut out, status);
-    let _ = writeln!(
-        out,
-        "  source   {} read, {} blocks ahead and {} on demand; {} from disk",
-        human(status, "/source_bytes"),
-        number(status, "/prefetched"),
-        number(status, "/demanded"),
-        human(status, "/tier_bytes"),
-    );
-    let _ = writeln!(
-        out,
-        "  lost     {} blocks taken back by the kernel and missed, {} fetched again in time; {} \
-         fetches failed",
-        number(status, "/lost"),
-        number(status, "/restored"),
-        number(status, "/failed"),
-    );
+    render_tiers(&mut out, status);
+    render_counters(&mut out, &status.counters, status.parts_bytes);
     render_orders(&mut out, status);
     out
 }
 
-/// Large files that are fetched by pages and not by blocks.
-fn render_parts(out: &mut String, status: &Value) {
-    let (parts, bytes) = (number(status, "/parts"), human(status, "/parts_bytes"));
-    if parts > 0 {
-        let _ = writeln!(
-            out,
-            "  parts    {parts} reads of large files found nothing and were fetched alone; {bytes} \
-             in RAM"
-        );
-    }
-}
-
 /// The mode, the requests of the kernel, and how long names may be believed.
-fn render_kernel(out: &mut String, status: &Value) {
-    let (mode, trusted) = (text(status, "/mode"), number(status, "/trusted_files"));
-    let _ = write!(out, "  mode     {mode}");
-    if mode == "push" {
-        let _ = write!(out, ", {trusted} files opened without a request");
+fn render_kernel(out: &mut String, status: &Status) {
+    let _ = write!(out, "  mode     {}", status.mode);
+    if status.mode == "push" {
+        let _ = write!(out, ", {} files opened without a request", status.untracked_files);
     }
-    let _ = writeln!(out, "; {}", text(status, "/consistency"));
-    let requests = status["requests"].as_object().into_iter().flatten();
-    let counted = requests.filter_map(|(kind, count)| Some((kind, count.as_u64()?)));
-    let words: Vec<String> = counted
-        .filter(|(_, count)| *count > 0)
-        .map(|(kind, count)| format!("{count} {kind}"))
-        .collect();
+    let _ = writeln!(out, "; {}", status.consistency);
+    let requests = status.requests.iter().filter(|(_, count)| **count > 0);
+    let words: Vec<String> = requests.map(|(kind, count)| format!("{count} {kind}")).collect();
     let words = if words.is_empty() { "none".to_owned() } else { words.join(", ") };
     let _ = writeln!(out, "  requests {words}");
-    let stuck = number(status, "/stuck_notifications");
+    let stuck = status.stuck_notifications;
     if stuck > 0 {
         let _ = writeln!(
             out,
@@ -180,18 +111,81 @@ fn render_kernel(out: &mut String, status: &Value) {
     }
 }
 
+fn render_tiers(out: &mut String, status: &Status) {
+    let Status { ram, disk, .. } = status;
+    let _ = writeln!(
+        out,
+        "  ram      {} kept of {}, {} of {} staged ahead; policy {}",
+        human(ram.kept),
+        human(ram.budget),
+        human(status.staged),
+        human(status.window),
+        status.policy,
+    );
+    render_reduced(out, ram.configured, ram.reduced.as_deref());
+    let state = status.disk_state.as_deref();
+    if let Some(disk) = disk {
+        let _ = writeln!(
+            out,
+            "  disk     {} kept of {}, {} stored; {}",
+            human(disk.kept),
+            human(disk.budget),
+            human(disk.stored),
+            state.unwrap_or_default(),
+        );
+        render_reduced(out, disk.configured, disk.reduced.as_deref());
+        if let Some(moved) = &status.disk_moved {
+            let _ = writeln!(out, "           warning: {moved}");
+        }
+    } else if let Some(state) = state {
+        let _ = writeln!(out, "  disk     {state}");
+    }
+}
+
 /// Why the budget of a tier is less than configured, if it is.
-fn render_reduced(out: &mut String, status: &Value, tier: &str) {
-    if let Some(reduced) = status[tier]["reduced"].as_str() {
-        let configured = human(status, &format!("/{tier}/configured"));
+fn render_reduced(out: &mut String, configured: u64, reduced: Option<&str>) {
+    if let Some(reduced) = reduced {
+        let configured = human(configured);
         let _ = writeln!(out, "           less than the {configured} configured: {reduced}");
     }
 }
 
-fn render_mount(out: &mut String, status: &Value) {
-    let at: Vec<&str> = list(status, "mountpoints").iter().filter_map(Value::as_str).collect();
-    let (source, pid) = (text(status, "/source"), number(status, "/pid"));
-    let _ = writeln!(out, "{source} at {} (pid {pid})", at.join(", "));
+fn render_counters(out: &mut String, counters: &Counters, parts_bytes: u64) {
+    let Counters { opens, parts, .. } = *counters;
+    let share = |opened: u64| 100.0 * opened as f64 / opens.max(1) as f64;
+    let _ = writeln!(
+        out,
+        "  opens    {opens}: {:.1} % ready, {:.1} % on the way, {:.1} % cold",
+        share(counters.hits),
+        share(counters.late),
+        share(counters.cold),
+    );
+    if parts > 0 {
+        let bytes = human(parts_bytes);
+        let _ = writeln!(
+            out,
+            "  parts    {parts} reads of large files found nothing and were fetched alone; {bytes} \
+             in RAM"
+        );
+    }
+    let _ = writeln!(
+        out,
+        "  source   {} read, {} blocks ahead and {} on demand; {} from disk",
+        human(counters.source_bytes),
+        counters.prefetched,
+        counters.demanded,
+        human(counters.tier_bytes),
+    );
+    let _ = writeln!(
+        out,
+        "  lost     {} blocks taken back by the kernel and missed, {} fetched again in time; {} \
+         fetches failed",
+        counters.lost, counters.restored, counters.failed,
+    );
+}
+
+fn render_mount(out: &mut String, Status { source, mountpoints, pid, .. }: &Status) {
+    let _ = writeln!(out, "{source} at {} (pid {pid})", mountpoints.join(", "));
 }
 
 /// The part of the status that is about orders.
@@ -203,19 +197,14 @@ pub(super) fn orders_of(mut status: Value) -> Value {
     status
 }
 
-pub(super) fn orders_for_people(status: &Value) -> String {
+pub(super) fn orders_for_people(status: &Status) -> String {
     let mut out = String::new();
     render_mount(&mut out, status);
     render_orders(&mut out, status);
     out
 }
 
-fn list<'a>(status: &'a Value, key: &str) -> &'a [Value] {
-    status[key].as_array().map_or(&[][..], Vec::as_slice)
-}
-
-fn render_orders(out: &mut String, status: &Value) {
-    let (orders, loaders) = (list(status, "orders"), list(status, "loaders"));
+fn render_orders(out: &mut String, Status { orders, loaders, journal, .. }: &Status) {
     if orders.is_empty() && loaders.is_empty() {
         let _ = writeln!(
             out,
@@ -223,67 +212,80 @@ fn render_orders(out: &mut String, status: &Value) {
         );
     }
     orders.iter().for_each(|order| render_order(out, order));
-    let others = loaders.iter().filter(|loader| loader["reads_told"] != Value::Bool(true));
+    let others = loaders.iter().filter(|loader| !loader.reads_told);
     others.for_each(|loader| render_loader(out, loader));
-    if let Some(journal) = status["journal"].as_str() {
+    if let Some(journal) = journal {
         let _ = writeln!(out, "  journal  {journal}");
     }
 }
 
-fn progress(order: &Value) -> String {
-    let state = if order["following"] == Value::Bool(true) {
-        format!("{} ahead", number(order, "/ahead"))
+fn progress(order: &StreamStatus) -> String {
+    let state = if order.following {
+        format!("{} ahead", order.ahead)
     } else {
         "DIVERGED: what is read is not what the order says; caching without it".into()
     };
     format!(
         "{} of {}, {state}; {} opens predicted, {} of them seen, {} not predicted",
-        number(order, "/position"),
-        number(order, "/length"),
-        number(order, "/opens_predicted"),
-        number(order, "/opens_seen"),
-        number(order, "/opens_strayed"),
+        order.position, order.length, order.opens_predicted, order.opens_seen, order.opens_strayed,
     )
 }
 
 /// A loader whose order was not told.
-fn render_loader(out: &mut String, loader: &Value) {
-    let (program, process) = (text(loader, "/program"), number(loader, "/process"));
-    let _ = writeln!(out, "  loader   {program} (pid {process}): {}", text(loader, "/belief"));
-    let state = if loader["followed"] == Value::Bool(true) { "followed" } else { "unknown" };
-    let since = number(loader, "/since_s");
-    let _ = write!(out, "           epoch {}, {state} for {since} s", number(loader, "/epoch"));
-    if loader["progress"].is_object() {
-        let _ = write!(out, ", {}", progress(&loader["progress"]));
+fn render_loader(out: &mut String, loader: &LoaderStatus) {
+    let LoaderStatus { program, process, belief, epoch, since_s, .. } = loader;
+    let _ = writeln!(out, "  loader   {program} (pid {process}): {belief}");
+    let state = if loader.followed { "followed" } else { "unknown" };
+    let _ = write!(out, "           epoch {epoch}, {state} for {since_s} s");
+    if let Some(order) = &loader.progress {
+        let _ = write!(out, ", {}", progress(order));
     }
-    if let (Some(opens), true) = (loader["known_after"].as_u64(), loader["followed"] == true) {
+    if let (Some(opens), true) = (loader.known_after, loader.followed) {
         let _ = write!(out, "; known since open {opens} of the epoch");
     }
-    let seconds = loader["search_cpu_s"].as_f64().unwrap_or_default();
-    if seconds > 0.0 {
-        let _ = write!(out, "; {seconds:.1} s of processor time for searches");
+    if loader.search_cpu_s > 0.0 {
+        let _ = write!(out, "; {:.1} s of processor time for searches", loader.search_cpu_s);
     }
     out.push('\n');
-    if let Some(spec) = loader["spec"].as_str() {
+    if let Some(spec) = &loader.spec {
         let _ = writeln!(out, "           the same, told: {spec}");
     }
 }
 
-fn render_order(out: &mut String, order: &Value) {
-    let name = text(order, "/stream");
-    if order["order"].is_string() {
-        let _ = writeln!(
-            out,
-            "  order    {name}: {}\n           epoch {}, {}",
-            text(order, "/order"),
-            number(order, "/epoch"),
-            progress(order),
-        );
+fn render_order(
+    out: &mut String,
+    OrderStatus { stream, refused, fix, progress, .. }: &OrderStatus,
+) {
+    // Without an order, the flattened progress is read as an empty one.
+    if let Some(order) = progress.as_ref().filter(|progress| !progress.order.is_empty()) {
+        let (words, epoch) = (&order.order, order.epoch);
+        let at = self::progress(order);
+        let _ = writeln!(out, "  order    {stream}: {words}\n           epoch {epoch}, {at}");
     }
-    if let Some(fix) = order["fix"].as_str() {
+    if let Some(fix) = fix {
         let _ = writeln!(out, "           {fix}");
     }
-    if let Some(refused) = order["refused"].as_str() {
-        let _ = writeln!(out, "  order    {name}: REFUSED: {refused}");
+    if let Some(refused) = refused {
+        let _ = writeln!(out, "  order    {stream}: REFUSED: {refused}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_status_of_another_version_is_understood() {
+        let order = json!({ "stream": "a", "refused": "no such file", "new": 1 });
+        let loader = json!({ "program": "python", "progress": { "length": 5 } });
+        let status =
+            json!({ "pid": 7, "new": {}, "orders": [order], "loaders": [loader], "hits": 1 });
+        let status: Status = understood(status).unwrap();
+        let text = orders_for_people(&status);
+        assert!(text.contains("  order    a: REFUSED: no such file\n  loader   python (pid 0)"));
+        assert!(text.contains("0 of 5") && !text.contains("order    a: \n"), "{text}");
+        assert!(render(&status).contains("100.0 % ready"));
     }
 }

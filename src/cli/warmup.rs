@@ -13,7 +13,7 @@ use super::settings::absolute_order;
 use super::{say, say_json};
 use crate::config::{Bytes, Period};
 use crate::control::{self, Request};
-use crate::engine::{Chosen, Pace, Progress, Tally};
+use crate::engine::{Pace, Progress, Selection, Tally};
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 use crate::mount::absolute;
@@ -66,12 +66,12 @@ impl FromStr for Rate {
 }
 
 impl Args {
-    fn chosen(&self) -> Result<Chosen> {
+    fn chosen(&self) -> Result<Selection> {
         Ok(match (&self.order, &self.files_from, &self.glob) {
-            (Some(order), _, _) => Chosen::Order(absolute_order(order)?),
-            (_, Some(path), _) => Chosen::Files(read_list(path)?),
-            (_, _, Some(pattern)) => Chosen::Glob(pattern.clone()),
-            _ => Chosen::All,
+            (Some(order), _, _) => Selection::Order(absolute_order(order)?),
+            (_, Some(path), _) => Selection::Files(read_list(path)?),
+            (_, _, Some(pattern)) => Selection::Glob(pattern.clone()),
+            _ => Selection::All,
         })
     }
 }
@@ -113,7 +113,8 @@ pub(super) fn ask<T: DeserializeOwned>(mountpoint: &Path, request: &Request) -> 
     understood(control::ask(mountpoint, request)?)
 }
 
-fn understood<T: DeserializeOwned>(answer: Value) -> Result<T> {
+/// An answer as what it is expected to be.
+pub(super) fn understood<T: DeserializeOwned>(answer: Value) -> Result<T> {
     serde_json::from_value(answer).map_err(|error| {
         Error::new(ErrorKind::Mount, format!("the daemon's answer: {error}"))
             .hint("the mount is of another version of belady")

@@ -11,27 +11,10 @@ use tracing_subscriber::EnvFilter;
 use super::schema::{
     Consistency, Control, LogConfig, MountConfig, RehearsalConfig, SourceConfig, StreamConfig,
 };
-use super::settings::{
-    DiskSettings, LogSettings, MountSettings, RehearsalSettings, SourceSettings,
-};
+use super::settings::{DiskSettings, RehearsalSettings, SourceSettings};
 use super::units::Bytes;
 use crate::buffer::{Capacity, Classes, Rules};
 use crate::error::{Error, ErrorKind, Result};
-
-/// In a scan, more threads than this only queue at the metadata server.
-const SCAN_THREADS: RangeInclusive<u32> = 1..=256;
-
-/// The kernel has one queue, and more threads than this only contend for it.
-const MOUNT_THREADS: RangeInclusive<u32> = 1..=64;
-
-const OFFER_RATE: RangeInclusive<f64> = 0.0..=1.0;
-
-/// Names of slots have four digits.
-const SLOTS: RangeInclusive<u32> = 0..=10_000;
-
-const BATCH: RangeInclusive<u32> = 1..=u32::MAX;
-
-const CODE_BYTES: RangeInclusive<u32> = 0..=1 << 20;
 
 /// Names of buffers are names of directories.
 const NAME_BYTES: usize = 64;
@@ -47,11 +30,12 @@ pub(super) fn source(source: &SourceConfig) -> Result<SourceSettings> {
             Consistency::Immutable => None,
             Consistency::Revalidate => Some(source.revalidate.0),
         },
-        scan_threads: within("source.scan-threads", source.scan_threads, &SCAN_THREADS)?,
+        // In a scan, more threads than this only queue at the metadata server.
+        scan_threads: within("source.scan-threads", source.scan_threads, 1..=256)?,
     })
 }
 
-pub(super) fn mount(mount: &MountConfig) -> Result<MountSettings> {
+pub(super) fn mount(mount: &MountConfig) -> Result<MountConfig> {
     if mount.force_allow_other && !mount.allow_other {
         return Err(wrong("mount.force-allow-other needs mount.allow-other".to_owned())
             .hint("set mount.allow-other = true, or leave mount.force-allow-other out"));
@@ -75,24 +59,18 @@ pub(super) fn mount(mount: &MountConfig) -> Result<MountSettings> {
                 .hint("set mount.allow-other = true"));
         }
     }
-    Ok(MountSettings {
-        allow_other: mount.allow_other,
-        force_allow_other: mount.force_allow_other,
-        control: mount.control.clone(),
-        rehearsal: mount.rehearsal.clone(),
-        list_rehearsal: mount.list_rehearsal,
-        mode: mount.mode,
-        threads: within("mount.threads", mount.threads, &MOUNT_THREADS)?,
-        options: mount.options.clone(),
-    })
+    // The kernel has one queue, and more threads than this only contend for it.
+    within("mount.threads", mount.threads, 1..=64)?;
+    Ok(mount.clone())
 }
 
-pub(super) fn log(log: &LogConfig) -> Result<LogSettings> {
+pub(super) fn log(log: &LogConfig) -> Result<LogConfig> {
     if let Err(error) = log.level.parse::<EnvFilter>() {
         let message = format!("log.level: {:?} is not a filter: {error}", log.level);
         return Err(wrong(message).hint("write it like \"info\" or \"info,belady::plan=debug\""));
     }
-    Ok(LogSettings { level: log.level.clone(), file: path("log.file", &log.file)? })
+    path("log.file", &log.file)?;
+    Ok(log.clone())
 }
 
 pub(super) fn streams(streams: &[StreamConfig]) -> Result<Vec<StreamConfig>> {
@@ -151,7 +129,7 @@ pub(super) fn rehearsal(
             ))
             .hint("make the buffer smaller, or cache.disk larger"));
         }
-        let offer_rate = within(&format!("{key}.offer-rate"), buffer.offer_rate, &OFFER_RATE)?;
+        let offer_rate = within(&format!("{key}.offer-rate"), buffer.offer_rate, 0.0..=1.0)?;
         if let Classes::Labels(file) = &buffer.classes {
             path(&format!("{key}.classes"), file)?;
         }
@@ -163,10 +141,11 @@ pub(super) fn rehearsal(
             // A buffer that holds no samples takes no offers.
             offer_rate: if capacity.limit() == 0 { 0.0 } else { offer_rate },
             distance: buffer.distance as usize,
-            slots: within(&format!("{key}.slots"), buffer.slots, &SLOTS)?,
-            batch: within(&format!("{key}.batch"), buffer.batch, &BATCH)?,
+            // Names of slots have four digits.
+            slots: within(&format!("{key}.slots"), buffer.slots, 0..=10_000)?,
+            batch: within(&format!("{key}.batch"), buffer.batch, 1..=u32::MAX)?,
             replay: buffer.replay,
-            latent: within(&format!("{key}.latent"), buffer.latent, &CODE_BYTES)?,
+            latent: within(&format!("{key}.latent"), buffer.latent, 0..=1 << 20)?,
         })
     };
     buffers.iter().map(resolve).collect()
@@ -191,7 +170,7 @@ fn inside(key: &str, path: &Path) -> Result<PathBuf> {
 pub(super) fn within<T: PartialOrd + Display + Copy>(
     key: &str,
     value: T,
-    range: &RangeInclusive<T>,
+    range: RangeInclusive<T>,
 ) -> Result<T> {
     if range.contains(&value) {
         return Ok(value);

@@ -10,7 +10,7 @@ use serde::Serialize;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-use super::keys::{self, KEYS, REHEARSAL, REHEARSAL_KEYS, STREAM, STREAM_KEYS};
+use super::keys::{self, Key, REHEARSAL, STREAM};
 use super::layers::Origin;
 use super::schema::{Config, RehearsalConfig};
 use super::units::shown;
@@ -81,24 +81,12 @@ impl Entries {
 
 impl Entry {
     fn check(&self) -> Result<()> {
-        let stream = self.key.starts_with("stream[");
-        let leaf = self.key.rsplit_once('.').map_or("", |(_, leaf)| leaf);
-        let known = if stream {
-            STREAM_KEYS.contains(&leaf)
-        } else if let Some(leaf) = keys::leaf_of_buffer(&self.key) {
-            REHEARSAL_KEYS.iter().any(|key| key.name == leaf)
-        } else {
-            KEYS.iter().any(|key| key.name == self.key)
-        };
-        if !known {
-            return Err(keys::unknown(&self.key));
-        }
-        let Err(error) = alone(&self.key, leaf, self.value.clone()) else { return Ok(()) };
+        let key = keys::find(&self.key).ok_or_else(|| keys::unknown(&self.key))?;
+        let Err(error) = alone(key, self.value.clone()) else { return Ok(()) };
         let mut message = error.message().to_owned();
         if NOT_A_NAME.iter().any(|words| message.contains(words)) {
             // Ask again with a text: only then does serde list the names that it knows.
-            let text = Value::String(shown(&self.value));
-            if let Err(error) = alone(&self.key, leaf, text) {
+            if let Err(error) = alone(key, Value::String(shown(&self.value))) {
                 message = error.message().to_owned();
             }
         }
@@ -108,16 +96,14 @@ impl Entry {
 }
 
 /// A configuration in which only `key` is written.
-fn alone(key: &str, leaf: &str, value: Value) -> std::result::Result<Config, toml::de::Error> {
-    let section = Value::Table(Table::from_iter([(leaf.to_owned(), value)]));
-    let (name, section) = if key.starts_with("stream[") {
-        (STREAM, Value::Array(vec![section]))
-    } else if keys::leaf_of_buffer(key).is_some() {
-        (REHEARSAL, Value::Table(Table::from_iter([("name".to_owned(), section)])))
-    } else {
-        (key.split('.').next().unwrap_or_default(), section)
+fn alone(key: &Key, value: Value) -> std::result::Result<Config, toml::de::Error> {
+    let section = Value::Table(Table::from_iter([(key.leaf(), value)]));
+    let section = match key.section {
+        STREAM => Value::Array(vec![section]),
+        REHEARSAL => Value::Table(Table::from_iter([("name".to_owned(), section)])),
+        _ => section,
     };
-    Table::from_iter([(name.to_owned(), section)]).try_into()
+    Table::from_iter([(key.section.to_owned(), section)]).try_into()
 }
 
 /// Translates serde's message about a value for people.
@@ -271,13 +257,12 @@ fn free(text: &str) -> Value {
 /// The type of the default decides how a bare text is read. So a directory called `1` or `true` remains a
 /// text, and a list may be written `a,b`.
 fn typed(key: &str, text: &str) -> Result<Option<Value>> {
-    let defaults = defaults()?;
-    let Some((section, leaf)) = key.split_once('.') else { return Ok(None) };
-    let buffer = table(&RehearsalConfig::default())?;
-    let default = match keys::leaf_of_buffer(key) {
-        Some(leaf) => buffer.get(leaf),
-        None => defaults.get(section).and_then(|section| section.get(leaf)),
+    let Some(key) = keys::find(key) else { return Ok(None) };
+    let section = match key.section {
+        REHEARSAL => Some(Value::Table(table(&RehearsalConfig::default())?)),
+        section => defaults()?.remove(section),
     };
+    let default = section.as_ref().and_then(|section| section.get(key.leaf()));
     let bare = || Value::String(text.to_owned());
     Ok(default.map(|default| match (default, free(text)) {
         (Value::String(_), value) if !value.is_str() => bare(),

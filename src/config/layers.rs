@@ -10,8 +10,8 @@ use std::fmt;
 use toml::{Table, Value};
 
 use super::entries::{self, Entries, Entry};
-use super::keys::{self, KEYS, REHEARSAL, STREAM};
-use super::schema::Config;
+use super::keys::{self, REHEARSAL, STREAM};
+use super::schema::{Config, KEYS};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Variables that begin with `BELADY_` and set no key: the log filter and the file's name.
@@ -142,7 +142,7 @@ impl Layers {
         }
         for (name, value) in &self.env {
             if let Some(key) = key_of_variable(name)? {
-                merge.apply(Entries::of_text(key, value, &Origin::Env(name.clone()))?)?;
+                merge.apply(Entries::of_text(&key, value, &Origin::Env(name.clone()))?)?;
             }
         }
         for given in &self.flags {
@@ -190,12 +190,12 @@ fn streams(given: &[(String, String, String)]) -> Entries {
 }
 
 /// The key that a variable sets; `None` if the variable belongs to no section of belady.
-fn key_of_variable(name: &str) -> Result<Option<&'static str>> {
+fn key_of_variable(name: &str) -> Result<Option<String>> {
     let Some(rest) = name.strip_prefix("BELADY_").filter(|_| !NOT_KEYS.contains(&name)) else {
         return Ok(None);
     };
     if let Some(key) = KEYS.iter().find(|key| key.env() == name) {
-        return Ok(Some(key.name));
+        return Ok(Some(key.name()));
     }
     let lower = rest.to_lowercase();
     let Some((section, leaf)) = lower.split_once('_') else { return Ok(None) };

@@ -10,8 +10,7 @@
 //!    the relations between keys. The result is [`Settings`], all that the rest of belady sees.
 //! 4. While a mount runs, [`Budget`] follows what fits the memory of the machine and its limits.
 //!
-//! [`Config`] is the only list of options. [`KEYS`] adds the order in which keys are shown, and their help. A
-//! test holds the two together.
+//! A key is declared once, in `schema.rs`. [`KEYS`] has the order in which keys are shown, and their help.
 
 mod budget;
 mod check;
@@ -27,16 +26,16 @@ mod tests;
 mod units;
 
 pub use budget::{Budget, Reading};
-pub use keys::{KEYS, Key};
+pub use keys::Key;
 pub use layers::{Layers, Origin, Origins};
-pub use resolve::hangs;
+pub use resolve::hanging_disk_error;
 pub use schema::{
-    CacheConfig, Config, Consistency, Control, Learn, LogConfig, Mode, MountConfig, OrderConfig,
-    PolicyKind, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,
+    CacheConfig, Config, Consistency, Control, KEYS, Learn, LogConfig, Mode, MountConfig,
+    OrderConfig, PolicyKind, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,
 };
 pub use settings::{
-    CacheSettings, DiskSettings, Host, LearnSettings, LogSettings, MountSettings, PrefetchSettings,
-    RehearsalSettings, Settings, SourceSettings,
+    CacheSettings, DiskSettings, Host, LearnSettings, PrefetchSettings, RehearsalSettings,
+    Settings, SourceSettings,
 };
 pub use show::{default_toml, render_show};
 pub use units::{BufferSize, Bytes, Period, Size};

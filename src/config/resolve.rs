@@ -3,7 +3,6 @@
 //! RAM comes first, since the prefetch window is a part of it, then the disk tier, then keys that depend on
 //! no others. Each choice adds a line to `decisions`. The first relation that does not hold is the error.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -33,13 +32,6 @@ const AUTO_MIN_FREE_PERCENT: f64 = 5.0;
 /// The smallest file that may be a file of its own in the cache directory.
 const LARGE_FILE_MIN: u64 = 2 * BLOCK_BYTES;
 
-/// A fetch may hold a block, so 1024 fetches hold a gibibyte. No source has to be asked for more at once.
-const INFLIGHT: RangeInclusive<u32> = 1..=1024;
-
-/// No dataset is worth more threads than this.
-const LEARN_THREADS: RangeInclusive<u32> = 0..=256;
-const LEARN_NICE: RangeInclusive<u32> = 0..=19;
-
 /// By default, one thread for this many processors searches for seeds.
 const LEARN_SHARE: u32 = 8;
 
@@ -52,7 +44,7 @@ impl Config {
     pub fn resolve(&self, host: &Host) -> Result<Settings> {
         let mut decisions = Vec::new();
         let (ram_bytes, ram_configured_bytes) = ram(self.cache.ram, host, &mut decisions);
-        let disk_fault = host.cache_hangs.then(|| hangs(&self.cache.dir));
+        let disk_fault = host.cache_hangs.then(|| hanging_disk_error(&self.cache.dir));
         let disk = match &disk_fault {
             Some(fault) => Err(fault.message().to_owned()),
             None => disk(&self.cache, host, &mut decisions)?,
@@ -119,7 +111,7 @@ fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> (u64, u64) {
 }
 
 /// The error of a cache disk that does not answer.
-pub fn hangs(cache: &Path) -> Error {
+pub fn hanging_disk_error(cache: &Path) -> Error {
     let message = format!("cache.dir {}: the disk does not answer", cache.display());
     Error::new(ErrorKind::Disk, message)
         .hint("`dmesg` may say why; the next mount uses it where it answers again")
@@ -197,11 +189,12 @@ fn disk(
 }
 
 fn learn(order: &OrderConfig, host: &Host) -> Result<Option<LearnSettings>> {
-    let threads = match within("order.learn-threads", order.learn_threads, &LEARN_THREADS)? {
+    // No dataset is worth more threads than this.
+    let threads = match within("order.learn-threads", order.learn_threads, 0..=256)? {
         0 => (host.cores / LEARN_SHARE).max(1),
         set => set,
     };
-    let nice = within("order.learn-nice", order.learn_nice, &LEARN_NICE)?;
+    let nice = within("order.learn-nice", order.learn_nice, 0..=19)?;
     Ok(match order.learn {
         Learn::Off => None,
         Learn::Auto | Learn::NoCrack => {
@@ -247,7 +240,8 @@ fn prefetch(
     }
     Ok(PrefetchSettings {
         enabled: prefetch.enabled,
-        inflight: within("prefetch.inflight", prefetch.inflight, &INFLIGHT)?,
+        // A fetch may hold a block, so these hold a gibibyte. No source has to be asked for more at once.
+        inflight: within("prefetch.inflight", prefetch.inflight, 1..=1024)?,
         window_bytes,
         start: prefetch.start,
     })

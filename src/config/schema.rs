@@ -1,7 +1,7 @@
 //! The configuration as written: one struct for each section, one field for each key.
 //!
-//! Fields hold what was written, including `"auto"`. Checks against other keys or the host are done by
-//! [`Config::resolve`](super::Config::resolve).
+//! A key is declared once, with its help, its type and its default. Fields hold what was written, including
+//! `"auto"`. Checks against other keys or the host are done by [`Config::resolve`](super::Config::resolve).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,8 +10,37 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::keys::Key;
 use super::units::{BufferSize, Bytes, Period, Size};
 use crate::buffer::{Classes, Policy};
+
+/// Declares sections as structs, and lists their keys. The comment of a key is its help for people, in lines of
+/// at most 96 characters.
+macro_rules! sections {
+    ($(#[doc = $all:literal])+ $visible:vis const $list:ident; $(
+        $(#[doc = $doc:literal])* [$section:ident] $name:ident {
+            $($(#[doc = $help:literal])+ $key:ident: $type:ty = $default:expr,)+
+        }
+    )+) => {
+        $(#[doc = $all])+
+        $visible const $list: &[Key] = &[$($(
+            Key { section: stringify!($section), field: stringify!($key), help: &[$($help),+] },
+        )+)+];
+
+        $(
+            $(#[doc = $doc])*
+            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+            #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+            pub struct $name { $($(#[doc = $help])+ pub $key: $type,)+ }
+
+            impl Default for $name {
+                fn default() -> Self {
+                    $name { $($key: $default,)+ }
+                }
+            }
+        )+
+    };
+}
 
 /// A configuration as written. The default is that of a mount without any file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,135 +59,149 @@ pub struct Config {
     pub streams: Vec<StreamConfig>,
 }
 
-/// `[source]`: how the source directory is scanned and checked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SourceConfig {
-    /// Whether files may change during the mount. Default: `revalidate`.
-    pub consistency: Consistency,
-    /// After this time a name is checked at the source again. Default: 60 s.
-    pub revalidate: Period,
-    /// Directories listed at once during the scan at mount. Default: 16.
-    pub scan_threads: u32,
+sections! {
+    /// Every key outside `[rehearsal.NAME]` and `[[stream]]`, in the order in which they are shown.
+    pub const KEYS;
+
+    /// How the source directory is scanned and checked.
+    [source] SourceConfig {
+        /// "revalidate": files may change during the mount and are checked again after a while.
+        /// "immutable": they never change; nothing is asked twice.
+        consistency: Consistency = Consistency::Revalidate,
+        /// After this time a name is checked at the source again.
+        revalidate: Period = Period(Duration::from_secs(60)),
+        /// Directories listed at once when mounting, 1 to 256.
+        scan_threads: u32 = 16,
+    }
+
+    /// How much is kept, where, and by which policy.
+    [cache] CacheConfig {
+        /// Kernel page cache and buffers: "16GiB", "25%" of the memory limit, or "auto": 25% of
+        /// the memory limit, but no more than half of the memory that is available.
+        ram: Size = Size::Auto,
+        /// Local directory of the disk tier, an absolute path; empty: no disk tier.
+        dir: PathBuf = PathBuf::new(),
+        /// Disk tier: "900GiB", "80%" of the free space, or "auto": all but min-free.
+        disk: Size = Size::Auto,
+        /// Left free on the filesystem of dir: "50GiB", or "5%" of its size.
+        min_free: Size = Size::Percent(5.0),
+        /// Files that others can still make there; 0 where it has few in all.
+        min_free_inodes: u64 = 1024,
+        /// Files from this size on are files of their own in dir; smaller ones are packed together.
+        large_file: Bytes = Bytes(64 << 20),
+        /// What dir has not answered a reader for so long is asked of the source as well.
+        slow_after: Period = Period(Duration::from_secs(1)),
+        /// What is kept when not everything fits: "belady", "lru", "minio", "unread-first",
+        /// "none", or "auto": by what is known of the readers' order.
+        policy: PolicyKind = PolicyKind::Auto,
+    }
+
+    [prefetch] PrefetchConfig {
+        /// Whether anything is read ahead of the readers.
+        enabled: bool = true,
+        /// Fetches from the source at once, 1 to 1024.
+        inflight: u32 = 32,
+        /// Staged ahead of the readers and not kept: "64MiB", "10%" of cache.ram, or "auto".
+        window: Size = Size::Auto,
+        /// Reading ahead begins at "mount" or at the "first-open" of a file.
+        start: Start = Start::Mount,
+    }
+
+    /// Finding out orders that were not told.
+    [order] OrderConfig {
+        /// Orders that nobody tells are found out from what is read: "auto", "no-crack" (by popular
+        /// seeds alone, without searching all 2^32), or "off".
+        learn: Learn = Learn::Auto,
+        /// Threads that search for seeds, 0 to 256; 0: one for eight processors.
+        learn_threads: u32 = 0,
+        /// How far they stand back behind all other threads, 0 to 19: their nice value. The kernel
+        /// weighs it within a session or control group only, so who is kept waiting for a processor
+        /// also pauses so many times as long as it computes. Less lets them get on where no processor
+        /// is ever idle.
+        learn_nice: u32 = 19,
+        /// Processor time that they may take for the loaders of one process, over all of its epochs;
+        /// then nothing more is searched for it. "0s": without limit.
+        learn_time: Period = Period(Duration::from_secs(3600)),
+    }
+
+    /// How the filesystem appears on the host.
+    [mount] MountConfig {
+        /// Let other users use the mount.
+        allow_other: bool = false,
+        /// Let them although rights of parent directories or ACLs of the source are not checked.
+        force_allow_other: bool = false,
+        /// How samples reach readers: "push" (pages ahead of the read, no request for an open),
+        /// "keep-cache" (pages ahead, opens are requests), "plain" (nothing is pushed, nothing is
+        /// read ahead), or "auto": the first of them that the kernel offers. "passthrough" is
+        /// keep-cache, and large files in cache.dir are read by the kernel itself, unchecked.
+        mode: Mode = Mode::Auto,
+        /// Where .belady/ is served: "auto" (inside the mount, as root), "off", or a directory.
+        control: Control = Control::Auto,
+        /// Where rehearsal/ is served: "auto" (inside the mount, as root), "off", or a directory.
+        rehearsal: Control = Control::Auto,
+        /// Whether rehearsal/ is listed among the dataset's own directories; it is found by name.
+        list_rehearsal: bool = false,
+        /// Threads that answer the kernel, 1 to 64.
+        threads: u32 = 2,
+        /// Further mount options for the kernel, such as ["noatime"].
+        options: Vec<String> = Vec::new(),
+    }
+
+    [log] LogConfig {
+        /// A filter such as "info" or "info,belady::plan=debug".
+        level: String = "info".to_owned(),
+        /// Log file, an absolute path; empty: stderr in the foreground, else a file beside the
+        /// control socket.
+        file: PathBuf = PathBuf::new(),
+    }
 }
 
-/// `[cache]`: how much is kept, where, and by which policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct CacheConfig {
-    /// Kernel page cache and buffers; a share is of the memory limit. Default: auto.
-    pub ram: Size,
-    /// Directory of the disk tier; empty: no disk tier. Default: empty.
-    pub dir: PathBuf,
-    /// Bytes of the disk tier; a share is of the free space. Default: auto.
-    pub disk: Size,
-    /// Space left free on the filesystem of `dir`; a share is of its size. Default: 5%.
-    pub min_free: Size,
-    /// Files that can still be made on the filesystem of `dir`. Default: 1024.
-    pub min_free_inodes: u64,
-    /// From this size on a file is a file of its own in `dir`, not packed. Default: 64 MiB.
-    pub large_file: Bytes,
-    /// The source is also asked for a read that the disk has not answered for this long. Default: 1s.
-    pub slow_after: Period,
-    /// What is kept when not everything fits. Default: auto.
-    pub policy: PolicyKind,
+sections! {
+    /// The keys of one rehearsal buffer.
+    pub(super) const REHEARSAL_KEYS;
+
+    /// `[rehearsal.NAME]`: one rehearsal buffer.
+    [rehearsal] RehearsalConfig {
+        /// How much is kept: 5000 samples, or "2GiB" of encoded files.
+        size: BufferSize = BufferSize::default(),
+        /// Who is kept: "reservoir", "class-balanced", "ring", "gdumb", "random-replace",
+        /// "uniform-balanced", "largest-class", or by what the trainer says of samples: "herding",
+        /// "max-loss", "min-margin", "min-replay", "prototypical", "mir".
+        policy: Policy = Policy::default(),
+        /// Where all chance comes from: the same seed and samples give the same buffer.
+        seed: u32 = 0,
+        /// How the class of a sample is known: "directory" (the one that it is in), a pattern such as
+        /// "train/{class}/*.jpg", or the absolute path of a file of lines path,class.
+        classes: Classes = Classes::default(),
+        /// The directory of the dataset of which samples are offered; empty: all of it.
+        root: PathBuf = PathBuf::new(),
+        /// The share of the samples read that is offered, 0 to 1; 0: only by command.
+        offer_rate: f64 = 1.0,
+        /// Draws that follow each other and are all different.
+        distance: u32 = 64,
+        /// Names in slots/ and in each of its classes, 0 to 10000.
+        slots: u32 = 64,
+        /// In mix/ there are `replay` samples of the buffer for so many of the task, 1 or more.
+        batch: u32 = 56,
+        /// See `batch`; what is of the task itself is not drawn.
+        replay: u32 = 7,
+        /// Bytes of a code in latent/, where a trainer keeps what its network made of samples, 1 to
+        /// 1048576; 0: there is no latent/. A buffer of codes alone needs no size.
+        latent: u32 = 0,
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct PrefetchConfig {
-    /// Whether anything is read ahead. Default: true.
-    pub enabled: bool,
-    /// Fetches from the source at once. Default: 32.
-    pub inflight: u32,
-    /// Bytes staged ahead and not kept; a share is of `cache.ram`. Default: auto.
-    pub window: Size,
-    /// When reading ahead begins. Default: `mount`.
-    pub start: Start,
-}
+sections! {
+    /// The keys of one stream.
+    pub(super) const STREAM_KEYS;
 
-/// `[order]`: finding out orders that were not told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct OrderConfig {
-    /// Whether orders are found out from what is read. Default: auto.
-    pub learn: Learn,
-    /// Threads that search for seeds; 0 for an eighth of the processors. Default: 0.
-    pub learn_threads: u32,
-    /// How far these threads give way to all others: their nice value. While processors are busy, they also
-    /// pause this many times as long as they compute. Default: 19.
-    pub learn_nice: u32,
-    /// Processor time that searches may take for the loaders of one process; 0 for no limit. Default: 1 h.
-    pub learn_time: Period,
-}
-
-/// `[rehearsal.NAME]`: one rehearsal buffer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RehearsalConfig {
-    /// How much it holds. It must be set, unless there is `latent`.
-    pub size: BufferSize,
-    /// Which samples are kept. Default: `class-balanced`.
-    pub policy: Policy,
-    /// The seed of all random choices. Default: 0.
-    pub seed: u32,
-    /// How the class of a sample is known. Default: `directory`.
-    pub classes: Classes,
-    /// The directory of the dataset whose samples are offered; empty for all. Default: empty.
-    pub root: PathBuf,
-    /// The share of the samples read that is offered, 0 to 1. Default: 1.
-    pub offer_rate: f64,
-    /// This many draws in a row are all different. Default: 64.
-    pub distance: u32,
-    /// Names in `slots/` and in each of its classes, 0 to 10000. Default: 64.
-    pub slots: u32,
-    /// Samples of the task in `mix/` for each `replay` samples of the buffer. Default: 56.
-    pub batch: u32,
-    /// See `batch`. Default: 7.
-    pub replay: u32,
-    /// Bytes of a code in `latent/`; 0 if there is no `latent/`. Default: 0.
-    pub latent: u32,
-}
-
-/// `[mount]`: how the filesystem appears on the host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct MountConfig {
-    /// Whether other users may use the mount. Default: false.
-    pub allow_other: bool,
-    /// Mount for others although rights that the mount cannot check are lost. Default: false.
-    pub force_allow_other: bool,
-    /// How samples reach their readers. Default: auto.
-    pub mode: Mode,
-    /// Where `.belady/` is served. Default: auto.
-    pub control: Control,
-    /// Where the views of rehearsal buffers are served. Default: auto.
-    pub rehearsal: Control,
-    /// Whether `rehearsal/` is listed among the dataset's directories. Default: false.
-    pub list_rehearsal: bool,
-    /// Threads that answer the kernel. Default: 2.
-    pub threads: u32,
-    /// Further mount options for the kernel. Default: none.
-    pub options: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct LogConfig {
-    /// A `tracing` filter directive. Default: `info`.
-    pub level: String,
-    /// The log file; empty: stderr, or beside the control socket in the background.
-    pub file: PathBuf,
-}
-
-/// `[[stream]]`: one reader of the dataset whose order is told beforehand.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct StreamConfig {
-    /// The stream's name in status and on the command line.
-    pub name: String,
-    /// The order, as text of the form `kind:key=value,...`. It is not parsed here.
-    pub order: String,
+    /// `[[stream]]`: one reader of the dataset whose order is told beforehand.
+    [stream] StreamConfig {
+        /// The stream's name in status and on the command line.
+        name: String = String::new(),
+        /// The order, as text of the form `kind:key=value,...`. It is not parsed here.
+        order: String = String::new(),
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -264,86 +307,5 @@ impl fmt::Display for Control {
             Control::Off => f.write_str("off"),
             Control::Dir(dir) => dir.display().fmt(f),
         }
-    }
-}
-
-impl Default for SourceConfig {
-    fn default() -> Self {
-        SourceConfig {
-            consistency: Consistency::Revalidate,
-            revalidate: Period(Duration::from_secs(60)),
-            scan_threads: 16,
-        }
-    }
-}
-
-impl Default for CacheConfig {
-    fn default() -> Self {
-        CacheConfig {
-            ram: Size::Auto,
-            dir: PathBuf::new(),
-            disk: Size::Auto,
-            min_free: Size::Percent(5.0),
-            min_free_inodes: 1024,
-            large_file: Bytes(64 << 20),
-            slow_after: Period(Duration::from_secs(1)),
-            policy: PolicyKind::Auto,
-        }
-    }
-}
-
-impl Default for PrefetchConfig {
-    fn default() -> Self {
-        PrefetchConfig { enabled: true, inflight: 32, window: Size::Auto, start: Start::Mount }
-    }
-}
-
-impl Default for OrderConfig {
-    fn default() -> Self {
-        OrderConfig {
-            learn: Learn::default(),
-            learn_threads: 0,
-            learn_nice: 19,
-            learn_time: Period(Duration::from_secs(3600)),
-        }
-    }
-}
-
-impl Default for MountConfig {
-    fn default() -> Self {
-        MountConfig {
-            allow_other: false,
-            force_allow_other: false,
-            mode: Mode::Auto,
-            control: Control::Auto,
-            rehearsal: Control::Auto,
-            list_rehearsal: false,
-            threads: 2,
-            options: Vec::new(),
-        }
-    }
-}
-
-impl Default for RehearsalConfig {
-    fn default() -> Self {
-        RehearsalConfig {
-            size: BufferSize::default(),
-            policy: Policy::default(),
-            seed: 0,
-            classes: Classes::default(),
-            root: PathBuf::new(),
-            offer_rate: 1.0,
-            distance: 64,
-            slots: 64,
-            batch: 56,
-            replay: 7,
-            latent: 0,
-        }
-    }
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        LogConfig { level: "info".to_owned(), file: PathBuf::new() }
     }
 }

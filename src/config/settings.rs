@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::schema::{Control, Mode, PolicyKind, Start, StreamConfig};
+use super::schema::{LogConfig, MountConfig, PolicyKind, Start, StreamConfig};
 use crate::buffer::{Classes, Rules};
 use crate::error::Error;
 
@@ -32,7 +32,7 @@ pub struct Host {
 }
 
 /// A configuration with every choice made and every relation checked. Fields without a comment are keys of
-/// the same name.
+/// the same name. A section in which nothing is left to choose stays as it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub source: SourceSettings,
@@ -42,8 +42,10 @@ pub struct Settings {
     pub learn: Option<LearnSettings>,
     /// Rehearsal buffers, sorted by name.
     pub rehearsal: Vec<RehearsalSettings>,
-    pub mount: MountSettings,
-    pub log: LogSettings,
+    /// What is `auto` here depends on the kernel and on the user who mounts. No option is empty or holds a comma.
+    pub mount: MountConfig,
+    /// Its level is a filter directive that `tracing` accepts.
+    pub log: LogConfig,
     /// Readers whose order is told beforehand. Names are unique; orders are not parsed yet.
     pub streams: Vec<StreamConfig>,
     /// One line for each choice that belady made, for the log at mount.
@@ -126,27 +128,4 @@ pub struct RehearsalSettings {
     pub batch: u32,
     pub replay: u32,
     pub latent: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountSettings {
-    pub allow_other: bool,
-    pub force_allow_other: bool,
-    /// How samples reach their readers. [`Mode::Auto`] stays, as it depends on the kernel.
-    pub mode: Mode,
-    /// Where `.belady/` is served. [`Control::Auto`] stays, as it depends on the user who mounts.
-    pub control: Control,
-    pub rehearsal: Control,
-    pub list_rehearsal: bool,
-    pub threads: u32,
-    /// Further mount options. None is empty or holds a comma.
-    pub options: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogSettings {
-    /// A filter directive that `tracing` accepts.
-    pub level: String,
-    /// The log file; `None` for stderr, or beside the control socket in the background.
-    pub file: Option<PathBuf>,
 }

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use toml::{Table, Value};
+use toml::Value;
 
 use super::entries;
-use super::keys::{KEYS, Key, REHEARSAL, REHEARSAL_KEYS, STREAM, STREAM_KEYS, sections};
+use super::keys::{Key, REHEARSAL, STREAM};
 use super::layers::Origins;
-use super::schema::{Config, RehearsalConfig};
+use super::schema::{Config, KEYS, REHEARSAL_KEYS, RehearsalConfig, STREAM_KEYS};
 
 const REHEARSAL_EXAMPLE: &str = "
 # A buffer of old samples that are shown again, for continual learning; one [rehearsal.NAME] each.
@@ -53,57 +53,46 @@ pub fn default_toml() -> String {
         "# The defaults of belady. Every key may be left out; what is left out is as here.\n\
          # Sizes: \"64GiB\" (binary), \"500MB\" (decimal), \"25%\", \"auto\". Durations: \"200ms\", \"60s\".\n",
     );
-    let values = values(&Config::default());
-    let help = |out: &mut String, key: &Key, mark: &str| {
-        for line in key.help.lines() {
-            let _ = writeln!(out, "{mark}# {line}");
+    let buffer = ("old".to_owned(), RehearsalConfig::default());
+    let values = values(&Config { rehearsal: [buffer].into(), ..Config::default() });
+    let mut section = "";
+    for (key, (_, value)) in KEYS.iter().chain(REHEARSAL_KEYS).zip(values) {
+        let (leaf, is_example) = (key.leaf(), key.section == REHEARSAL);
+        if section != key.section {
+            section = key.section;
+            out += &if is_example { REHEARSAL_EXAMPLE.into() } else { format!("\n[{section}]\n") };
         }
-    };
-    for section in sections().into_iter().filter(|section| ![REHEARSAL, STREAM].contains(section)) {
-        let _ = write!(out, "\n[{section}]\n");
-        for key in KEYS.iter().filter(|key| key.section() == section) {
-            help(&mut out, key, "");
-            let value = values.iter().find(|(name, _)| name == key.name);
-            let _ = writeln!(out, "{} = {}", key.leaf(), value.map_or("", |(_, value)| value));
-        }
+        let mark = if is_example { "# " } else { "" };
+        // A buffer without a size is none.
+        let value = if is_example && leaf == "size" { "5000" } else { &value };
+        key.help.iter().for_each(|line| out += &format!("{mark}#{line}\n"));
+        out += &format!("{mark}{leaf} = {value}\n");
     }
-    out.push_str(REHEARSAL_EXAMPLE);
-    let buffer = entries::table(&RehearsalConfig::default()).unwrap_or_default();
-    for key in REHEARSAL_KEYS {
-        help(&mut out, key, "# ");
-        let value = buffer.get(key.leaf()).filter(|_| key.leaf() != "size");
-        let _ =
-            writeln!(out, "# {} = {}", key.leaf(), value.map_or("5000".into(), Value::to_string));
-    }
-    out.push('\n');
-    out.push_str(STREAM_EXAMPLE);
-    out
+    out + "\n" + STREAM_EXAMPLE
 }
 
 /// Every key in order with its value as TOML.
 fn values(config: &Config) -> Vec<(String, String)> {
     // Only a path that is not UTF-8 has no table, and such a path cannot have been written.
     let table = entries::table(config).unwrap_or_default();
-    let text = |table: Option<&Table>, leaf: &str| {
-        table.and_then(|table| table.get(leaf)).map_or(String::new(), Value::to_string)
+    let mut values = Vec::new();
+    let mut add = |prefix: &str, table: Option<&Value>, key: &Key| {
+        let leaf = key.leaf();
+        let value =
+            table.and_then(|table| table.get(&leaf)).map_or(String::new(), Value::to_string);
+        values.push((format!("{prefix}.{leaf}"), value));
     };
-    let section = |name: &str| table.get(name).and_then(Value::as_table);
-    let mut values: Vec<_> = KEYS
-        .iter()
-        .map(|key| (key.name.to_owned(), text(section(key.section()), key.leaf())))
-        .collect();
-    let buffers = section(REHEARSAL).into_iter().flatten();
-    for (name, buffer) in buffers {
-        values.extend(REHEARSAL_KEYS.iter().map(|key| {
-            (format!("{REHEARSAL}.{name}.{}", key.leaf()), text(buffer.as_table(), key.leaf()))
-        }));
+    for key in KEYS {
+        add(key.section, table.get(key.section), key);
     }
-    let streams = table.get(STREAM).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    for (index, stream) in streams.iter().enumerate() {
-        for leaf in STREAM_KEYS {
-            let key = format!("{STREAM}[{index}].{leaf}");
-            values.push((key, text(stream.as_table(), leaf)));
-        }
+    for (name, buffer) in table.get(REHEARSAL).and_then(Value::as_table).into_iter().flatten() {
+        REHEARSAL_KEYS
+            .iter()
+            .for_each(|key| add(&format!("{REHEARSAL}.{name}"), Some(buffer), key));
+    }
+    let streams = table.get(STREAM).and_then(Value::as_array);
+    for (index, stream) in streams.into_iter().flatten().enumerate() {
+        STREAM_KEYS.iter().for_each(|key| add(&format!("{STREAM}[{index}]"), Some(stream), key));
     }
     values
 }

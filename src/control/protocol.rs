@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::runtime::{MountDirectory, has_runtime};
 use crate::config::Bytes;
-use crate::engine::{Chosen, Pace};
+use crate::engine::{Pace, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{is_ending, is_stopped};
 use crate::rehearsal::Question;
@@ -47,13 +47,13 @@ pub enum Request {
     /// Take a stream's order away.
     WithdrawOrder { stream: String },
     /// Begin a warm-up of the chosen files. Answered with its number.
-    Warmup { chosen: Chosen, pace: Pace },
+    Warmup { chosen: Selection, pace: Pace },
     /// How far a warm-up is.
     WarmupProgress { number: u64 },
     /// How much of the chosen files is in RAM and on the cache disk.
-    CountHere { chosen: Chosen },
+    CountHere { chosen: Selection },
     /// Drop the chosen files from RAM and the cache disk.
-    Evict { chosen: Chosen },
+    Evict { chosen: Selection },
     /// Show the dataset at a further mount point.
     Attach {
         #[serde(with = "crate::paths")]
@@ -282,7 +282,7 @@ mod tests {
     /// Each control byte of a name takes six.
     #[test]
     fn a_request_that_no_daemon_would_take_is_refused_before_it_is_sent() {
-        let names = |bytes: usize| Chosen::Files(vec![1; bytes]);
+        let names = |bytes: usize| Selection::Files(vec![1; bytes]);
         let count = |bytes| encode(&Request::CountHere { chosen: names(bytes) });
         let rest = count(0).unwrap().len();
         let most = (REQUEST_MAX - rest) / 6;

@@ -117,7 +117,7 @@ impl Budgets {
         let budgets = Arc::clone(self);
         let follow = move || {
             let (mut pause, mut before) = (FIT_EVERY, None);
-            while budgets.core.over.pause(pause) {
+            while budgets.core.stop.pause(pause) {
                 let found = budgets.look_at_disk();
                 let rests = found.is_some_and(|found| found.rests) && found == before;
                 pause = if rests { IDLE_FIT_EVERY } else { FIT_EVERY };

@@ -14,7 +14,7 @@ pub(super) struct StoreLease {
 
 struct Held {
     /// Shared with those who use the directory at this moment.
-    home: Option<Arc<StoreDir>>,
+    store_dir: Option<Arc<StoreDir>>,
     /// Says to others that it will be ours.
     stay: Option<DirLock>,
 }
@@ -22,30 +22,30 @@ struct Held {
 /// A use of the directory, which stays ours until it has ended.
 struct Use<'a> {
     lease: &'a StoreLease,
-    home: Option<Arc<StoreDir>>,
+    store_dir: Option<Arc<StoreDir>>,
 }
 
 impl Drop for Use<'_> {
     fn drop(&mut self) {
         let _held = self.lease.held.lock();
-        self.home = None;
+        self.store_dir = None;
         self.lease.used.notify_all();
     }
 }
 
 impl StoreLease {
-    pub(super) fn new(mut home: Option<StoreDir>) -> Self {
-        let stay = home.as_mut().and_then(StoreDir::take_lock);
-        let held = Held { home: home.map(Arc::new), stay };
+    pub(super) fn new(mut store_dir: Option<StoreDir>) -> Self {
+        let stay = store_dir.as_mut().and_then(StoreDir::take_lock);
+        let held = Held { store_dir: store_dir.map(Arc::new), stay };
         StoreLease { held: Mutex::new(held), used: Condvar::new() }
     }
 
     /// Calls `work` with the directory, if it is still held. It is held until `work` returns, without a lock:
     /// the disk may hang.
     pub(super) fn with(&self, work: impl FnOnce(&StoreDir)) {
-        let using = Use { lease: self, home: self.held.lock().home.clone() };
-        if let Some(home) = &using.home {
-            work(home);
+        let using = Use { lease: self, store_dir: self.held.lock().store_dir.clone() };
+        if let Some(store_dir) = &using.store_dir {
+            work(store_dir);
         }
     }
 
@@ -58,20 +58,20 @@ impl StoreLease {
     /// thread at a time saves a catalog. Blocks: the disk may hang.
     pub(super) fn end(&self, catalog: &Catalog) {
         let mut held = self.held.lock();
-        let Some(home) = held.home.take() else { return };
-        while Arc::strong_count(&home) > 1 {
+        let Some(store_dir) = held.store_dir.take() else { return };
+        while Arc::strong_count(&store_dir) > 1 {
             held = self.used.wait(held);
         }
         drop(held);
-        save_catalog(catalog, &home);
-        home.note_use();
-        drop(home);
+        save_catalog(catalog, &store_dir);
+        store_dir.note_use();
+        drop(store_dir);
         self.held.lock().stay.take();
     }
 }
 
-pub(super) fn save_catalog(catalog: &Catalog, home: &StoreDir) {
-    if let Err(error) = catalog.save(&home.catalog()) {
+pub(super) fn save_catalog(catalog: &Catalog, store_dir: &StoreDir) {
+    if let Err(error) = catalog.save(&store_dir.catalog()) {
         tracing::warn!(%error, "the catalog was not saved; the next mount scans the source");
     }
 }
@@ -96,10 +96,13 @@ mod tests {
         let ((begun, begins), (go_on, goes_on)) = (channel(), channel());
         thread::scope(|scope| {
             scope.spawn(move || {
-                lease.with(|home| {
+                lease.with(|store_dir| {
                     begun.send(()).unwrap();
                     goes_on.recv().unwrap();
-                    assert!(home.catalog().open().is_err(), "it was saved while it was in use");
+                    assert!(
+                        store_dir.catalog().open().is_err(),
+                        "it was saved while it was in use"
+                    );
                 });
             });
             begins.recv().unwrap();

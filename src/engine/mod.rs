@@ -12,9 +12,8 @@
 //! 5. [`Engine::status`] reads what the planner's thread last published. It never waits for that thread.
 
 mod budgets;
-mod ending;
+mod catalog_keeper;
 mod files;
-mod keeper;
 mod lease;
 mod opening;
 mod orders;
@@ -22,6 +21,7 @@ mod planning;
 mod record;
 mod serving;
 mod status;
+mod stop_flag;
 mod warmup;
 
 use std::path::{Path, PathBuf};
@@ -45,17 +45,17 @@ use crate::source::Source;
 use crate::store::directory::{self, Owner, StoreDir};
 use crate::sync::Mutex;
 use budgets::Budgets;
-use ending::Ending;
-use keeper::Keeper;
-pub use keeper::Scanned;
+use catalog_keeper::CatalogKeeper;
+pub use catalog_keeper::ScanProgress;
 use lease::StoreLease;
-use opening::Opened;
+use opening::OpenedStore;
 pub use orders::{Orders, resolve as resolve_order, tell_unreadable};
 pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
 pub use serving::Serving;
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
-use warmup::Choice;
-pub use warmup::{Chosen, Pace, Progress, Tally, Warmups};
+use stop_flag::StopFlag;
+use warmup::Selector;
+pub use warmup::{Pace, Progress, Selection, Tally, Warmups};
 
 /// The number of the local store's tier.
 const STORE_TIER: usize = RAM + 1;
@@ -68,7 +68,7 @@ pub(crate) struct Core {
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
     dataset: Arc<Dataset>,
-    over: Ending,
+    stop: StopFlag,
 }
 
 /// What the opening of the local store found.
@@ -86,20 +86,96 @@ impl StoreNote {
     }
 }
 
+/// What an engine is built on, before its threads start.
+struct Basis {
+    owner: Owner,
+    store_dir: Option<StoreDir>,
+    store_note: StoreNote,
+    catalog: Arc<Catalog>,
+    inbox: Arc<Inbox>,
+    cache: Arc<Cache>,
+    /// Whether all files were known when the planner was told what the local store holds.
+    all_known: bool,
+}
+
+impl Basis {
+    /// Opens the local store and the catalog. A new catalog is scanned whole if `first` is given.
+    fn open(
+        settings: &mut Settings,
+        source_path: &Path,
+        source: Arc<dyn Source>,
+        first: Option<&AtomicU64>,
+    ) -> Result<Self> {
+        let owner = Owner::new(source_path, source.lasting_identity());
+        let OpenedStore { store_dir, store, moved, fault } = opening::open(settings, &owner)?;
+        let (from, settings) = (Arc::clone(&source), &*settings);
+        let catalog = catalog_keeper::open_or_begin(
+            from,
+            &settings.source,
+            source_path,
+            store_dir.as_ref(),
+            first,
+        )?;
+        let catalog = Arc::new(catalog);
+        let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
+        let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), store);
+        let all_known = !matches!(catalog.state(), CatalogState::Checking | CatalogState::Scanning);
+        cache.adopt(all_known);
+        let store_note = StoreNote { fault, moved };
+        Ok(Basis { owner, store_dir, store_note, catalog, inbox, cache, all_known })
+    }
+}
+
+/// The wings that are wanted.
+struct Wings {
+    /// `None` if orders are only told.
+    learning: Option<Arc<Learning>>,
+    /// `None` if there are no buffers.
+    rehearsal: Option<Arc<Rehearsal>>,
+}
+
+impl Wings {
+    /// Starts them. `memory` is the number of bytes that a file of labels may have.
+    fn start(
+        settings: &Settings,
+        around: Surroundings,
+        memory: usize,
+        owner: &Owner,
+        cache: &Arc<Cache>,
+    ) -> Result<Self> {
+        let learning = learn(settings, around)?.map(Arc::new);
+        let rehearsal = rehearse(settings, memory, owner, cache)?.map(Arc::new);
+        Ok(Wings { learning, rehearsal })
+    }
+
+    /// Their observers. The planner's thread tells them what it hears.
+    fn observers(&self) -> Vec<Box<dyn Observer>> {
+        let learning = self.learning.as_ref();
+        let learner = learning.map(|learning| Box::new(learning.observer()) as Box<dyn Observer>);
+        let offers = self.rehearsal.as_deref().and_then(Rehearsal::offers);
+        learner.into_iter().chain(offers.map(|offers| Box::new(offers) as _)).collect()
+    }
+
+    /// Stops them, and returns whether no thread of them writes to the store any more. They have heard all that
+    /// the planner has heard, as far as their queues had room.
+    fn stop(&self) -> bool {
+        let learnt = self.learning.as_ref().is_none_or(|learning| learning.stop());
+        let rehearsed = self.rehearsal.as_ref().is_none_or(|rehearsal| rehearsal.stop());
+        learnt && rehearsed
+    }
+}
+
 pub struct Engine {
     core: Arc<Core>,
     serving: Arc<Serving>,
     orders: Arc<Orders>,
-    keeper: Arc<Keeper>,
+    keeper: Arc<CatalogKeeper>,
     budgets: Arc<Budgets>,
     warmups: Warmups,
     lease: Arc<StoreLease>,
     store_note: StoreNote,
     published: Arc<Mutex<Published>>,
-    /// `None` if orders are only told.
-    learning: Option<Arc<Learning>>,
-    /// `None` if there are no buffers.
-    rehearsal: Option<Arc<Rehearsal>>,
+    wings: Wings,
     /// The settings as text for people.
     rendered: String,
     planning: Mutex<Option<JoinHandle<()>>>,
@@ -124,67 +200,44 @@ impl Engine {
         seen: &AtomicU64,
         readings: &[Reading],
     ) -> Result<Arc<Self>> {
-        let owner = Owner::new(source_path, source.lasting_identity());
-        let Opened { store_dir, store, moved, fault } = opening::open(&mut settings, &owner)?;
         let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
-        let from = Arc::clone(&source);
-        let catalog =
-            keeper::catalog(from, &settings.source, source_path, store_dir.as_ref(), first)?;
-        let catalog = Arc::new(catalog);
-        let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
-        let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), store);
-        let all_known = !matches!(catalog.state(), CatalogState::Checking | CatalogState::Scanning);
-        cache.adopt(all_known);
-        let published = Arc::new(Mutex::new(Published::default()));
-        let streams = Streams::default();
+        let basis = Basis::open(&mut settings, source_path, source, first)?;
+        let Basis { owner, store_dir, store_note, catalog, inbox, cache, all_known } = basis;
+        let ram = budgets::of_ram(&settings, &cache);
+        let memory = budgets::for_a_file(&ram, readings);
+        let (streams, published) = (Streams::default(), Arc::default());
         let journal = store_dir.as_ref().map(StoreDir::journal);
         let around =
             Surroundings::new(&catalog, cache.source(), &inbox, &streams, &published, journal);
-        let learning = learn(&settings, around)?.map(Arc::new);
-        let ram = budgets::of_ram(&settings, &cache);
-        let memory = budgets::for_a_file(&ram, readings);
-        let rehearsal = rehearse(&settings, memory, &owner, &cache)?.map(Arc::new);
-        let plan = planner_settings(&settings, rehearsal.is_some());
+        let wings = Wings::start(&settings, around, memory, &owner, &cache)?;
+        let plan = planner_settings(&settings, wings.rehearsal.is_some());
         let planner = Planner::new(plan, catalog.layout());
-        let observers = observers(learning.as_deref(), rehearsal.as_deref());
-        let planning = planning::spawn(planner, &inbox, &cache, &published, observers)?;
+        let planning = planning::spawn(planner, &inbox, &cache, &published, wings.observers())?;
         let path = source_path.to_path_buf();
         let serving = Arc::new_cyclic(|serving: &Weak<Serving>| {
             let core = core(settings, path, catalog, cache, inbox, serving);
-            Serving::new(Arc::new(core), rehearsal.clone())
+            Serving::new(Arc::new(core), wings.rehearsal.clone())
         });
-        let core = serving.core();
         let lease = Arc::new(StoreLease::new(store_dir));
-        let keeper = Arc::new(Keeper::new(core, &lease, all_known));
-        let budgets = Arc::new(Budgets::new(core, &serving, &lease, ram));
-        let orders = Orders {
-            core: Arc::clone(core),
-            keeper: Arc::clone(&keeper),
-            serving: Arc::clone(&serving),
-            budgets: Arc::clone(&budgets),
-            streams,
-            learning: learning.clone(),
-            rehearsal: rehearsal.clone(),
-        };
-        let choice = Choice { keeper: Arc::clone(&keeper), serving: Arc::clone(&serving) };
+        let keeper = Arc::new(CatalogKeeper::new(serving.core(), &lease, all_known));
+        let budgets = Arc::new(Budgets::new(serving.core(), &serving, &lease, ram));
         let engine = Arc::new(Engine {
-            core: Arc::clone(core),
-            orders: Arc::new(orders),
-            warmups: Warmups::new(choice),
+            core: Arc::clone(serving.core()),
+            orders: Arc::new(Orders::new(&keeper, &serving, &budgets, streams, &wings)),
+            warmups: Warmups::new(Selector::new(&keeper, &serving)),
             serving,
             keeper,
             budgets,
             lease,
-            store_note: StoreNote { fault, moved },
+            store_note,
             published,
-            learning,
-            rehearsal,
+            wings,
             rendered,
             planning: Mutex::new(Some(planning)),
             started: Instant::now(),
             stopped: Mutex::default(),
         });
-        engine.keeper.scan_behind(seen).inspect_err(|_| engine.stop())?;
+        engine.keeper.start_scan(seen).inspect_err(|_| engine.stop())?;
         Ok(engine)
     }
 
@@ -209,14 +262,14 @@ impl Engine {
         self.core.cache.source().as_ref()
     }
 
-    /// How samples reach their readers.
-    pub fn mode(&self) -> Mode {
+    /// How samples reach their readers, as the status names it.
+    pub fn mode(&self) -> &'static str {
         let Core { settings, dataset, .. } = &*self.core;
         match (settings.mount.mode, dataset.opens_are_requests()) {
-            (Mode::Plain, _) => Mode::Plain,
-            (Mode::Passthrough, _) if self.serving.passes() => Mode::Passthrough,
-            (_, true) => Mode::KeepCache,
-            (_, false) => Mode::Push,
+            (Mode::Plain, _) => "plain",
+            (Mode::Passthrough, _) if self.serving.passes() => "passthrough",
+            (_, true) => "keep-cache",
+            (_, false) => "push",
         }
     }
 
@@ -227,7 +280,7 @@ impl Engine {
         if std::mem::replace(&mut *stopped, true) {
             return;
         }
-        self.core.over.begin();
+        self.core.stop.set();
         self.lease.announce_end();
         self.core.inbox.close();
         if let Some(thread) = self.planning.lock().take()
@@ -235,12 +288,10 @@ impl Engine {
         {
             tracing::error!("the planner's thread panicked");
         }
-        // The wings have heard all that the planner has heard, as far as their queues had room.
-        let learnt = self.learning.as_ref().is_none_or(|learning| learning.stop());
-        let rehearsed = self.rehearsal.as_ref().is_none_or(|rehearsal| rehearsal.stop());
+        let stopped = self.wings.stop();
         // If a thread still writes to the store, the store stays in use until the process ends.
-        if self.core.cache.close() && learnt && rehearsed {
-            self.keeper.leave();
+        if self.core.cache.close() && stopped {
+            self.keeper.save_and_release();
         }
     }
 
@@ -257,7 +308,7 @@ impl Engine {
             Question::Task { buffer, .. } => Some(buffer.clone()),
             _ => None,
         };
-        let answer = self.rehearsal.as_ref().ok_or_else(none)?.ask(question);
+        let answer = self.wings.rehearsal.as_ref().ok_or_else(none)?.ask(question);
         // After any error but `Usage` the task may have begun: the answer is late, or the disk does not take
         // the record yet.
         let begun = |error: &Error| error.kind() != ErrorKind::Usage;
@@ -288,9 +339,9 @@ impl Engine {
 
     /// Starts the background work: the catalog is checked and saved, and the local store's budget follows the
     /// space on its disk.
-    pub fn go_on_behind(&self) {
+    pub fn start_background_work(&self) {
         let orders = Arc::clone(&self.orders);
-        self.keeper.keep(move || orders.renew());
+        self.keeper.start_upkeep(move || orders.renew());
         self.budgets.follow_disk();
     }
 
@@ -298,13 +349,13 @@ impl Engine {
     ///
     /// # Errors
     /// The source's error, if a part of the source could not be scanned.
-    pub fn scanned(&self) -> Result<Scanned> {
-        self.keeper.scanned()
+    pub fn scan_progress(&self) -> Result<ScanProgress> {
+        self.keeper.scan_progress()
     }
 
     /// The work that is left until the catalog is checked and whole, in words; `None` if there is none.
     pub fn catalog_note(&self) -> Option<String> {
-        self.keeper.note()
+        self.keeper.status_note()
     }
 
     /// Returns what a loader has read as an order file that can be written. Epochs that are not over are left
@@ -320,26 +371,26 @@ impl Engine {
         Status::of(self)
     }
 
-    /// Wakes the caller of [`rescue`](Self::rescue) when there is something to look at.
+    /// Wakes the caller of [`look_for_hangs`](Self::look_for_hangs) when there is something to look at.
     pub fn alarm(&self) -> &Alarm {
         self.core.cache.alarm()
     }
 
-    /// Whether [`rescue`](Self::rescue) has nothing to look at. The [alarm](Self::alarm) rings when that
+    /// Whether [`look_for_hangs`](Self::look_for_hangs) has nothing to look at. The [alarm](Self::alarm) rings when that
     /// changes.
-    pub fn rests(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.core.cache.rest() && self.core.dataset.is_idle()
     }
 
     /// Looks at everything that may hang. To be called each [`LOOK_EVERY`], or each second if the engine
-    /// [rests](Self::rests).
+    /// [is idle](Self::is_idle).
     ///
     /// * Reads may begin beside reads that hang.
     /// * The source is asked for what the cache disk does not bring.
     /// * The waits of readers that are killed end.
     /// * Notifications that the kernel makes wait are logged.
     /// * The source closes files that are not read any more.
-    pub fn rescue(&self) {
+    pub fn look_for_hangs(&self) {
         let Core { cache, dataset, settings, .. } = &*self.core;
         cache.memory().look();
         cache.source().close_idle();
@@ -352,7 +403,7 @@ impl Engine {
 
     /// What the local store holds from earlier mounts, in words, or why there is no store. `None` if none is
     /// configured.
-    pub fn found_again(&self) -> Option<String> {
+    pub fn store_summary(&self) -> Option<String> {
         if let Some(fault) = &self.store_note.fault {
             return Some(format!("warning: {}; going on without it", fault.message()));
         }
@@ -360,7 +411,7 @@ impl Engine {
         Some(format!("cache.dir: {samples} samples, {}, from earlier mounts", Bytes(bytes).human()))
     }
 
-    pub fn moved_disk(&self) -> Option<String> {
+    pub fn moved_disk_warning(&self) -> Option<String> {
         self.store_note.moved.as_ref().map(|moved| format!("warning: {moved}"))
     }
 
@@ -384,13 +435,6 @@ impl Engine {
             ),
         }
     }
-}
-
-/// The wings' observers. The planner's thread tells them what it hears.
-fn observers(learning: Option<&Learning>, rehearsal: Option<&Rehearsal>) -> Vec<Box<dyn Observer>> {
-    let ear = learning.map(|learning| Box::new(learning.ear()) as Box<dyn Observer>);
-    let offers = rehearsal.and_then(Rehearsal::offers);
-    ear.into_iter().chain(offers.map(|offers| Box::new(offers) as _)).collect()
 }
 
 /// Starts the learner, if it is wanted and belady reads ahead at all.
@@ -432,7 +476,7 @@ fn core(
     let told = on_changes(Arc::clone(&catalog), Arc::clone(&inbox), Weak::clone(serving));
     let of = (Arc::clone(&catalog), Arc::clone(&cache), Arc::clone(&inbox));
     let dataset = Dataset::new(of.0, of.1, of.2, told, !unasked);
-    Core { settings, source_path, catalog, cache, inbox, dataset, over: Ending::default() }
+    Core { settings, source_path, catalog, cache, inbox, dataset, stop: StopFlag::default() }
 }
 
 /// Returns the function that tells the planner and the kernel what has changed at the source.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::STORE_TIER;
-use crate::config::{DiskSettings, Settings, hangs};
+use crate::config::{DiskSettings, Settings, hanging_disk_error};
 use crate::disk::{Directory, unless_it_hangs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::directory::{self, Owner, StoreDir};
 use crate::store::{Limits, Store, fresh_secret};
 
-pub(super) struct Opened {
+pub(super) struct OpenedStore {
     /// The store's directory. No other daemon uses it as long as this is held.
     pub(super) store_dir: Option<StoreDir>,
     /// The store, with its tier.
@@ -27,25 +27,25 @@ pub(super) struct Opened {
 /// # Errors
 /// If the cache directory cannot be used, and [`ErrorKind::Busy`] if the store is in use. With rehearsal
 /// buffers, an error of the disk as well.
-pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
-    let none = Opened {
+pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<OpenedStore> {
+    let none = OpenedStore {
         store_dir: None,
         store: None,
         moved: None,
         fault: settings.cache.disk_fault.clone(),
     };
     let Some(disk) = &settings.cache.disk else { return Ok(none) };
-    match answered(disk, owner) {
+    match open_unless_hanging(disk, owner) {
         Ok((store_dir, store, moved)) => {
             let store = Some((STORE_TIER, Arc::new(store)));
-            Ok(Opened { store_dir: Some(store_dir), store, moved, fault: None })
+            Ok(OpenedStore { store_dir: Some(store_dir), store, moved, fault: None })
         }
         // The samples of rehearsal buffers may exist nowhere else, so buffers do not go on without their
         // disk.
         Err(error) if error.kind() == ErrorKind::Disk && settings.rehearsal.is_empty() => {
             tracing::warn!(%error, "going on without a local store");
             settings.cache.disk = None;
-            Ok(Opened { fault: Some(error), ..none })
+            Ok(OpenedStore { fault: Some(error), ..none })
         }
         Err(error) => Err(error),
     }
@@ -53,11 +53,14 @@ pub(super) fn open(settings: &mut Settings, owner: &Owner) -> Result<Opened> {
 
 /// Runs [`open_store`] on a thread of its own. If the disk hangs, the thread is left behind, and the result
 /// is an error.
-fn answered(disk: &DiskSettings, owner: &Owner) -> Result<(StoreDir, Store, Option<String>)> {
+fn open_unless_hanging(
+    disk: &DiskSettings,
+    owner: &Owner,
+) -> Result<(StoreDir, Store, Option<String>)> {
     let (settings, owner) = (disk.clone(), owner.clone());
     unless_it_hangs(move || open_store(&settings, &owner))
         .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
-        .unwrap_or_else(|| Err(hangs(&disk.dir)))
+        .unwrap_or_else(|| Err(hanging_disk_error(&disk.dir)))
 }
 
 fn open_store(disk: &DiskSettings, owner: &Owner) -> Result<(StoreDir, Store, Option<String>)> {

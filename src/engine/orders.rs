@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Core;
 use super::budgets::Budgets;
-use super::keeper::Keeper;
+use super::catalog_keeper::CatalogKeeper;
 use super::serving::Serving;
 use super::status::OrderStatus;
+use super::{Core, Wings};
 use crate::catalog::{Catalog, with_listing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::VIEWS_NAME;
@@ -24,7 +24,7 @@ use crate::rehearsal::{Rehearsal, ViewListing};
 const WRITTEN: &str = "written";
 
 /// An order that has been resolved for a stream and is not followed yet.
-pub struct Received {
+pub struct ResolvedOrder {
     stream: StreamId,
     name: String,
     order: Order,
@@ -85,16 +85,34 @@ pub fn tell_unreadable(catalog: &Catalog, source: &Path, spec: &str, error: Erro
 }
 
 pub struct Orders {
-    pub(super) core: Arc<Core>,
-    pub(super) keeper: Arc<Keeper>,
-    pub(super) serving: Arc<Serving>,
-    pub(super) budgets: Arc<Budgets>,
-    pub(super) streams: Streams,
+    core: Arc<Core>,
+    keeper: Arc<CatalogKeeper>,
+    serving: Arc<Serving>,
+    budgets: Arc<Budgets>,
+    streams: Streams,
     pub(super) learning: Option<Arc<Learning>>,
-    pub(super) rehearsal: Option<Arc<Rehearsal>>,
+    rehearsal: Option<Arc<Rehearsal>>,
 }
 
 impl Orders {
+    pub(super) fn new(
+        keeper: &Arc<CatalogKeeper>,
+        serving: &Arc<Serving>,
+        budgets: &Arc<Budgets>,
+        streams: Streams,
+        wings: &Wings,
+    ) -> Self {
+        Orders {
+            core: Arc::clone(serving.core()),
+            keeper: Arc::clone(keeper),
+            serving: Arc::clone(serving),
+            budgets: Arc::clone(budgets),
+            streams,
+            learning: wings.learning.clone(),
+            rehearsal: wings.rehearsal.clone(),
+        }
+    }
+
     /// Gives a stream its order. A new name makes a new stream. Returns the order in plain words.
     ///
     /// # Errors
@@ -118,7 +136,7 @@ impl Orders {
         name: &str,
         spec: &str,
         mountpoints: &[PathBuf],
-    ) -> Result<Received> {
+    ) -> Result<ResolvedOrder> {
         let (view, memory) = (self.view_of(spec), self.budgets.room_for_a_request());
         self.receive(name, spec, mountpoints, view, |listing| resolve_here(spec, listing, memory))
     }
@@ -136,7 +154,7 @@ impl Orders {
         mountpoints: &[PathBuf],
         view: Option<ViewListing>,
         resolve: impl Fn(&Listing<'_>) -> Result<Order>,
-    ) -> Result<Received> {
+    ) -> Result<ResolvedOrder> {
         if name.starts_with(LEARNT) {
             let message = format!("stream {name}: such names are for what belady learns itself");
             return Err(Error::new(ErrorKind::Order, message));
@@ -160,7 +178,7 @@ impl Orders {
         match resolved {
             Ok(order) => {
                 (info.spec, info.refused) = (Some(given.to_string()), None);
-                Ok(Received { stream, name: name.to_string(), order })
+                Ok(ResolvedOrder { stream, name: name.to_string(), order })
             }
             Err(error) => {
                 let error =
@@ -172,8 +190,8 @@ impl Orders {
     }
 
     /// Has a stream follow an order. Returns the order in plain words.
-    pub fn follow(&self, received: Received) -> String {
-        let Received { stream, name, order } = received;
+    pub fn follow(&self, received: ResolvedOrder) -> String {
+        let ResolvedOrder { stream, name, order } = received;
         let words = order.describe().to_string();
         tracing::info!(stream = name, order = words, "order received");
         let order = Arc::new(order);

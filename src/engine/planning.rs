@@ -166,7 +166,7 @@ fn publish(planner: &Planner, published: &Mutex<Published>) {
         counters: planner.counters(),
         accounts: planner.accounts(),
         policy: planner.policy(),
-        trusted: planner.untracked_files(),
+        untracked: planner.untracked_files(),
         streams: planner.streams().collect(),
     };
     *published.lock() = state;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::orders::Orders;
 use crate::catalog::Catalog;
@@ -28,7 +28,8 @@ pub struct Wanted {
 }
 
 /// An epoch of an order file.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RecordedEpoch {
     /// Its number, from 0 for the first epoch that was seen of the loader.
     pub epoch: u32,
@@ -39,7 +40,8 @@ pub struct RecordedEpoch {
     pub whole: bool,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RecordSummary {
     pub loader: u32,
     /// The process that the loader reads for, or has read for.

@@ -1,19 +1,20 @@
-//! The status that an engine reports.
+//! The status that an engine reports, and that commands read. A daemon and a command of different versions
+//! understand each other: a field that is not known is ignored, one that is missing has its default, and what
+//! has a name is text.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Engine, STORE_TIER};
-use crate::catalog::CatalogState;
-use crate::config::Mode;
-use crate::disk::DiskState;
 use crate::fuse::KNOWN_BYTES;
 use crate::learning::LoaderStatus;
-use crate::plan::{Counters, PolicyKind, RAM, StreamStatus};
+use crate::plan::{Counters, RAM, StreamStatus};
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RamStatus {
     /// Bytes it may hold at this moment.
     pub budget: u64,
@@ -29,7 +30,8 @@ pub struct RamStatus {
     pub moving_budget: u64,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TierStatus {
     pub budget: u64,
     /// Bytes it may hold if others leave the space.
@@ -41,7 +43,8 @@ pub struct TierStatus {
     pub stored: u64,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct OrderStatus {
     pub stream: String,
     /// The order as it was given.
@@ -55,25 +58,26 @@ pub struct OrderStatus {
 }
 
 /// The state of an engine. Totals count since the mount. `requests` and `reads` are those of the kernel.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Status {
-    pub version: &'static str,
+    pub version: String,
     pub pid: u32,
     pub source: String,
     pub mountpoints: Vec<String>,
     pub uptime_s: u64,
-    pub mode: Mode,
+    pub mode: String,
     pub consistency: String,
-    pub policy: PolicyKind,
+    pub policy: String,
     /// Where the catalog comes from: a scan (`scanning`, `scanned`), or an earlier mount (`checking`,
     /// `checked`).
-    pub catalog: CatalogState,
+    pub catalog: String,
     pub files: u64,
     pub bytes: u64,
     pub ram: RamStatus,
     pub disk: Option<TierStatus>,
     /// State of the local store: `normal`, or what is wrong.
-    pub disk_state: Option<DiskState>,
+    pub disk_state: Option<String>,
     /// A warning if the cache directory was on another disk before.
     pub disk_moved: Option<String>,
     /// Bytes staged in RAM for coming reads, and the most that may be staged.
@@ -85,7 +89,8 @@ pub struct Status {
     pub known_nodes: u64,
     pub known_bytes: u64,
     /// Files that the kernel opens without a request.
-    pub trusted_files: u64,
+    #[serde(rename = "trusted_files")]
+    pub untracked_files: u64,
     pub orders: Vec<OrderStatus>,
     /// Loaders whose orders were not told.
     pub loaders: Vec<LoaderStatus>,
@@ -94,7 +99,7 @@ pub struct Status {
     /// Counts of what the planner decided and saw.
     #[serde(flatten)]
     pub counters: Counters,
-    pub requests: BTreeMap<&'static str, u64>,
+    pub requests: BTreeMap<String, u64>,
     pub reads: u64,
     /// Reads that were answered from the bytes of a push under way.
     pub reads_from_push: u64,
@@ -119,23 +124,23 @@ impl Status {
         let (files, bytes) = core.catalog.totals();
         let kept = |tier: usize| published.accounts.kept.get(tier).copied().unwrap_or_default();
         let progress = |stream| published.progress(stream).cloned();
-        let learning = engine.learning.as_ref();
+        let learning = engine.wings.learning.as_ref();
         let fault = engine.store_note.fault_state();
         Status {
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             source: core.source_path.display().to_string(),
             mountpoints: serving.points().iter().map(|path| path.display().to_string()).collect(),
             uptime_s: engine.started.elapsed().as_secs(),
-            mode: engine.mode(),
+            mode: engine.mode().to_owned(),
             consistency: engine.consistency(),
-            policy: published.policy,
-            catalog: core.catalog.state(),
+            policy: name(published.policy),
+            catalog: name(core.catalog.state()),
             files,
             bytes,
             ram: engine.budgets.ram_status(kept(RAM)),
             disk: engine.budgets.disk_status(kept(STORE_TIER)),
-            disk_state: core.cache.disk_state().or(fault),
+            disk_state: core.cache.disk_state().or(fault).map(name),
             disk_moved: engine.store_note.moved.clone(),
             staged: published.accounts.staged,
             window: published.accounts.window,
@@ -143,12 +148,16 @@ impl Status {
             fetching: published.accounts.fetching,
             known_nodes: known,
             known_bytes: known * KNOWN_BYTES,
-            trusted_files: published.trusted,
+            untracked_files: published.untracked,
             orders: engine.orders.statuses(&published),
             loaders: learning.map_or_else(Vec::new, |learning| learning.loaders(progress)),
             journal: learning.and_then(|learning| learning.journal()),
             counters: published.counters,
-            requests: serving.requests(),
+            requests: serving
+                .requests()
+                .into_iter()
+                .map(|(kind, n)| (kind.to_owned(), n))
+                .collect(),
             reads: count(&traffic.reads),
             reads_from_push: count(&traffic.reads_from_push),
             push_errors: count(&traffic.push_errors),
@@ -159,4 +168,9 @@ impl Status {
             decisions: core.settings.decisions.clone(),
         }
     }
+}
+
+/// The name of a value, as JSON has it.
+fn name(value: impl Serialize) -> String {
+    serde_json::to_value(value).ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
 }

@@ -1,6 +1,6 @@
 //! Orders that nobody tells, found out: the thread that owns the learner of `crate::learn`.
 //!
-//! 1. The planner's thread passes on what it hears of opens, by an `Ear`: it never waits, and what
+//! 1. The planner's thread passes on what it hears of opens, by a `LearnObserver`: it never waits, and what
 //!    the learner's thread is too far behind for is dropped.
 //! 2. The thread says for which process each task reads (`groups`), has the learner think, and
 //!    does what that decides: it begins and ends `searches`, and gives the planner the orders of
@@ -31,7 +31,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cache::{Arrival, Inbox, Observer};
 use crate::catalog::Catalog;
@@ -97,7 +97,8 @@ enum Note {
 }
 
 /// A loader of whose order nobody told.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LoaderStatus {
     pub loader: u32,
     /// The process that it reads for.
@@ -210,8 +211,8 @@ impl Learning {
     }
 
     /// What tells the thread of opens.
-    pub(crate) fn ear(&self) -> Ear {
-        Ear { notes: self.notes.clone(), started: self.started }
+    pub(crate) fn observer(&self) -> LearnObserver {
+        LearnObserver { notes: self.notes.clone(), started: self.started }
     }
 
     pub(crate) fn received(&self, stream: StreamId, order: &Arc<Order>) {
@@ -268,12 +269,12 @@ impl Learning {
 }
 
 /// Tells the learner's thread of opens.
-pub(crate) struct Ear {
+pub(crate) struct LearnObserver {
     notes: SyncSender<Note>,
     started: Instant,
 }
 
-impl Observer for Ear {
+impl Observer for LearnObserver {
     /// Passes on what is an open, or looks like one.
     fn observe(&mut self, event: &Event, _arrival: Option<&Arrival>, _says: &mut Vec<Event>) {
         let heard = match *event {

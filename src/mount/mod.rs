@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::config::{Settings, hangs};
+use crate::config::{Settings, hanging_disk_error};
 use crate::control::{self, MountDirectory, MountNote, Reply, Request};
 use crate::disk::{TICK, unless_it_hangs};
 use crate::engine::{Engine, Wanted};
@@ -136,8 +136,8 @@ fn serve(
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
     notes.extend(engine.catalog_note());
-    notes.extend(engine.found_again());
-    notes.extend(engine.moved_disk());
+    notes.extend(engine.store_summary());
+    notes.extend(engine.moved_disk_warning());
     // The budgets limit how much of orders is read, and how much may be on its way.
     engine.fit_memory(host::readings());
     let mut orders = Vec::new();
@@ -168,7 +168,7 @@ fn serve(
     for (name, order) in orders {
         notes.push(format!("order of {name}: {}", engine.orders().follow(order)));
     }
-    engine.go_on_behind();
+    engine.start_background_work();
     let handler = Handler {
         engine: Arc::clone(engine),
         note: note.clone(),
@@ -229,14 +229,14 @@ fn wait(engine: &Arc<Engine>, messages: &Receiver<Message>) {
             fitted = Instant::now();
             engine.fit_memory(host::readings());
         }
-        engine.rescue();
+        engine.look_for_hangs();
         for point in engine.serving().take_gone() {
             MountDirectory::of(&point).clear_own();
         }
         if engine.serving().is_over() {
             return;
         }
-        pause = if engine.rests() { FIT_EVERY } else { TICK };
+        pause = if engine.is_idle() { FIT_EVERY } else { TICK };
     }
 }
 
@@ -260,7 +260,7 @@ impl Handler {
             let check = move || point::check_outside(&apart, "the mount point", &at);
             unless_it_hangs(check)
                 .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
-                .unwrap_or_else(|| Err(hangs(cache)))?;
+                .unwrap_or_else(|| Err(hanging_disk_error(cache)))?;
         }
         self.engine.serving().attach(mountpoint)?;
         tell_watcher(&self.watcher, &self.engine);
@@ -307,7 +307,7 @@ impl Handler {
         let value = match request {
             Request::Status => to_json(&self.engine.status())?,
             Request::Rehearse(question) => self.engine.rehearse(question)?,
-            Request::Scanned => to_json(&self.engine.scanned()?)?,
+            Request::Scanned => to_json(&self.engine.scan_progress()?)?,
             Request::Config => json!(self.engine.rendered()),
             Request::SetOrder { stream, order } => {
                 json!(self.engine.orders().set(&stream, &order)?)

@@ -9,7 +9,7 @@ pub(crate) struct Published {
     pub(crate) counters: Counters,
     pub(crate) accounts: Accounts,
     pub(crate) policy: PolicyKind,
-    pub(crate) trusted: u64,
+    pub(crate) untracked: u64,
     pub(crate) streams: Vec<(StreamId, StreamStatus)>,
 }
 

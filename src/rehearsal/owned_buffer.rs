@@ -16,7 +16,7 @@ use super::scores::ScoreCounts;
 use crate::buffer::{Classes, Labels};
 use crate::cache::{Cache, read_whole};
 use crate::catalog::{Catalog, NodeId};
-use crate::config::{DiskSettings, RehearsalSettings, hangs};
+use crate::config::{DiskSettings, RehearsalSettings, hanging_disk_error};
 use crate::disk::{Directory, Disk, unless_it_hangs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Access;
@@ -82,7 +82,7 @@ impl OwnedBuffer {
         };
         unless_it_hangs(open_all)
             .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
-            .unwrap_or_else(|| Err(hangs(&disk.dir)))
+            .unwrap_or_else(|| Err(hanging_disk_error(&disk.dir)))
     }
 
     fn open(

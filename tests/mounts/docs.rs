@@ -74,7 +74,7 @@ impl Session {
         }
         assert!(output.status.success(), "{at}: {command:?} has failed: {}", said(&output));
         if let Some((mounted, _)) = self.mounted.take_if(|_| unmounts) {
-            mounted.is_gone();
+            mounted.wait_until_gone();
         }
     }
 

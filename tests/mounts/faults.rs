@@ -157,7 +157,7 @@ fn where_one_file_hangs_others_are_read_and_force_unmounts() {
     if let Ok(bytes) = reader.result() {
         assert!(bytes == content(7, 10_000));
     }
-    mounted.is_gone();
+    mounted.wait_until_gone();
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn a_lookup_that_hangs_keeps_no_daemon_alive() {
             "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
             _ => drop(ground.ends(0, &["umount", end, mounted.point.to_str().unwrap()])),
         }
-        mounted.is_gone();
+        mounted.wait_until_gone();
         assert!(waiting.into_iter().all(|waits| waits.result().is_err()));
         assert_eq!(mounts_at(&mounted.point), 0);
         assert!(slow.count("in_flight") >= 1, "the source hangs all the time");

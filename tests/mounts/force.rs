@@ -56,7 +56,7 @@ fn a_busy_mount_is_taken_away_by_force_and_by_signals() {
             _ => drop(ground.ends(0, &["umount", "--force", mounted.point.to_str().unwrap()])),
         }
         // The file is open all the time.
-        mounted.is_gone();
+        mounted.wait_until_gone();
         assert_eq!(mounts_at(&mounted.point), 0);
         assert!(open.read_exact_at(&mut buffer, 4 << 20).is_err(), "cut off after {end}");
         assert_eq!(ground.daemons(), Vec::<i32>::new());
@@ -106,7 +106,7 @@ fn a_stopped_daemon_is_told_of_and_taken_away_by_force() {
     reader.tell("read");
     assert_eq!(reader.line(), "cut off");
     signal(mounted.pid, Signal::SIGCONT);
-    mounted.is_gone();
+    mounted.wait_until_gone();
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_mount_at_the_same_place_outlives_the_one_before() {
     fs::remove_dir_all(ground.path("run/belady")).unwrap();
     let second = Mounted::new(&ground, &[]);
     drop(open);
-    first.is_gone();
+    first.wait_until_gone();
     assert_eq!(mounts_at(&second.point), 1, "the second mount is still there");
     assert_eq!(second.status()["pid"], second.pid);
     check_many(&second.path(""), "d", 20, 10_000);
@@ -158,7 +158,7 @@ fn a_mount_that_is_cut_off_from_outside_is_taken_away_by_its_daemon() {
     let cut_off = fs::write(list.join(minor(number).to_string()).join("abort"), "1");
     umount(&list).unwrap();
     cut_off.unwrap();
-    mounted.is_gone();
+    mounted.wait_until_gone();
     assert_eq!((mounts_at(&mounted.path(".belady")), mounts_at(&mounted.point)), (0, 0));
     assert!(!mounted.log().contains("error="), "{}", mounted.log());
     assert!(open.read_exact_at(&mut [0; 1000], 4 << 20).is_err());

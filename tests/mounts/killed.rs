@@ -86,7 +86,7 @@ fn every_thread_hears_a_signal_that_ends_the_mount() {
         // SAFETY: the call names a thread of our own child by its number, and passes no pointer.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, mounted.pid, thread, libc::SIGTERM) };
         if sent == 0 {
-            mounted.is_gone();
+            mounted.wait_until_gone();
             assert_eq!(mounts_at(&mounted.point), 0, "after a signal to {name}");
             tried.push(name);
         }
@@ -300,7 +300,7 @@ fn names_that_are_no_text_are_mounted_shared_and_unmounted() {
         if end == "umount" {
             umount(&[], &point);
         }
-        mounted.is_gone();
+        mounted.wait_until_gone();
         if end == "SIGKILL" {
             umount(&[], &point);
             umount(&[], &second);
@@ -350,7 +350,7 @@ fn a_mount_whose_names_hang_is_taken_away_by_force() {
         wait_until("the end of the mounts", || mounts_at(&mounted.point) + mounts_at(&second) == 0);
         assert!(start.elapsed() < AT_ONCE, "{end} took {:?}", start.elapsed());
         slow.ctl(&["fault", "clear"]);
-        mounted.is_gone();
+        mounted.wait_until_gone();
     }
 }
 

@@ -16,7 +16,7 @@ use crate::programs::Program;
 
 /// Has a loader read until its order is known, and then checks that its reads are predicted.
 #[track_caller]
-pub(crate) fn is_learnt(mounted: &Mounted, loader: &mut Loader, belief: &str) {
+pub(crate) fn learn_and_check(mounted: &Mounted, loader: &mut Loader, belief: &str) {
     let process = loader.process;
     let before = read_until(mounted, loader, |known| known["followed"] == true);
     assert!(before["belief"].as_str().unwrap().contains(belief), "{before}");
@@ -39,7 +39,7 @@ fn the_order_of_a_distributed_sampler_is_found_out() {
     plant(&ground);
     let mounted = Mounted::new(&ground, &LEARN);
     let mut loader = Loader::start(&mounted, "distributed");
-    is_learnt(&mounted, &mut loader, "torch permutation of seed ");
+    learn_and_check(&mounted, &mut loader, "torch permutation of seed ");
     let point = mounted.point.to_str().unwrap();
     let said = ground.ends(0, &["order", "status", point]);
     assert!(said.contains("imagefolder order") && said.contains("opens predicted"), "{said}");
@@ -59,7 +59,7 @@ fn a_dataset_far_below_the_source_is_found_out() {
     ground.plant("LOC_synset_mapping.txt", b"not read");
     let mounted = Mounted::new(&ground, &LEARN);
     let mut loader = Loader::below(&mounted, "ILSVRC/Data/CLS-LOC/train", "distributed");
-    is_learnt(&mounted, &mut loader, "imagefolder below ILSVRC/Data/CLS-LOC/train");
+    learn_and_check(&mounted, &mut loader, "imagefolder below ILSVRC/Data/CLS-LOC/train");
     loader.program.finish();
     mounted.umount();
 }
@@ -119,7 +119,7 @@ fn a_list_that_a_job_reads_numbers_its_samples() {
         let arguments = [mounted.path("").to_str().unwrap().to_owned(), name.to_owned()];
         let arguments = [&*arguments[0], &*arguments[1]];
         let mut loader = Loader::over(Program::python(LISTED, &arguments));
-        is_learnt(&mounted, &mut loader, &format!("in the list {name}'s order"));
+        learn_and_check(&mounted, &mut loader, &format!("in the list {name}'s order"));
         loader.program.finish();
         mounted.umount();
     }
@@ -137,7 +137,7 @@ fn a_seeded_loader_is_found_out_beside_a_walk() {
         assert!(output.unwrap().status.success());
     };
     walk();
-    is_learnt(&mounted, &mut loader, "torch permutation of seed 42");
+    learn_and_check(&mounted, &mut loader, "torch permutation of seed 42");
     walk();
     loader.read_an_epoch();
     // The end of a process is noticed a moment later.

@@ -41,7 +41,7 @@ fn a_mount_leaves_nothing_behind() {
             }),
             _ => ground.umount(&mounted.point),
         }
-        mounted.is_gone();
+        mounted.wait_until_gone();
         assert_eq!(mounts_at(&mounted.point), 0, "after {end}");
         assert_eq!(entries(&cache), 1, "the store stays after {end}");
         assert_eq!(ground.daemons(), Vec::<i32>::new(), "after {end}");
@@ -100,7 +100,7 @@ fn a_mount_over_the_mount_point_of_its_source_leaves_that_in_place() {
                 ground.umount(&slow.point);
             }
         }
-        mounted.is_gone();
+        mounted.wait_until_gone();
         assert_eq!(mounts_at(&slow.point), 1, "the source is still mounted after {end}");
         check_many(&slow.point, "d", 20, 10_000);
     }
@@ -118,7 +118,7 @@ fn clearing_a_dead_mount_away_leaves_the_source_mounted() {
         let mounted =
             Mounted::at(&ground, &slow.point, &slow.point, &["--set", "mount.control=off"]);
         signal(mounted.pid, Signal::SIGKILL);
-        mounted.is_gone();
+        mounted.wait_until_gone();
         ground.ends(0, words);
         assert_eq!(mounts_at(&slow.point), 1, "the source is still mounted");
         check_many(&slow.point, "d", 20, 10_000);
@@ -249,7 +249,7 @@ fn a_source_mounted_twice_has_one_daemon() {
         assert!(first.path(".belady/status.json").exists());
         check_many(&first.path(""), "d", 20, 10_000);
     }
-    first.is_gone();
+    first.wait_until_gone();
     assert_eq!((mounts_at(&second), mounts_at(&first.point)), (0, 0));
     assert_eq!(ground.daemons(), Vec::<i32>::new());
 }
@@ -270,7 +270,7 @@ fn a_mount_point_that_is_no_longer_ours_is_not_shown_at_another() {
     assert!(ground.ends(6, &words).contains("any more"));
     assert_eq!((mounts_at(&second), entries(&second)), (0, 0));
     drop(held);
-    first.is_gone();
+    first.wait_until_gone();
     fs::remove_file(first.point.join("below")).unwrap();
 }
 
@@ -288,7 +288,7 @@ fn another_mount_over_a_further_mount_point_stays() {
     mount(Some("tmpfs"), &second, Some("tmpfs"), MsFlags::empty(), none).unwrap();
     fs::write(second.join("theirs"), "kept").unwrap();
     signal(first.pid, Signal::SIGTERM);
-    first.is_gone();
+    first.wait_until_gone();
     assert_eq!(fs::read_to_string(second.join("theirs")).unwrap(), "kept");
     while mounts_at(&second) > 0 {
         umount2(&second, MntFlags::MNT_DETACH).unwrap();

@@ -147,12 +147,12 @@ impl Mounted {
     #[track_caller]
     pub(crate) fn umount(self) {
         unmount(&self.run, &self.point);
-        self.is_gone();
+        self.wait_until_gone();
     }
 
     /// Waits for the end of the daemon. Its log must not have a panic.
     #[track_caller]
-    pub(crate) fn is_gone(&self) {
+    pub(crate) fn wait_until_gone(&self) {
         wait_for_end(self.pid);
         assert!(!self.log().contains("panicked"), "{}", self.log());
     }

@@ -75,7 +75,7 @@ fn read_about_once(slow: &Slow, mounted: &Mounted) {
 
 /// Waits until all files have been fetched ahead: a loader that reads earlier causes fetches on demand.
 #[track_caller]
-fn is_all_there(mounted: &Mounted) {
+fn wait_until_fetched(mounted: &Mounted) {
     wait_until("all is there", || {
         mounted.count("/prefetched") == FILES && mounted.count("/fetching") == 0
     });
@@ -104,7 +104,7 @@ fn a_torch_loader_is_predicted_and_the_source_read_once() {
     let options = ["--ram", "64MiB", "--order", order];
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
     let mut loader = loader(&ground, &mounted, 1, 0);
-    is_all_there(&mounted);
+    wait_until_fetched(&mounted);
     for epoch in 0..3 {
         loader.tell("");
         assert_eq!(loader.line(), format!("{epoch} {FILES}"));
@@ -131,7 +131,7 @@ fn two_ranks_read_by_two_streams_of_one_mount() {
     let options = ["--ram", "64MiB", "--stream", &first, "--stream", &second];
     let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
     let mut loaders = [0, 1].map(|rank| loader(&ground, &mounted, 2, rank));
-    is_all_there(&mounted);
+    wait_until_fetched(&mounted);
     for epoch in 0..2 {
         // The loaders read in step, as ranks do that exchange gradients.
         loaders.iter_mut().for_each(|loader| loader.tell(""));

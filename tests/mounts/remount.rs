@@ -185,7 +185,7 @@ fn read_meanwhile(root: &Path, until: Instant) {
 /// When the time is over, the tree is that of the source and stays so. If the daemon had no processor to
 /// look, this is so a little later.
 #[track_caller]
-fn is_true_in_time(ground: &Ground, mounted: &Mounted, since: Instant) {
+fn check_true_in_time(ground: &Ground, mounted: &Mounted, since: Instant) {
     read_meanwhile(&mounted.path(""), since + PERIOD);
     let truth = tree(&ground.path("source"));
     let is_true = || found(&mounted.path("")).is_ok_and(|found| found == truth);
@@ -212,7 +212,7 @@ fn what_changes_while_mounted_shows_in_time() {
         assert_eq!(tree(&mounted.path("")), tree(&ground.path("source")));
     }
     change(&ground);
-    is_true_in_time(&ground, &mounted, Instant::now());
+    check_true_in_time(&ground, &mounted, Instant::now());
     mounted.umount();
 }
 
@@ -237,7 +237,7 @@ fn what_changes_while_unmounted_shows_in_time() {
         let mounted = mount(&ground);
         let since = Instant::now();
         assert_ne!(mounted.status()["catalog"], "scanned");
-        is_true_in_time(&ground, &mounted, since);
+        check_true_in_time(&ground, &mounted, since);
         wait_until("the check is over", || mounted.status()["catalog"] == "checked");
         mounted.umount();
         // The changes that were found are saved: the next mount has nothing to find.

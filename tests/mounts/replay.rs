@@ -37,11 +37,11 @@ fn belief(loader: &Value) -> &str {
 /// Most of an epoch of a job that is started again must be predicted from the journal that was there at the
 /// mount. For another try, the source is mounted again with that journal.
 #[track_caller]
-fn is_known_at_once(ground: &Ground, mounted: Mounted, kind: &str, words: &str) -> Mounted {
+fn remount_until_foreseen(ground: &Ground, mounted: Mounted, kind: &str, words: &str) -> Mounted {
     let (path, mut mounted) = (journal(ground), mounted);
     let bytes = fs::read(&path).unwrap();
     for _ in 0..5 {
-        if is_foreseen(&mounted, kind, words) {
+        if read_if_foreseen(&mounted, kind, words) {
             return mounted;
         }
         mounted.umount();
@@ -54,7 +54,7 @@ fn is_known_at_once(ground: &Ground, mounted: Mounted, kind: &str, words: &str) 
 /// Starts the job again, and reads an epoch. What is read before the learner's thread has run is not
 /// predicted. That may be the whole epoch.
 #[track_caller]
-fn is_foreseen(mounted: &Mounted, kind: &str, words: &str) -> bool {
+fn read_if_foreseen(mounted: &Mounted, kind: &str, words: &str) -> bool {
     let mut loader = Loader::start(mounted, kind);
     loader.read_an_epoch();
     let process = loader.process;
@@ -96,7 +96,7 @@ fn an_order_that_nobody_can_compute_is_replayed() {
     let said = mounted.status()["journal"].clone();
     assert_eq!(said, "1 earlier runs remembered");
     let words = "as in epoch 0 of an earlier run";
-    is_known_at_once(&ground, mounted, list, words).umount();
+    remount_until_foreseen(&ground, mounted, list, words).umount();
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn a_seeded_job_is_known_at_the_next_mount() {
 
     let mounted = mount(&ground);
     let words = |seed: &str| format!("torch permutation of seed {seed} after 2 draws");
-    let mounted = is_known_at_once(&ground, mounted, "42", &words("42"));
-    let mounted = is_known_at_once(&ground, mounted, "43", &words("43"));
+    let mounted = remount_until_foreseen(&ground, mounted, "42", &words("42"));
+    let mounted = remount_until_foreseen(&ground, mounted, "43", &words("43"));
     let point = mounted.point.to_str().unwrap().to_owned();
     let said = ground.ends(0, &["order", "status", &point]);
     assert!(said.contains("1 earlier runs remembered"), "{said}");
@@ -158,5 +158,5 @@ fn a_journal_that_cannot_be_used_is_ignored_and_said_so() {
     mounted.umount();
     assert_ne!(fs::read(&path).unwrap(), bytes, "it is replaced by a whole one");
     let mounted = mount(&ground);
-    is_known_at_once(&ground, mounted, list, "of an earlier run").umount();
+    remount_until_foreseen(&ground, mounted, list, "of an earlier run").umount();
 }

@@ -145,7 +145,7 @@ impl User {
 
     /// Nothing is mounted or noted, and the daemon has ended.
     #[track_caller]
-    fn has_nothing(&self, pid: i32) {
+    fn check_nothing_left(&self, pid: i32) {
         wait_for_end(pid);
         assert_eq!(self.mounts(), (0, 0));
         assert_eq!(daemons(&self.run), Vec::<i32>::new());
@@ -196,7 +196,7 @@ fn both_points_show_one_tree_and_nothing_is_fetched_twice() {
         assert_eq!(status["mountpoints"].as_array().unwrap().len(), 2, "{status}");
         assert_eq!(status["pid"], pid);
         user.does(r#"belady umount "$second"; belady umount "$first""#);
-        user.has_nothing(pid);
+        user.check_nothing_left(pid);
     }
 }
 
@@ -359,7 +359,7 @@ fn the_second_point_comes_and_goes() {
     user.attaches();
     user.reads_all("second");
     user.does(r#"belady umount "$first""#);
-    user.has_nothing(pid);
+    user.check_nothing_left(pid);
 }
 
 #[test]
@@ -395,6 +395,6 @@ fn whatever_ends_the_first_point_nothing_is_left() {
                 user.does(r#"belady umount "$second"; belady umount "$first""#);
             }
         }
-        user.has_nothing(pid);
+        user.check_nothing_left(pid);
     }
 }

@@ -145,7 +145,7 @@ fn a_mount_right_after_an_umount_has_the_store() {
         }
         let again = stand.mount();
         wait_until("what is stored is known", || again.count("/disk/kept") > 0);
-        before.is_gone();
+        before.wait_until_gone();
         before = again;
     }
     check_many(&before.path(""), "d", FILES, SIZE);

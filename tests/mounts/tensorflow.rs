@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::ground::{Ground, wait_until};
-use crate::learn::is_learnt;
+use crate::learn::learn_and_check;
 use crate::loader::{LEARN, Loader};
 use crate::mounted::Mounted;
 use crate::programs::Program;
@@ -69,7 +69,7 @@ fn plant(ground: &Ground) {
 
 /// Reads three epochs in an order that is told.
 #[track_caller]
-fn is_received(kind: &str, order: &str) {
+fn check_received(kind: &str, order: &str) {
     let ground = Ground::new();
     plant(&ground);
     let mounted = Mounted::new(&ground, &["--ram", "6MiB", "--order", order]);
@@ -89,37 +89,37 @@ fn is_received(kind: &str, order: &str) {
 
 /// Has the mount find out an order that was not told.
 #[track_caller]
-fn is_found_out(kind: &str, belief: &str) {
+fn check_found_out(kind: &str, belief: &str) {
     let ground = Ground::new();
     plant(&ground);
     let mounted = Mounted::new(&ground, &LEARN);
     let mut loader = start(&mounted, kind);
-    is_learnt(&mounted, &mut loader, belief);
+    learn_and_check(&mounted, &mut loader, belief);
     loader.program.finish();
     mounted.umount();
 }
 
 #[test]
 fn images_from_a_directory_are_received() {
-    is_received("keras", "keras:seed=123");
+    check_received("keras", "keras:seed=123");
 }
 
 #[test]
 fn a_shuffled_list_of_files_is_received() {
-    is_received("files", "tf-shuffle:seed=42");
+    check_received("files", "tf-shuffle:seed=42");
 }
 
 #[test]
 fn images_from_a_directory_are_found_out() {
-    is_found_out("keras", "learnt: keras seed 123 ");
+    check_found_out("keras", "learnt: keras seed 123 ");
 }
 
 #[test]
 fn images_of_a_script_that_seeds_everything_are_found_out() {
-    is_found_out("seeded", "learnt: keras graph_seed 42 ");
+    check_found_out("seeded", "learnt: keras graph_seed 42 ");
 }
 
 #[test]
 fn a_shuffled_list_of_files_is_found_out() {
-    is_found_out("files", "learnt: tf-shuffle seed 42 ");
+    check_found_out("files", "learnt: tf-shuffle seed 42 ");
 }

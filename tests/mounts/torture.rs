@@ -453,7 +453,7 @@ fn a_disk_that_hangs_holds_up_nobody() {
     ground.umount(&mounted.point);
     assert_eq!(mounts_at(&mounted.point), 0);
     drop(frozen);
-    mounted.is_gone();
+    mounted.wait_until_gone();
     disk.umount();
     disk.mount();
     let stand = Stand::new(&ground, &disk.point, &DISK);
@@ -481,7 +481,7 @@ fn an_umount_waits_for_what_a_slow_disk_is_to_store() {
     let hangs = began.elapsed() > Duration::from_secs(9);
     let said = unmounting.result();
     assert!(hangs || said.contains("may be storing what was read last"), "{said}");
-    mounted.is_gone();
+    mounted.wait_until_gone();
     disk.umount();
 }
 
@@ -501,6 +501,6 @@ fn an_umount_ends_where_the_disk_hangs_at_the_end() {
     ground.umount(&mounted.point);
     assert_eq!(mounts_at(&mounted.point), 0);
     drop(frozen);
-    mounted.is_gone();
+    mounted.wait_until_gone();
     disk.umount();
 }

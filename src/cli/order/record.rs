@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use super::output::Target;
 use super::{say, say_json};
+use crate::cli::warmup::understood;
 use crate::control::{Request, ask_for_text};
+use crate::engine::{RecordSummary, RecordedEpoch};
 use crate::error::Result;
 use crate::mount::absolute;
 
@@ -42,15 +44,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
         say_json(&summary);
         return Ok(());
     }
-    let (program, process) = (summary["program"].as_str().unwrap_or_default(), &summary["process"]);
+    let RecordSummary { program, process, epochs, .. } = understood(summary)?;
     say(format!("wrote {}: as read by {program} (pid {process})", file.display()));
-    for epoch in summary["epochs"].as_array().into_iter().flatten() {
-        let how = match (epoch["learnt"] == true, epoch["whole"] == true) {
+    for RecordedEpoch { epoch, samples, learnt, whole } in epochs {
+        let how = match (learnt, whole) {
             (true, _) => "order learnt",
             (false, true) => "in order of first opens",
             (false, false) => "as far as it was read",
         };
-        say(format!("  epoch {}: {} samples, {how}", epoch["epoch"], epoch["samples"]));
+        say(format!("  epoch {epoch}: {samples} samples, {how}"));
     }
     Ok(())
 }

@@ -133,10 +133,10 @@ fn foreign_variables_are_passed_over() {
 fn every_key_can_be_set_by_its_variable() {
     let table = toml::Table::try_from(Config::default()).unwrap();
     for key in KEYS {
-        let value = table[key.section()][key.leaf()].to_string();
+        let value = table[key.section][key.leaf()].to_string();
         let (config, origins) = Layers::new().env([(key.env(), value)]).build().unwrap();
         assert_eq!(config, Config::default());
-        assert_eq!(origins.of(key.name), Origin::Env(key.env()));
+        assert_eq!(origins.of(&key.name()), Origin::Env(key.env()));
     }
 }
 

@@ -15,10 +15,10 @@ fn keys_are_those_of_the_struct() {
             of_struct.push(format!("{section}.{leaf}"));
         }
     }
-    let mut of_list: Vec<_> = KEYS.iter().map(|key| key.name.to_owned()).collect();
+    let mut of_list: Vec<_> = KEYS.iter().map(Key::name).collect();
     of_list.sort();
     assert_eq!(of_list, of_struct);
-    let help = KEYS.iter().flat_map(|key| key.help.lines());
+    let help = KEYS.iter().flat_map(|key| key.help.iter().map(|line| line.trim_start()));
     assert_eq!(help.filter(|line| line.len() > 96).collect::<Vec<_>>(), Vec::<&str>::new());
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Around, Pace, Progress, Tally, Warmup};
+use super::{EngineHandles, Pace, Progress, Tally, Warmup};
 use crate::ids::BlockId;
 use crate::plan::{Event, Standing};
 
@@ -68,7 +68,7 @@ struct Waiting {
 }
 
 struct Feed<'w> {
-    around: &'w Around,
+    around: &'w EngineHandles,
     blocks: &'w [BlockId],
     /// The first block that was not looked at yet.
     next: usize,
@@ -83,7 +83,7 @@ struct Feed<'w> {
 
 /// Has the planner bring blocks here until all are counted, and publishes the progress.
 pub(super) fn run(
-    around: &Around,
+    around: &EngineHandles,
     warmup: &Warmup,
     blocks: &[BlockId],
     pace: Pace,
@@ -138,7 +138,7 @@ impl Drop for End<'_> {
 
 impl<'w> Feed<'w> {
     fn new(
-        around: &'w Around,
+        around: &'w EngineHandles,
         blocks: &'w [BlockId],
         allowance: Allowance,
         progress: Progress,
@@ -266,7 +266,7 @@ mod tests {
 
     /// A planner, and a disk that takes nothing while it hangs and answers late while it is slow.
     struct World {
-        around: Around,
+        around: EngineHandles,
         hangs: Arc<AtomicBool>,
         slow: Arc<AtomicBool>,
         blocks: Vec<BlockId>,
@@ -306,8 +306,11 @@ mod tests {
             let (heard, disk, later) = (Arc::clone(&inbox), Arc::clone(&hangs), Arc::clone(&slow));
             std::thread::spawn(move || plan(planner, &heard, &disk, &later));
             let disk = Arc::clone(&hangs);
-            let around =
-                Around { inbox, catalog, hangs: Arc::new(move || disk.load(Ordering::SeqCst)) };
+            let around = EngineHandles {
+                inbox,
+                catalog,
+                hangs: Arc::new(move || disk.load(Ordering::SeqCst)),
+            };
             let blocks = (0..FILES).map(BlockId).collect();
             World { around, hangs, slow, blocks, _directory: directory }
         }

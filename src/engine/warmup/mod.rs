@@ -1,13 +1,13 @@
 //! Warm-ups and evictions: users ask for samples to be here before they are read, or to be dropped.
 //!
-//! 1. The choice of samples ([`Chosen`]) is looked up in the catalog and becomes a list of blocks.
+//! 1. The choice of samples ([`Selection`]) is looked up in the catalog and becomes a list of blocks.
 //! 2. A *warm-up* is a thread that hands the list to the planner, a little ahead of what arrives (`feed.rs`).
 //!    The planner decides where a block goes, and the cache brings it.
 //! 3. The command that began the warm-up asks now and then how far it is. If it has not asked for many looks
 //!    of the thread, it has ended, and the warm-up ends as well.
 
-mod choice;
 mod feed;
+mod selection;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,8 +22,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlockId;
 use crate::plan::{Event, Planner, Standing};
 use crate::sync::Mutex;
-pub(super) use choice::Choice;
-pub use choice::Chosen;
+pub use selection::Selection;
+pub(super) use selection::Selector;
 
 /// The most warm-ups of one engine at once. If there are more, one that is over is forgotten, even if its
 /// command has not asked for its end.
@@ -98,8 +98,8 @@ struct Warmup {
 }
 
 pub struct Warmups {
-    around: Around,
-    choice: Choice,
+    around: EngineHandles,
+    choice: Selector,
     running: Mutex<Running>,
 }
 
@@ -111,14 +111,14 @@ struct Running {
 }
 
 #[derive(Clone)]
-struct Around {
+struct EngineHandles {
     inbox: Arc<Inbox>,
     catalog: Arc<Catalog>,
     /// Whether the cache disk hangs, so that nothing is stored.
     hangs: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
-impl Around {
+impl EngineHandles {
     /// Asks the planner; `None` if it has ended or does not answer.
     fn ask<T: Send + 'static>(
         &self,
@@ -166,12 +166,12 @@ fn ended() -> Error {
 }
 
 impl Warmups {
-    pub(super) fn new(choice: Choice) -> Self {
+    pub(super) fn new(choice: Selector) -> Self {
         let core = choice.core();
         let store = core.cache.store().map(Arc::clone);
         let hangs = Arc::new(move || store.as_ref().is_some_and(|store| store.hangs()));
         let (inbox, catalog) = (Arc::clone(&core.inbox), Arc::clone(&core.catalog));
-        let around = Around { inbox, catalog, hangs };
+        let around = EngineHandles { inbox, catalog, hangs };
         Warmups { around, choice, running: Mutex::default() }
     }
 
@@ -179,7 +179,7 @@ impl Warmups {
     ///
     /// # Errors
     /// If the choice is wrong, and `Busy` if there are too many warm-ups.
-    pub fn start(&self, chosen: &Chosen, pace: Pace) -> Result<u64> {
+    pub fn start(&self, chosen: &Selection, pace: Pace) -> Result<u64> {
         let begun = Instant::now();
         let (blocks, progress) = self.choice.blocks(chosen)?;
         let progress = Mutex::new(progress);
@@ -218,7 +218,7 @@ impl Warmups {
     }
 
     /// Counts the chosen samples that are here.
-    pub fn count_here(&self, chosen: &Chosen) -> Result<Progress> {
+    pub fn count_here(&self, chosen: &Selection) -> Result<Progress> {
         let (blocks, mut progress) = self.choice.blocks(chosen)?;
         self.around.count_here(&blocks, &mut progress).ok_or_else(ended)?;
         (progress.waiting, progress.done) = (Tally::default(), true);
@@ -227,7 +227,7 @@ impl Warmups {
 
     /// Drops the chosen blocks, except those that are read at this moment. Returns what is still here. Blocks
     /// that an order reads soon come back.
-    pub fn evict(&self, chosen: &Chosen) -> Result<Progress> {
+    pub fn evict(&self, chosen: &Selection) -> Result<Progress> {
         let (blocks, mut progress) = self.choice.blocks(chosen)?;
         let around = &self.around;
         around.count_here(&blocks, &mut progress).ok_or_else(ended)?;

@@ -112,7 +112,8 @@ impl Pace {
 }
 
 /// What is told about a stream in `status`.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct StreamStatus {
     /// The order in plain words.
     pub order: String,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Progress;
 use crate::catalog::with_listing;
 use crate::engine::Core;
-use crate::engine::keeper::Keeper;
+use crate::engine::catalog_keeper::CatalogKeeper;
 use crate::engine::orders::resolve;
 use crate::engine::serving::Serving;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,7 +21,7 @@ use crate::plan::Layout;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Chosen {
+pub enum Selection {
     All,
     /// The first epoch of an order, as written on the command line.
     Order(String),
@@ -67,28 +67,32 @@ impl Parts {
     }
 }
 
-pub(in crate::engine) struct Choice {
-    pub(in crate::engine) keeper: Arc<Keeper>,
-    pub(in crate::engine) serving: Arc<Serving>,
+pub(in crate::engine) struct Selector {
+    keeper: Arc<CatalogKeeper>,
+    serving: Arc<Serving>,
 }
 
-impl Choice {
+impl Selector {
+    pub(in crate::engine) fn new(keeper: &Arc<CatalogKeeper>, serving: &Arc<Serving>) -> Self {
+        Selector { keeper: Arc::clone(keeper), serving: Arc::clone(serving) }
+    }
+
     pub(super) fn core(&self) -> &Core {
         self.keeper.core()
     }
 
     /// The chosen blocks, each once, and the progress at the start. Waits until all files are known.
-    pub(super) fn blocks(&self, chosen: &Chosen) -> Result<(Vec<BlockId>, Progress)> {
+    pub(super) fn blocks(&self, selection: &Selection) -> Result<(Vec<BlockId>, Progress)> {
         self.keeper.await_scan()?;
         let (core, points) = (self.core(), self.serving.points());
         let mut prefixes = points.clone();
         prefixes.push(core.source_path.clone());
         let source = Some(core.source_path.as_path());
-        let parts = with_listing(&core.catalog, &points, source, |listing| match chosen {
-            Chosen::All => Ok(Parts::whole(listing.entries().iter().map(|entry| entry.file))),
-            Chosen::Order(spec) => ordered(spec, listing),
-            Chosen::Files(names) => Ok(named(names, listing, &prefixes)),
-            Chosen::Glob(pattern) => matching(pattern, listing),
+        let parts = with_listing(&core.catalog, &points, source, |listing| match selection {
+            Selection::All => Ok(Parts::whole(listing.entries().iter().map(|entry| entry.file))),
+            Selection::Order(spec) => ordered(spec, listing),
+            Selection::Files(names) => Ok(named(names, listing, &prefixes)),
+            Selection::Glob(pattern) => matching(pattern, listing),
         })?;
         Ok(cut(&parts, &core.catalog.layout()))
     }
@@ -205,9 +209,9 @@ mod tests {
     #[test]
     fn names_of_any_bytes_are_asked_for() {
         let names: Vec<u8> = (0..=u8::MAX).rev().collect();
-        let asked = serde_json::to_string(&Chosen::Files(names.clone())).unwrap();
-        assert_eq!(serde_json::from_str::<Chosen>(&asked).unwrap(), Chosen::Files(names));
-        assert!(serde_json::from_str::<Chosen>(r#"{"files": "\u0100"}"#).is_err());
+        let asked = serde_json::to_string(&Selection::Files(names.clone())).unwrap();
+        assert_eq!(serde_json::from_str::<Selection>(&asked).unwrap(), Selection::Files(names));
+        assert!(serde_json::from_str::<Selection>(r#"{"files": "\u0100"}"#).is_err());
     }
 
     #[test]

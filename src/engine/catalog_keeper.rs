@@ -35,26 +35,26 @@ const SAVE_EVERY: Duration = Duration::from_secs(60);
 const SAVE_TIMES: u32 = 50;
 
 /// How often a wait for the scan counts names and checks whether the mount is being ended.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long a request for the scan's progress waits for the scan's end.
-const MOMENT: Duration = Duration::from_millis(200);
+const SCAN_STATUS_WAIT: Duration = Duration::from_millis(200);
 
 /// Time that a slow disk takes to save the row of a file: a hundred bytes at 10 MB/s.
 const SAVE_OF_A_FILE: Duration = Duration::from_micros(10);
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Scanned {
+pub struct ScanProgress {
     /// Names found so far.
     pub names: u64,
     /// Whether these are all names.
     pub whole: bool,
 }
 
-/// Opens the catalog that is saved in the home of a source's store, or else begins a new one. If `first` is
+/// Opens the catalog that is saved in the store_dir of a source's store, or else begins a new one. If `first` is
 /// given, a new one is scanned whole before this returns, and `first` counts its names. Otherwise it knows
 /// only the root.
-pub(super) fn catalog(
+pub(super) fn open_or_begin(
     source: Arc<dyn Source>,
     settings: &SourceSettings,
     path: &Path,
@@ -79,26 +79,26 @@ pub(super) fn catalog(
     Ok(catalog)
 }
 
-/// Waits until `enough` has an answer about the scan, or until `over` is set. Counts names in `seen`.
+/// Waits until `enough` has an answer about the scan, or until `stop` is set. Counts names in `seen`.
 ///
 /// # Errors
-/// The source's error if the answer is `false`, and `Internal` if `over` is set.
-fn wait(
+/// The source's error if the answer is `false`, and `Internal` if `stop` is set.
+fn wait_for_scan(
     catalog: &Catalog,
     path: &Path,
-    over: &AtomicBool,
+    stop: &AtomicBool,
     seen: &AtomicU64,
     enough: impl Fn(&ScanStatus) -> Option<bool>,
 ) -> Result<()> {
     loop {
-        let status = catalog.await_scan(LOOK, |status| enough(status).is_some());
+        let status = catalog.await_scan(LOOK_EVERY, |status| enough(status).is_some());
         seen.store(status.names, Ordering::Relaxed);
         match (enough(&status), status.fault) {
             (Some(false), Some((name, errno))) => {
                 return Err(cannot_read(&path.join(name), errno));
             }
             (Some(_), _) => return Ok(()),
-            (None, _) if over.load(Ordering::Relaxed) => {
+            (None, _) if stop.load(Ordering::Relaxed) => {
                 return Err(Error::new(ErrorKind::Internal, "the mount is being ended"));
             }
             (None, _) => {}
@@ -118,16 +118,16 @@ fn begun(status: &ScanStatus) -> Option<bool> {
 
 /// Scans all of a source before anything is served. Counts names in `seen`.
 fn scan_first(catalog: &Catalog, threads: u32, path: &Path, seen: &AtomicU64) -> Result<()> {
-    let over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| catalog.fill(threads as usize, &over, &|_| ()));
-        let outcome = wait(catalog, path, &over, seen, whole);
-        over.store(true, Ordering::Relaxed);
+        scope.spawn(|| catalog.fill(threads as usize, &stop, &|_| ()));
+        let outcome = wait_for_scan(catalog, path, &stop, seen, whole);
+        stop.store(true, Ordering::Relaxed);
         outcome
     })
 }
 
-pub(super) struct Keeper {
+pub(super) struct CatalogKeeper {
     core: Arc<Core>,
     lease: Arc<StoreLease>,
     /// Whether all files were known when the planner was told what the local store holds: stored samples are
@@ -135,9 +135,9 @@ pub(super) struct Keeper {
     adopted: bool,
 }
 
-impl Keeper {
+impl CatalogKeeper {
     pub(super) fn new(core: &Arc<Core>, lease: &Arc<StoreLease>, adopted: bool) -> Self {
-        Keeper { core: Arc::clone(core), lease: Arc::clone(lease), adopted }
+        CatalogKeeper { core: Arc::clone(core), lease: Arc::clone(lease), adopted }
     }
 
     pub(super) fn core(&self) -> &Core {
@@ -151,7 +151,7 @@ impl Keeper {
 
     /// Checks what only an earlier mount has seen. Returns whether names came or went.
     pub(super) fn check_catalog(&self, threads: u32) -> bool {
-        self.core.catalog.sweep(threads as usize, self.core.over.flag(), &|found| {
+        self.core.catalog.sweep(threads as usize, self.core.stop.flag(), &|found| {
             self.core.dataset.report(found)
         })
     }
@@ -161,7 +161,7 @@ impl Keeper {
     ///
     /// # Errors
     /// The source's error, if it fails before that.
-    pub(super) fn scan_behind(&self, seen: &AtomicU64) -> Result<()> {
+    pub(super) fn start_scan(&self, seen: &AtomicU64) -> Result<()> {
         if self.core.catalog.state() != CatalogState::Scanning {
             return Ok(());
         }
@@ -171,55 +171,62 @@ impl Keeper {
             let mut warned = HashSet::new();
             loop {
                 let report = |found| core.dataset.report(found);
-                core.catalog.fill(threads, core.over.flag(), &report);
+                core.catalog.fill(threads, core.stop.flag(), &report);
                 let Some((name, errno)) = core.catalog.scan_status().fault else { return };
                 // Which of several names fails first is chance: the cause is the error.
                 if warned.insert(errno as i32) {
                     tracing::warn!(?name, %errno, "the source cannot be scanned; trying again");
                 }
-                if !core.over.pause(ASK_AGAIN) {
+                if !core.stop.pause(ASK_AGAIN) {
                     return;
                 }
             }
         };
         let spawned = std::thread::Builder::new().name("belady-scan".into()).spawn(scan);
         spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?;
-        wait(&self.core.catalog, &self.core.source_path, self.core.over.flag(), seen, begun)
+        wait_for_scan(
+            &self.core.catalog,
+            &self.core.source_path,
+            self.core.stop.flag(),
+            seen,
+            begun,
+        )
     }
 
     pub(super) fn await_scan(&self) -> Result<()> {
-        wait(
+        wait_for_scan(
             &self.core.catalog,
             &self.core.source_path,
-            self.core.over.flag(),
+            self.core.stop.flag(),
             &AtomicU64::new(0),
             whole,
         )
     }
 
-    pub(super) fn scanned(&self) -> Result<Scanned> {
-        let status = self.core.catalog.await_scan(MOMENT, |status| whole(status).is_some());
+    pub(super) fn scan_progress(&self) -> Result<ScanProgress> {
+        let status =
+            self.core.catalog.await_scan(SCAN_STATUS_WAIT, |status| whole(status).is_some());
         if let (false, Some((name, errno))) = (status.is_whole, &status.fault) {
             return Err(cannot_read(&self.core.source_path.join(name), *errno));
         }
-        Ok(Scanned { names: status.names, whole: status.is_whole })
+        Ok(ScanProgress { names: status.names, whole: status.is_whole })
     }
 
     /// Starts a thread that checks a catalog of an earlier mount, and saves the catalog. `renew` is called if
     /// names came or went.
-    pub(super) fn keep(self: &Arc<Self>, renew: impl Fn() + Send + 'static) {
+    pub(super) fn start_upkeep(self: &Arc<Self>, renew: impl Fn() + Send + 'static) {
         let keeper = Arc::clone(self);
         let keep = move || {
             let core = &keeper.core;
-            let is_over = || core.over.has_begun();
+            let is_stopping = || core.stop.is_set();
             let threads = (core.settings.source.scan_threads / SWEEP_SHARE).max(1);
             let (mut pause, mut adopted) = (ASK_AGAIN, keeper.adopted);
             let mut adopt_again = || {
-                if !std::mem::replace(&mut adopted, true) && !is_over() {
+                if !std::mem::replace(&mut adopted, true) && !is_stopping() {
                     core.cache.adopt_again();
                 }
             };
-            while keeper.is_unchecked() && !is_over() {
+            while keeper.is_unchecked() && !is_stopping() {
                 if keeper.check_catalog(threads) {
                     renew();
                 }
@@ -229,12 +236,12 @@ impl Keeper {
                 if keeper.is_unchecked() {
                     // A check that failed is repeated after longer and longer pauses.
                     keeper.save_catalog();
-                    core.over.pause(pause);
+                    core.stop.pause(pause);
                     pause = (pause * 2).min(ASK_AGAIN_MAX);
                 }
             }
-            while core.catalog.state() == CatalogState::Scanning && !is_over() {
-                core.catalog.await_scan(LOOK, |status| status.is_whole);
+            while core.catalog.state() == CatalogState::Scanning && !is_stopping() {
+                core.catalog.await_scan(LOOK_EVERY, |status| status.is_whole);
             }
             adopt_again();
             keeper.save_now_and_then();
@@ -246,10 +253,10 @@ impl Keeper {
 
     /// Saves the catalog at intervals, if it has changed, until the mount is being ended.
     fn save_now_and_then(&self) {
-        while !self.core.over.has_begun() {
+        while !self.core.stop.is_set() {
             let began = Instant::now();
             self.save_catalog();
-            self.core.over.pause(SAVE_EVERY.max(began.elapsed() * SAVE_TIMES));
+            self.core.stop.pause(SAVE_EVERY.max(began.elapsed() * SAVE_TIMES));
         }
     }
 
@@ -260,10 +267,10 @@ impl Keeper {
 
     /// Saves the catalog for the last time and releases the store's directory. A thread of its own does that:
     /// the disk may hang.
-    pub(super) fn leave(&self) {
+    pub(super) fn save_and_release(&self) {
         let (core, lease) = (Arc::clone(&self.core), Arc::clone(&self.lease));
-        let leave = move || lease.end(&core.catalog);
-        match std::thread::Builder::new().name("belady-leave".into()).spawn(leave) {
+        let end = move || lease.end(&core.catalog);
+        match std::thread::Builder::new().name("belady-leave".into()).spawn(end) {
             Ok(thread) => {
                 let files = u32::try_from(self.core.catalog.totals().0).unwrap_or(u32::MAX);
                 let patience = STOP_PATIENCE + SAVE_OF_A_FILE * files;
@@ -273,7 +280,7 @@ impl Keeper {
         }
     }
 
-    pub(super) fn note(&self) -> Option<String> {
+    pub(super) fn status_note(&self) -> Option<String> {
         let files = self.core.catalog.totals().0;
         match self.core.catalog.state() {
             CatalogState::Checking => {
