@@ -99,7 +99,7 @@ impl Budgets {
         let changed = budget.look(&readings, known);
         let memory = self.core.cache.memory();
         memory.resize(budget.moving(memory.used() as u64) as usize);
-        self.serving.written().resize(budget.for_a_file() as usize);
+        self.serving.write_account().resize(budget.for_a_file() as usize);
         if changed {
             let capacity = budget.present();
             let why = budget.reduced().unwrap_or("what is configured fits again");

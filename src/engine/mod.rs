@@ -267,7 +267,7 @@ impl Engine {
         let Core { settings, dataset, .. } = &*self.core;
         match (settings.mount.mode, dataset.opens_are_requests()) {
             (Mode::Plain, _) => "plain",
-            (Mode::Passthrough, _) if self.serving.passes() => "passthrough",
+            (Mode::Passthrough, _) if self.serving.is_passthrough() => "passthrough",
             (_, true) => "keep-cache",
             (_, false) => "push",
         }

@@ -27,8 +27,8 @@ use crate::config::{Control, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{CONTROL_NAME, Dataset, Rights, VIEWS_NAME};
 use crate::fuse::{
-    Connection, ControlFile, MountSettings, Mounted, Notifier, OwnThreads, Place, Pusher, Room,
-    device_of, is_mounted, source_name, unmount,
+    Connection, ControlFile, DaemonThreads, MountHandle, MountIdentity, MountSettings, Notifier,
+    Pusher, WriteAccount, device_of, is_mounted, source_name, unmount,
 };
 use crate::rehearsal::Rehearsal;
 use crate::source::{KeyedPool, Urgency};
@@ -47,12 +47,12 @@ pub struct Serving {
     /// The first keeps pages, which are the RAM tier.
     connections: Mutex<Vec<Arc<Connection>>>,
     /// The control files and the views.
-    beside: Mutex<Vec<Arc<Mounted>>>,
+    side_mounts: Mutex<Vec<Arc<MountHandle>>>,
     bound: Mutex<Vec<Bound>>,
     /// The control files, once they are served.
     files: Mutex<Arc<Vec<ControlFile>>>,
-    /// What is written to control files and views and not taken yet.
-    written: Arc<Room>,
+    /// Charged for what is written to control files and views and not taken yet.
+    write_account: Arc<WriteAccount>,
     /// Tells the kernel of names that have changed.
     notifier: KeyedPool<NodeId>,
 }
@@ -96,10 +96,10 @@ impl Serving {
             core,
             rehearsal,
             connections: Mutex::default(),
-            beside: Mutex::default(),
+            side_mounts: Mutex::default(),
             bound: Mutex::default(),
             files: Mutex::default(),
-            written: Arc::default(),
+            write_account: Arc::default(),
             notifier: KeyedPool::new("belady-notify", NOTIFY_PATIENCE, 1, 1, || ()),
         }
     }
@@ -119,7 +119,7 @@ impl Serving {
         let (pages, dataset) = (Arc::clone(&pusher), Arc::clone(&self.core.dataset));
         let recheck = move |node, urgency, then| dataset.check(node, urgency, then);
         self.core.cache.page_cache().connect(pages, Box::new(recheck));
-        self.stop_asking(&pusher)
+        self.disable_open_requests(&pusher)
     }
 
     /// Mounts the dataset at a further point by a connection of its own, which keeps no pages.
@@ -138,9 +138,9 @@ impl Serving {
         let settings = MountSettings {
             source_name: source_name(&self.core.source_path),
             allow_other: self.core.settings.mount.allow_other,
-            pushes: self.core.settings.mount.mode != Mode::Plain,
-            passes: disk.map(|disk| disk.dir.clone()),
-            expires: true,
+            push_pages: self.core.settings.mount.mode != Mode::Plain,
+            passthrough_dir: disk.map(|disk| disk.dir.clone()),
+            expire_names: true,
             threads: self.core.settings.mount.threads as usize,
             options: self.core.settings.mount.options.clone(),
         };
@@ -151,20 +151,20 @@ impl Serving {
         Ok(pusher)
     }
 
-    /// Has the kernel open files without asking, if that is the mode.
-    fn stop_asking(&self, pusher: &Pusher) -> Result<()> {
+    /// Makes the kernel open files without requests, if that is the mode.
+    fn disable_open_requests(&self, pusher: &Pusher) -> Result<()> {
         if self.core.dataset.opens_are_requests() {
             return Ok(());
         }
         let file = self.core.catalog.any_file();
-        let goes_along = pusher.stop_asking(file.as_deref());
+        let is_disabled = pusher.disable_open_requests(file.as_deref());
         match self.core.settings.mount.mode {
-            Mode::Push if !goes_along => Err(Error::new(
+            Mode::Push if !is_disabled => Err(Error::new(
                 ErrorKind::Mount,
                 "this kernel asks for every open: mount.mode = push is not possible",
             )
             .hint("set mount.mode to \"auto\" or \"keep-cache\"")),
-            _ if goes_along => Ok(()),
+            _ if is_disabled => Ok(()),
             _ => {
                 self.core.dataset.set_opens_are_requests();
                 Ok(())
@@ -186,9 +186,9 @@ impl Serving {
         else {
             return Ok(());
         };
-        let (files, written) = (Arc::clone(&self.files.lock()), Arc::clone(&self.written));
-        match Mounted::control(files, written, &place) {
-            Ok(mounted) => self.beside.lock().push(Arc::new(mounted)),
+        let (files, account) = (Arc::clone(&self.files.lock()), Arc::clone(&self.write_account));
+        match MountHandle::control(files, account, &place) {
+            Ok(mounted) => self.side_mounts.lock().push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             // The commands work without them.
             Err(error) => tracing::warn!(%error, "no control files"),
@@ -215,9 +215,9 @@ impl Serving {
         let views = Arc::clone(rehearsal.views());
         views.set_link_prefix(self.dataset_seen_from(&place));
         views.waiting.set_rights(Rights::new(&self.core.dataset));
-        let written = Arc::clone(&self.written);
-        match Mounted::views(views, written, &place, self.core.settings.mount.allow_other) {
-            Ok(mounted) => self.beside.lock().push(Arc::new(mounted)),
+        let account = Arc::clone(&self.write_account);
+        match MountHandle::views(views, account, &place, self.core.settings.mount.allow_other) {
+            Ok(mounted) => self.side_mounts.lock().push(Arc::new(mounted)),
             Err(error) if asked => return Err(error),
             Err(error) => rehearsal.hide(&error.to_string()),
         }
@@ -256,7 +256,7 @@ impl Serving {
         for mountpoint in self.attached() {
             self.detach(&mountpoint, false)?;
         }
-        self.unmount_beside()?;
+        self.unmount_side_mounts()?;
         while let Some(connection) = all(&self.connections).pop() {
             if let Err(error) = connection.unmount(false) {
                 warn_of(self.mount_control());
@@ -284,9 +284,9 @@ impl Serving {
                 Err(error) => all_gone = all_gone.and(Err(error)),
             }
         }
-        for mounted in all(&self.beside) {
+        for mounted in all(&self.side_mounts) {
             match mounted.unmount(true) {
-                Ok(()) => remove(&self.beside, &mounted),
+                Ok(()) => remove(&self.side_mounts, &mounted),
                 Err(error) => all_gone = all_gone.and(Err(error)),
             }
         }
@@ -294,17 +294,17 @@ impl Serving {
     }
 
     /// Unmounts what is mounted beside the dataset: all of it or nothing.
-    fn unmount_beside(&self) -> Result<()> {
+    fn unmount_side_mounts(&self) -> Result<()> {
         // The control files are the first, and the views the last.
         let mut without_views = false;
-        while let Some(mounted) = all(&self.beside).pop() {
+        while let Some(mounted) = all(&self.side_mounts).pop() {
             if let Err(error) = mounted.unmount(false) {
                 if without_views {
                     warn_of(self.serve_views());
                 }
                 return Err(error);
             }
-            remove(&self.beside, &mounted);
+            remove(&self.side_mounts, &mounted);
             without_views = true;
         }
         Ok(())
@@ -313,7 +313,7 @@ impl Serving {
     /// Notifications that the kernel makes wait for long; each is logged once.
     pub(super) fn stuck_notifications(&self) -> usize {
         let now = Instant::now();
-        self.connections.lock().iter().map(|connection| connection.notifier().look(now)).sum()
+        self.connections.lock().iter().map(|connection| connection.notifier().log_slow(now)).sum()
     }
 
     /// Whether no connection is left: all have been unmounted from outside.
@@ -328,7 +328,7 @@ impl Serving {
     pub fn attach(&self, mountpoint: &Path) -> Result<()> {
         let first = self.connections.lock().first().map(Arc::clone);
         let first = first.ok_or_else(|| Error::new(ErrorKind::Mount, "nothing is mounted yet"))?;
-        let Some(place) = first.place() else { return Err(no_longer_at(first.mountpoint())) };
+        let Some(place) = first.identity() else { return Err(no_longer_at(first.mountpoint())) };
         match bind(&place.path, mountpoint) {
             Err(Errno::EPERM) => return self.serve_further(mountpoint),
             bound => bound.map_err(|errno| cannot_bind(&place.path, mountpoint, errno))?,
@@ -339,7 +339,7 @@ impl Serving {
             return unmount(mountpoint, true).and(Err(no_longer_at(&place.path)));
         }
         let bound = Bound { at: mountpoint.to_path_buf(), device: place.device };
-        self.bind_inside(&place.path, &bound)?;
+        self.bind_inner_mounts(&place.path, &bound)?;
         self.bound.lock().push(bound);
         self.tell_points();
         Ok(())
@@ -347,8 +347,8 @@ impl Serving {
 
     /// Binds what is mounted inside the first mount point at another one. If that fails, the other one is
     /// unmounted.
-    fn bind_inside(&self, first: &Path, bound: &Bound) -> Result<()> {
-        for inside in self.inside() {
+    fn bind_inner_mounts(&self, first: &Path, bound: &Bound) -> Result<()> {
+        for inside in self.inner_mounts() {
             let (from, to) = (first.join(&inside), bound.at.join(&inside));
             if let Err(errno) = bind(&from, &to) {
                 let error = cannot_bind(&from, &to, errno);
@@ -364,19 +364,20 @@ impl Serving {
     }
 
     /// What is mounted inside the first mount point, as paths below it.
-    fn inside(&self) -> Vec<PathBuf> {
+    fn inner_mounts(&self) -> Vec<PathBuf> {
         let Some(first) = self.first_point() else { return Vec::new() };
-        let beside = self.beside.lock();
-        let below =
-            |mounted: &Arc<Mounted>| mounted.mountpoint().strip_prefix(&first).ok().map(Into::into);
-        beside.iter().filter_map(below).collect()
+        let side_mounts = self.side_mounts.lock();
+        let below = |mounted: &Arc<MountHandle>| {
+            mounted.mountpoint().strip_prefix(&first).ok().map(Into::into)
+        };
+        side_mounts.iter().filter_map(below).collect()
     }
 
     /// Where every connection is mounted, further ones and those beside the dataset included.
-    pub fn connected(&self) -> Vec<Place> {
-        let (own, beside) = (all(&self.connections), all(&self.beside));
-        let own = own.iter().filter_map(|connection| connection.place());
-        own.chain(beside.iter().filter_map(|mounted| mounted.place())).collect()
+    pub fn connected(&self) -> Vec<MountIdentity> {
+        let (own, side_mounts) = (all(&self.connections), all(&self.side_mounts));
+        let own = own.iter().filter_map(|connection| connection.identity());
+        own.chain(side_mounts.iter().filter_map(|mounted| mounted.identity())).collect()
     }
 
     /// The further mount points.
@@ -412,7 +413,7 @@ impl Serving {
     pub fn detach(&self, mountpoint: &Path, force: bool) -> Result<bool> {
         let bound = self.bound.lock().iter().find(|bound| bound.at == mountpoint).cloned();
         let Some(bound) = bound else { return self.disconnect(mountpoint, force) };
-        if let Err(error) = bound.unmount(self.inside(), force) {
+        if let Err(error) = bound.unmount(self.inner_mounts(), force) {
             self.complete(mountpoint);
             return Err(error);
         }
@@ -449,7 +450,8 @@ impl Serving {
     /// Shows again what was taken away from inside a mount point that stays.
     fn complete(&self, at: &Path) {
         let Some(first) = self.first_point() else { return };
-        for inside in self.inside().into_iter().filter(|inside| !is_mounted(&at.join(inside))) {
+        for inside in self.inner_mounts().into_iter().filter(|inside| !is_mounted(&at.join(inside)))
+        {
             if let Err(errno) = bind(&first.join(&inside), &at.join(&inside)) {
                 tracing::warn!(%errno, "a mount point that is in use lacks its control files");
             }
@@ -457,8 +459,8 @@ impl Serving {
     }
 
     /// Bytes that may be written to control files and views before they are taken.
-    pub(super) fn written(&self) -> &Room {
-        &self.written
+    pub(super) fn write_account(&self) -> &WriteAccount {
+        &self.write_account
     }
 
     /// Nodes that the kernel knows, of all connections.
@@ -477,8 +479,8 @@ impl Serving {
     }
 
     /// Whether the first connection has the kernel read files by itself.
-    pub(super) fn passes(&self) -> bool {
-        self.connections.lock().first().is_some_and(|first| first.passes())
+    pub(super) fn is_passthrough(&self) -> bool {
+        self.connections.lock().first().is_some_and(|first| first.is_passthrough())
     }
 
     /// Whether the first connection was unmounted, so that no page is kept any more.
@@ -494,7 +496,7 @@ impl Serving {
             let (kernels, dataset) = (kernels.clone(), Arc::clone(&self.core.dataset));
             // The kernel may ask back before it takes a notification, and may make it wait.
             self.notifier.submit(Urgency::Demand, parent, move || {
-                let _own = OwnThreads::enter();
+                let _marked = DaemonThreads::mark_current();
                 dataset.wait_for_requests(parent);
                 for kernel in kernels {
                     match kernel.forget(parent, &name) {

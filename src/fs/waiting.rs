@@ -22,7 +22,7 @@ use crate::catalog::NodeId;
 use crate::disk::Alarm;
 use crate::sync::Mutex;
 
-pub(crate) type Reply<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
+pub(crate) type Reply<T = ()> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
 /// The age at which a request's task is checked, and the time between two checks of tasks.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);

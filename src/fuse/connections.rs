@@ -1,4 +1,4 @@
-//! Ends a FUSE connection from outside, through the kernel's list of connections.
+//! Aborts a FUSE connection from outside, through the kernel's list of connections.
 //!
 //! Aborting a connection frees every task that waits in it: readers, our own threads, and a push that waits
 //! for pages which a reader's request has locked. It needs no path to the mount, which a lazy unmount takes
@@ -25,32 +25,32 @@ pub(super) fn abort(minor: u64) -> bool {
     abort.and_then(|mut file| file.write_all(b"1")).is_ok()
 }
 
-/// The files that end one connection. They have no effect on a later connection whose device gets the same
+/// The files that abort one connection. They have no effect on a later connection whose device gets the same
 /// number: the kernel detaches these files from a connection that it forgets.
 #[derive(Debug)]
-pub struct Switch {
+pub struct AbortHandle {
     abort: File,
     /// The number of waiting requests, in one line.
     waiting: File,
 }
 
-impl Switch {
-    /// The switch of the connection whose device has this minor number now.
+impl AbortHandle {
+    /// The files of the connection whose device has this minor number now.
     pub(super) fn of(minor: u64) -> Option<Self> {
         let list = list().ok()?;
         let abort = open(&list, minor, "abort", OFlags::WRONLY).ok()?;
-        Some(Switch { abort, waiting: open(&list, minor, "waiting", OFlags::RDONLY).ok()? })
+        Some(AbortHandle { abort, waiting: open(&list, minor, "waiting", OFlags::RDONLY).ok()? })
     }
 
     #[cfg(test)]
     pub fn of_files(abort: &Path, waiting: &Path) -> Result<Self> {
-        Ok(Switch {
+        Ok(AbortHandle {
             abort: File::options().write(true).open(abort)?,
             waiting: File::open(waiting)?,
         })
     }
 
-    pub fn is_gone(&self) -> bool {
+    pub fn is_ended(&self) -> bool {
         matches!(self.waiting.read_at(&mut [0; 32], 0), Ok(0))
     }
 

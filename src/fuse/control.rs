@@ -11,9 +11,11 @@ use std::time::{Duration, SystemTime};
 use fuser::{FileType, FopenFlags, OpenAccMode, ReplyData};
 use nix::errno::Errno;
 
-use super::virtual_files::{Done, Name, Node, Opened, Tree, attr, part};
-use super::writing::{Takes, Whole};
+use super::convert::daemon_attr;
+use super::virtual_files::{DirEntry, Node, OpenResult, Tree, part};
+use super::write_buffer::{ChargedBytes, WriteForm};
 use crate::fs::NAME_MAX;
+use crate::fs::waiting::Reply;
 
 pub type Render = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 
@@ -44,7 +46,7 @@ impl Control {
             Err(_) if number == ROOT => (FileType::Directory, 0o500),
             Err(why) => return Err(why),
         };
-        let attr = attr(number, kind, perm, 0, SystemTime::now());
+        let attr = daemon_attr(number, kind, perm, 0, SystemTime::now());
         Ok(Node { attr, valid: Duration::ZERO, name_valid: Duration::ZERO })
     }
 
@@ -56,7 +58,7 @@ impl Control {
 impl Tree for Control {
     type File = Vec<u8>;
 
-    fn lookup(self: &Arc<Self>, _parent: u64, name: &OsStr, _task: u32, found: Done<Node>) {
+    fn lookup(self: &Arc<Self>, _parent: u64, name: &OsStr, _task: u32, found: Reply<Node>) {
         found(match self.numbered().find(|(_, file)| name == file.name) {
             Some((number, _)) => self.find(number),
             None if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
@@ -64,36 +66,36 @@ impl Tree for Control {
         });
     }
 
-    fn node(self: &Arc<Self>, node: u64, told: Done<Node>) {
-        told(self.find(node));
+    fn node(self: &Arc<Self>, node: u64, reply: Reply<Node>) {
+        reply(self.find(node));
     }
 
-    fn list(self: &Arc<Self>, _node: u64, _task: u32, listed: Done<Vec<Name>>) {
+    fn list(self: &Arc<Self>, _node: u64, _task: u32, reply: Reply<Vec<DirEntry>>) {
         let name = |(number, file): (u64, &ControlFile)| {
             (file.name.to_owned(), number, FileType::RegularFile)
         };
-        listed(Ok(self.numbered().map(name).collect()));
+        reply(Ok(self.numbered().map(name).collect()));
     }
 
-    fn open(&self, node: u64, mode: OpenAccMode) -> Result<Opened<Vec<u8>>, Errno> {
+    fn open(&self, node: u64, mode: OpenAccMode) -> Result<OpenResult<Vec<u8>>, Errno> {
         let file = file(&self.0, node)?;
-        let takes = file.accept.is_some().then_some(Takes::Text);
-        if mode != OpenAccMode::O_RDONLY && takes.is_none() {
+        let form = file.accept.is_some().then_some(WriteForm::Text);
+        if mode != OpenAccMode::O_RDONLY && form.is_none() {
             return Err(Errno::EACCES);
         }
-        Ok(((file.render)(), takes, FopenFlags::FOPEN_DIRECT_IO))
+        Ok(((file.render)(), form, FopenFlags::FOPEN_DIRECT_IO))
     }
 
-    fn read(&self, _: u64, shown: Arc<Vec<u8>>, at: (u64, u32), _task: u32, reply: ReplyData) {
-        reply.data(part(&shown, at));
+    fn read(&self, _: u64, content: Arc<Vec<u8>>, at: (u64, u32), _task: u32, reply: ReplyData) {
+        reply.data(part(&content, at));
     }
 
-    fn may_set(&self, _node: u64, _size: Option<u64>) -> Result<(), Errno> {
+    fn check_setattr(&self, _node: u64, _size: Option<u64>) -> Result<(), Errno> {
         Ok(())
     }
 
     /// Runs on a thread of its own: taking an order may take a while, and the connection goes on meanwhile.
-    fn take(&self, node: u64, whole: Arc<Whole>, done: Done) {
+    fn accept(&self, node: u64, whole: Arc<ChargedBytes>, done: Reply) {
         let files = Arc::clone(&self.0);
         let take = move || {
             let accept = file(&files, node).ok().and_then(|file| file.accept.as_ref());

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
+use nix::unistd::{getegid, geteuid};
 
 use crate::catalog::Attr;
 use crate::source::Kind;
@@ -31,19 +32,55 @@ fn time(nanoseconds: i64) -> SystemTime {
 pub(super) fn attr(attr: &Attr) -> FileAttr {
     let stat = &attr.stat;
     FileAttr {
-        ino: INodeNo(attr.node.0),
-        size: stat.size,
         blocks: stat.blocks,
-        atime: time(stat.atime_ns),
         mtime: time(stat.mtime_ns),
         ctime: time(stat.ctime_ns),
         crtime: UNIX_EPOCH,
-        kind: file_type(stat.kind),
-        perm: stat.mode,
         nlink: stat.links,
-        uid: stat.uid,
-        gid: stat.gid,
         rdev: stat.rdev,
+        ..owned_attr(
+            attr.node.0,
+            (file_type(stat.kind), stat.mode),
+            stat.size,
+            time(stat.atime_ns),
+            (stat.uid, stat.gid),
+        )
+    }
+}
+
+/// Attributes of a node that belongs to the daemon's user.
+pub(super) fn daemon_attr(
+    node: u64,
+    kind: FileType,
+    perm: u16,
+    size: u64,
+    time: SystemTime,
+) -> FileAttr {
+    owned_attr(node, (kind, perm), size, time, (geteuid().as_raw(), getegid().as_raw()))
+}
+
+/// Attributes of a node with one name, all of whose times are the same.
+fn owned_attr(
+    node: u64,
+    (kind, perm): (FileType, u16),
+    size: u64,
+    time: SystemTime,
+    (uid, gid): (u32, u32),
+) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(node),
+        size,
+        blocks: size.div_ceil(512),
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        kind,
+        perm,
+        nlink: 1,
+        uid,
+        gid,
+        rdev: 0,
         blksize: 4096,
         flags: 0,
     }

@@ -18,9 +18,9 @@ use crate::catalog::NodeId;
 use crate::source::{Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 
-pub(super) struct Direct {
+pub(super) struct DirectIo {
     /// Whether the kernel allows shared maps of files that are opened for direct I/O.
-    maps: AtomicBool,
+    allows_maps: AtomicBool,
     /// Files that may have pages.
     paged: Mutex<BTreeSet<NodeId>>,
     notifier: OnceLock<Arc<Notifier>>,
@@ -28,10 +28,10 @@ pub(super) struct Direct {
     dropper: Pool,
 }
 
-impl Default for Direct {
+impl Default for DirectIo {
     fn default() -> Self {
-        Direct {
-            maps: AtomicBool::new(false),
+        DirectIo {
+            allows_maps: AtomicBool::new(false),
             paged: Mutex::default(),
             notifier: OnceLock::new(),
             dropper: Pool::new("belady-unmap", 1, 0),
@@ -39,7 +39,7 @@ impl Default for Direct {
     }
 }
 
-impl Direct {
+impl DirectIo {
     fn paged(&self) -> MutexGuard<'_, BTreeSet<NodeId>> {
         self.paged.lock()
     }
@@ -49,26 +49,26 @@ impl Direct {
         let _ = self.notifier.set(notifier);
     }
 
-    pub(super) fn set_maps(&self) {
-        self.maps.store(true, Ordering::Relaxed);
+    pub(super) fn allow_maps(&self) {
+        self.allows_maps.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn flags(&self) -> FopenFlags {
-        match self.maps.load(Ordering::Relaxed) {
+        match self.allows_maps.load(Ordering::Relaxed) {
             true => FopenFlags::FOPEN_DIRECT_IO,
             false => FopenFlags::empty(),
         }
     }
 
     /// Notes a read. The kernel reads into pages if the request names no lock owner.
-    pub(super) fn read(&self, node: NodeId, owner: Option<LockOwner>) {
+    pub(super) fn note_read(&self, node: NodeId, owner: Option<LockOwner>) {
         if owner.is_none() {
             self.paged().insert(node);
         }
     }
 
-    /// Drops the pages of a file if one of its descriptors is closed, which may have been mapped.
-    pub(super) fn closed(&self, node: NodeId) {
+    /// Notes that a descriptor of a file is closed, and drops the file's pages: it may have been mapped.
+    pub(super) fn note_close(&self, node: NodeId) {
         if !self.paged().remove(&node) {
             return;
         }

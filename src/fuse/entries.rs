@@ -11,7 +11,7 @@ use std::time::Duration;
 use fuser::{Generation, INodeNo, ReplyAttr, ReplyEntry};
 
 use super::convert;
-use super::known::Known;
+use super::known::KnownNodes;
 use crate::catalog::{Attr, NodeId};
 use crate::fs::{Dataset, NotFound};
 use crate::source::Kind;
@@ -21,15 +21,16 @@ const TRUST_MAX: Duration = Duration::from_secs(5);
 
 /// How long the kernel may believe a name. If it cannot be made to ask again, the time is short for files
 /// whose opens are no requests.
-pub(super) fn entry_valid(dataset: &Dataset, known: &Known, attr: &Attr) -> Duration {
+pub(super) fn entry_valid(dataset: &Dataset, known: &KnownNodes, attr: &Attr) -> Duration {
     let valid = dataset.entry_valid(attr);
-    let bounded = !dataset.opens_are_requests() && attr.stat.kind == Kind::File && !known.expires();
+    let bounded =
+        !dataset.opens_are_requests() && attr.stat.kind == Kind::File && !known.can_expire();
     if bounded { valid.min(TRUST_MAX) } else { valid }
 }
 
-fn attr_valid(known: &Known, attr: &Attr) -> Duration {
+fn attr_valid(known: &KnownNodes, attr: &Attr) -> Duration {
     if !attr.valid.is_zero() {
-        known.doubt(attr.node, false);
+        known.set_in_doubt(attr.node, false);
     }
     let in_doubt = attr.valid.is_zero() && known.is_in_doubt(attr.node);
     if in_doubt { Duration::ZERO } else { Dataset::attr_valid(attr) }
@@ -38,27 +39,27 @@ fn attr_valid(known: &Known, attr: &Attr) -> Duration {
 /// Answers a lookup. The kernel knows the node from then on.
 pub(super) fn reply_entry(
     dataset: &Dataset,
-    known: &Known,
+    known: &KnownNodes,
     reply: ReplyEntry,
     result: Result<Attr, NotFound>,
 ) {
     let (attr, attrs, entry) = match result {
         Ok(attr) => {
             // Noted before the answer is decided. If the name is taken back meanwhile, the kernel is told.
-            known.looked_up(attr.node, true);
+            known.note_lookup(attr.node, true);
             (attr, attr_valid(known, &attr), entry_valid(dataset, known, &attr))
         }
         Err(NotFound { errno, known: before }) => {
             let Some(attr) = before.filter(|attr| known.contains(attr.node, false)) else {
                 return reply.error(convert::errno(errno));
             };
-            known.looked_up(attr.node, true);
-            known.doubt(attr.node, true);
+            known.note_lookup(attr.node, true);
+            known.set_in_doubt(attr.node, true);
             (attr, Duration::ZERO, Duration::ZERO)
         }
     };
     if entry.is_zero() {
-        known.expire(attr.node);
+        known.take_untracked(attr.node);
     }
     reply.entry_with_ttls(&attrs, &entry, &convert::attr(&attr), Generation(0));
 }
@@ -67,7 +68,7 @@ pub(super) fn reply_entry(
 /// descriptor asks, whose file stays what it was.
 pub(super) fn reply_attr(
     dataset: &Arc<Dataset>,
-    known: &Arc<Known>,
+    known: &Arc<KnownNodes>,
     ino: INodeNo,
     is_open: bool,
     task: Option<u32>,

@@ -1,7 +1,7 @@
 //! Makes a panic in an answer cost its request an `EIO`, and nothing else.
 //!
 //! The request loop of `fuser` would end with the thread that panics, and its readers would wait for ever.
-//! So each request runs inside [`caught`]. The panic drops the reply, on whichever thread the reply is by
+//! So each request runs inside [`catch_panic`]. The panic drops the reply, on whichever thread the reply is by
 //! then. A reply that is dropped unsent answers `EIO`.
 
 use std::cell::Cell;
@@ -19,36 +19,36 @@ use fuser::{
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use super::watchdog::Answering;
+use super::watchdog::RequestProgress;
 
 /// A filesystem whose requests are counted and may panic.
 pub(super) struct Guarded<F> {
     filesystem: F,
-    answering: Arc<Answering>,
+    progress: Arc<RequestProgress>,
 }
 
 impl<F> Guarded<F> {
-    pub(super) fn new(filesystem: F, answering: Arc<Answering>) -> Self {
-        Guarded { filesystem, answering }
+    pub(super) fn new(filesystem: F, progress: Arc<RequestProgress>) -> Self {
+        Guarded { filesystem, progress }
     }
 }
 
 thread_local! {
-    static ANSWERS: Cell<bool> = const { Cell::new(false) };
+    static IS_ANSWERING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this thread is answering a request. If so, it may not wait for the kernel.
 pub(super) fn is_answering() -> bool {
-    ANSWERS.get()
+    IS_ANSWERING.get()
 }
 
 /// Runs the answer to a request and catches its panic. The panic hook logs the message.
-fn caught(request: &str, answer: impl FnOnce()) {
-    ANSWERS.set(true);
+fn catch_panic(request: &str, answer: impl FnOnce()) {
+    IS_ANSWERING.set(true);
     if catch_unwind(AssertUnwindSafe(answer)).is_err() {
         tracing::error!(request, "a request panicked and was answered with EIO");
     }
-    ANSWERS.set(false);
+    IS_ANSWERING.set(false);
 }
 
 /// Every request of the trait, whether the filesystem implements it or not. Only `batch_forget` is left
@@ -56,9 +56,9 @@ fn caught(request: &str, answer: impl FnOnce()) {
 macro_rules! requests {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {
         $(fn $name(&self, request: &Request, $($argument: $kind),*) {
-            self.answering.begin();
-            caught(stringify!($name), || self.filesystem.$name(request, $($argument),*));
-            self.answering.end();
+            self.progress.begin();
+            catch_panic(stringify!($name), || self.filesystem.$name(request, $($argument),*));
+            self.progress.end();
         })*
     };
 }
@@ -186,10 +186,10 @@ mod tests {
 
     #[test]
     fn whoever_answers_a_request_is_known_for_so_long() {
-        let mut answering = false;
-        caught("one", || answering = is_answering());
-        assert!(answering && !is_answering());
-        caught("one that panics", || panic!("injected into a request"));
+        let mut was_answering = false;
+        catch_panic("one", || was_answering = is_answering());
+        assert!(was_answering && !is_answering());
+        catch_panic("one that panics", || panic!("injected into a request"));
         assert!(!is_answering());
     }
 

@@ -39,7 +39,7 @@ impl Nodes {
         known.or_else(|| self.others.get_mut(&node.0))
     }
 
-    fn make(&mut self, node: NodeId) -> &mut Lookups {
+    fn add(&mut self, node: NodeId) -> &mut Lookups {
         let lookups = Lookups { version: node.version(), ..Lookups::default() };
         self.known += 1;
         let Some(file) = node.file() else { return self.others.entry(node.0).or_default() };
@@ -56,32 +56,32 @@ impl Nodes {
 }
 
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KnownNodes {
     nodes: Mutex<Nodes>,
     /// Whether the kernel can be made to look a name up again and keep its pages: Linux 6.2.
-    expires: AtomicBool,
+    can_expire: AtomicBool,
 }
 
-impl Known {
+impl KnownNodes {
     fn lock(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock()
     }
 
-    pub(super) fn set_expires(&self, expires: bool) {
-        self.expires.store(expires, Ordering::Relaxed);
+    pub(super) fn set_can_expire(&self, expires: bool) {
+        self.can_expire.store(expires, Ordering::Relaxed);
     }
 
-    pub(super) fn expires(&self) -> bool {
-        self.expires.load(Ordering::Relaxed)
+    pub(super) fn can_expire(&self) -> bool {
+        self.can_expire.load(Ordering::Relaxed)
     }
 
     /// Counts a lookup that was answered. `untracked` says whether the kernel may open the file without a
     /// request.
-    pub(super) fn looked_up(&self, node: NodeId, untracked: bool) {
+    pub(super) fn note_lookup(&self, node: NodeId, untracked: bool) {
         let mut nodes = self.lock();
         let lookups = match nodes.find(node).is_some() {
             true => nodes.find(node),
-            false => Some(nodes.make(node)),
+            false => Some(nodes.add(node)),
         };
         if let Some(lookups) = lookups {
             (lookups.count, lookups.untracked) = (lookups.count.saturating_add(1), untracked);
@@ -89,7 +89,7 @@ impl Known {
     }
 
     /// Notes whether the source could not say what the name of a node stands for.
-    pub(super) fn doubt(&self, node: NodeId, in_doubt: bool) {
+    pub(super) fn set_in_doubt(&self, node: NodeId, in_doubt: bool) {
         if let Some(lookups) = self.lock().find(node) {
             lookups.in_doubt = in_doubt;
         }
@@ -99,13 +99,13 @@ impl Known {
         self.lock().find(node).is_some_and(|lookups| lookups.in_doubt)
     }
 
-    /// Notes that the kernel has to ask before it opens the file. Returns whether it did not have to
-    /// before.
-    pub(super) fn expire(&self, node: NodeId) -> bool {
+    /// Notes that the kernel has to ask before it opens the file. Returns whether the file was untracked until
+    /// then.
+    pub(super) fn take_untracked(&self, node: NodeId) -> bool {
         self.lock().find(node).is_some_and(|lookups| std::mem::take(&mut lookups.untracked))
     }
 
-    pub(super) fn forgotten(&self, node: NodeId, lookups: u64) {
+    pub(super) fn forget(&self, node: NodeId, lookups: u64) {
         let mut nodes = self.lock();
         let Some(known) = nodes.find(node) else { return };
         known.count = known.count.saturating_sub(u32::try_from(lookups).unwrap_or(u32::MAX));
@@ -132,44 +132,44 @@ mod tests {
 
     #[test]
     fn a_doubt_lasts_until_it_is_settled_or_the_node_is_forgotten() {
-        let (known, node) = (Known::default(), NodeId::new(FileId(3), 0));
-        known.doubt(node, true);
+        let (known, node) = (KnownNodes::default(), NodeId::new(FileId(3), 0));
+        known.set_in_doubt(node, true);
         assert!(!known.is_in_doubt(node), "it is not known");
         let renew = || {
-            known.looked_up(node, false);
-            known.doubt(node, true);
-            known.looked_up(node, true);
+            known.note_lookup(node, false);
+            known.set_in_doubt(node, true);
+            known.note_lookup(node, true);
             assert!(known.is_in_doubt(node), "our own threads look up what is in doubt");
         };
         renew();
-        known.doubt(node, false);
+        known.set_in_doubt(node, false);
         assert!(!known.is_in_doubt(node));
         renew();
-        known.forgotten(node, u64::MAX);
-        known.looked_up(node, false);
+        known.forget(node, u64::MAX);
+        known.note_lookup(node, false);
         assert!(!known.is_in_doubt(node));
     }
 
     #[test]
     fn a_node_is_known_until_all_its_lookups_are_forgotten() {
-        let known = Known::default();
+        let known = KnownNodes::default();
         let nodes = [NodeId::new(FileId(5), 0), NodeId::new(FileId(5), 1), NodeId(u64::MAX - 1)];
         for (count, node) in nodes.into_iter().enumerate() {
             assert!(!known.contains(node, false));
-            known.looked_up(node, false);
-            known.looked_up(node, true);
+            known.note_lookup(node, false);
+            known.note_lookup(node, true);
             assert_eq!(known.len(), count + 1);
             assert!(known.contains(node, true));
         }
-        assert!(known.expire(nodes[1]) && !known.expire(nodes[1]));
+        assert!(known.take_untracked(nodes[1]) && !known.take_untracked(nodes[1]));
         assert!(known.contains(nodes[0], true) && !known.contains(nodes[1], true));
-        known.forgotten(nodes[0], 2);
-        known.forgotten(nodes[0], 7);
-        known.forgotten(nodes[1], 1);
+        known.forget(nodes[0], 2);
+        known.forget(nodes[0], 7);
+        known.forget(nodes[1], 1);
         assert!(!known.contains(nodes[0], false) && known.contains(nodes[1], false));
-        known.looked_up(nodes[1], true);
-        known.forgotten(nodes[1], 2);
-        known.forgotten(nodes[2], u64::MAX);
+        known.note_lookup(nodes[1], true);
+        known.forget(nodes[1], 2);
+        known.forget(nodes[2], u64::MAX);
         assert!(nodes.into_iter().all(|node| !known.contains(node, false)));
         assert_eq!(known.len(), 0);
     }

@@ -42,11 +42,11 @@ const NUMBERS: u64 = 1 << 31;
 /// Limit of entries in all remembered listings without handles. The newest listing is kept even if larger.
 const ENTRIES_MAX: usize = 1 << 18;
 
-const BEGUN_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("more than none");
+const UNFINISHED_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("more than none");
 
 pub(super) struct Listings {
     by_handle: Mutex<HashMap<u64, Listing>>,
-    begun: Mutex<LruCache<u64, Listing>>,
+    unfinished: Mutex<LruCache<u64, Listing>>,
     handles: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl Default for Listings {
     fn default() -> Self {
         Listings {
             by_handle: Mutex::default(),
-            begun: Mutex::new(LruCache::new(BEGUN_MAX)),
+            unfinished: Mutex::new(LruCache::new(UNFINISHED_MAX)),
             handles: AtomicU64::new(1),
         }
     }
@@ -80,26 +80,26 @@ impl Listings {
             return listings.get(&handle).cloned();
         }
         let number = offset >> NUMBER_SHIFT;
-        self.begun.lock().get(&number).cloned()
+        self.unfinished.lock().get(&number).cloned()
     }
 
     /// Forgets a listing without a handle that has been read to its end.
     pub(super) fn end(&self, listing: &Listing) {
-        self.begun.lock().pop(&listing.number);
+        self.unfinished.lock().pop(&listing.number);
     }
 
-    /// Begins a listing without a handle.
-    pub(super) fn begin(&self, entries: Vec<Listed>) -> Listing {
+    /// Starts a listing without a handle.
+    pub(super) fn start(&self, entries: Vec<Listed>) -> Listing {
         let number = self.handles.fetch_add(1, Ordering::Relaxed) % (NUMBERS - 1) + 1;
         let listing = Listing { entries: Arc::new(entries), number };
-        let mut begun = self.begun.lock();
-        begun.put(number, listing.clone());
-        let entries = |begun: &LruCache<u64, Listing>| -> usize {
-            begun.iter().map(|(_, listing)| listing.entries.len()).sum()
+        let mut unfinished = self.unfinished.lock();
+        unfinished.put(number, listing.clone());
+        let entries = |unfinished: &LruCache<u64, Listing>| -> usize {
+            unfinished.iter().map(|(_, listing)| listing.entries.len()).sum()
         };
         // A reader that stops halfway never reports it.
-        while begun.len() > 1 && entries(&begun) > ENTRIES_MAX {
-            begun.pop_lru();
+        while unfinished.len() > 1 && entries(&unfinished) > ENTRIES_MAX {
+            unfinished.pop_lru();
         }
         listing
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn two_listings_of_a_directory_go_on_by_their_offsets() {
         let listings = Listings::default();
-        let (first, second) = (listings.begin(Vec::new()), listings.begin(Vec::new()));
+        let (first, second) = (listings.start(Vec::new()), listings.start(Vec::new()));
         assert!(listings.get(0, 0).is_none(), "the start is of no listing");
         for listing in [first, second] {
             let offset = listing.offset_after(40);

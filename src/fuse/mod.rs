@@ -6,32 +6,32 @@
 //! 3. [`Pusher`] stores blocks in the page cache of the first connection and drops them. The files of a
 //!    further connection of the same tree are read past the page cache (`direct`).
 //! 4. [`probe`] tries what the kernel can do on a throwaway mount.
-//! 5. [`Mounted::control`] mounts the control files, and [`Mounted::views`] the views of rehearsal buffers.
+//! 5. [`MountHandle::control`] mounts the control files, and [`MountHandle::views`] the views of rehearsal buffers.
 //!    Both are small connections of the same daemon: two trees of `virtual_files`.
 
 mod cachestat;
 mod connections;
 mod control;
 mod convert;
+mod daemon_threads;
 mod direct;
 mod entries;
 mod guard;
-mod inside;
 mod known;
 mod listings;
 mod notify;
 mod ops;
-mod own;
-mod pass;
+mod passthrough;
 mod probe;
 mod push;
 mod requests;
-mod room;
+mod self_access;
 mod table;
 mod views;
 mod virtual_files;
 mod watchdog;
-mod writing;
+mod write_account;
+mod write_buffer;
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,137 +48,142 @@ use nix::sys::signal::{Signal, raise};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::rehearsal::views::Views;
-pub use connections::{Switch, can_abort};
+pub use connections::{AbortHandle, can_abort};
 use control::Control;
 pub use control::{Accept, ControlFile, Render};
-use direct::Direct;
+pub use daemon_threads::DaemonThreads;
+use direct::DirectIo;
 use guard::Guarded;
 pub use known::KNOWN_BYTES;
-use known::Known;
+use known::KnownNodes;
 pub use notify::Notifier;
 use ops::DatasetOps;
-pub use own::OwnThreads;
-use pass::Passing;
+use passthrough::Passthrough;
 pub use probe::probe;
 pub use push::Pusher;
 pub use requests::Requests;
-pub use room::Room;
 pub use table::{
-    Place, cut_off, cut_off_any, device_of, is_cut_off, is_mounted, is_of, is_ours,
-    place_on_device, source_name, unmount,
+    MountIdentity, abort_any, abort_mount_of, device_of, is_aborted, is_belady_mount, is_mount_of,
+    is_mounted, path_on_device, source_name, unmount,
 };
-use table::{device_at, sever};
+use table::{abort_at, device_at};
 use views::ViewTree;
 use virtual_files::{Tree, VirtualFiles};
-use watchdog::{Answering, PATIENCE, Patience, Watchdog};
+use watchdog::{PATIENCE, Patience, RequestProgress, Watchdog};
+pub use write_account::WriteAccount;
 
 #[derive(Clone, Debug)]
 pub struct MountSettings {
     /// Name of the source in the mount table.
     pub source_name: String,
     pub allow_other: bool,
-    pub pushes: bool,
+    pub push_pages: bool,
     /// The cache directory, if the kernel is to read large files there by itself.
-    pub passes: Option<PathBuf>,
+    pub passthrough_dir: Option<PathBuf>,
     /// Whether to expire names if the kernel can do that. If not, the kernel believes each name only
     /// briefly.
-    pub expires: bool,
+    pub expire_names: bool,
     pub threads: usize,
     pub options: Vec<String>,
 }
 
-/// A filesystem that is mounted, and whose requests are not answered yet.
-struct Unserved<F: Filesystem> {
+/// A mount whose requests are not answered yet.
+struct UnservedMount<F: Filesystem> {
     session: Session<Guarded<F>>,
     mountpoint: PathBuf,
     /// Counts the requests that the threads begin and finish.
-    answering: Arc<Answering>,
+    progress: Arc<RequestProgress>,
     threads: usize,
 }
 
-impl<F: Filesystem> Unserved<F> {
+impl<F: Filesystem> UnservedMount<F> {
     fn mount(filesystem: F, mountpoint: &Path, config: &Config) -> Result<Self> {
-        let answering = Arc::<Answering>::default();
-        let guarded = Guarded::new(filesystem, Arc::clone(&answering));
+        let progress = Arc::<RequestProgress>::default();
+        let guarded = Guarded::new(filesystem, Arc::clone(&progress));
         let session = Session::new(guarded, mountpoint, config);
-        let session = session.map_err(|error| explain(&error, mountpoint))?;
+        let session = session.map_err(|error| mount_error(&error, mountpoint))?;
         let threads = config.n_threads.unwrap_or(1);
-        Ok(Unserved { session, mountpoint: mountpoint.to_path_buf(), answering, threads })
+        Ok(UnservedMount { session, mountpoint: mountpoint.to_path_buf(), progress, threads })
     }
 
     fn device(&self) -> Result<OwnedFd> {
         let device = self.session.as_fd().try_clone_to_owned();
-        device.map_err(|error| explain(&error, &self.mountpoint))
+        device.map_err(|error| mount_error(&error, &self.mountpoint))
     }
 
-    fn serve(self) -> Result<Mounted> {
+    fn serve(self) -> Result<MountHandle> {
         self.serve_with(PATIENCE)
     }
 
     /// Answers its requests. If no request is answered for longer than the patience, the connection and the
     /// daemon are ended.
-    fn serve_with(self, patience: Patience) -> Result<Mounted> {
-        let Unserved { session, mountpoint, answering, threads } = self;
-        let session = session.spawn().map_err(|error| explain(&error, &mountpoint))?;
-        let over = |place: Place| {
-            Watchdog::over(answering, threads, patience, move || end(&place, patience))
+    fn serve_with(self, patience: Patience) -> Result<MountHandle> {
+        let UnservedMount { session, mountpoint, progress, threads } = self;
+        let session = session.spawn().map_err(|error| mount_error(&error, &mountpoint))?;
+        let watch = |mount: MountIdentity| {
+            Watchdog::watch(progress, threads, patience, move || end_stuck(&mount, patience))
         };
-        Ok(Mounted {
+        Ok(MountHandle {
             session: ManuallyDrop::new(session),
             device: device_at(&mountpoint),
-            _watchdog: Place::at(&mountpoint).map(over),
+            _watchdog: MountIdentity::at(&mountpoint).map(watch),
             mountpoint,
-            gone: AtomicBool::new(false),
-            leaves: AtomicBool::new(false),
+            unmounted: AtomicBool::new(false),
+            unmounting: AtomicBool::new(false),
         })
     }
 }
 
-pub struct Mounted {
+pub struct MountHandle {
     /// Never dropped: `fuser` would then unmount whatever is at the path by that time.
     session: ManuallyDrop<BackgroundSession>,
     mountpoint: PathBuf,
     device: Option<dev_t>,
     /// Whether it is unmounted. What is mounted at its path after that is another mount.
-    gone: AtomicBool,
-    leaves: AtomicBool,
+    unmounted: AtomicBool,
+    unmounting: AtomicBool,
     /// None if the mount was not found in the mount table.
     _watchdog: Option<Watchdog>,
 }
 
-impl Mounted {
-    /// Mounts control files. `room` is the memory for the text that is written to them.
+impl MountHandle {
+    /// Mounts control files. `account` is charged for the text that is written to them.
     ///
     /// # Errors
     /// What prevents the mount, and what to do about it.
     pub fn control(
         files: Arc<Vec<ControlFile>>,
-        room: Arc<Room>,
+        account: Arc<WriteAccount>,
         mountpoint: &Path,
     ) -> Result<Self> {
-        Mounted::tree(Control(files), room, mountpoint, ("belady-control", SessionACL::Owner))
+        MountHandle::mount_tree(
+            Control(files),
+            account,
+            mountpoint,
+            ("belady-control", SessionACL::Owner),
+        )
     }
 
-    /// Mounts the views of rehearsal buffers. `room` is the memory for what is written to them.
+    /// Mounts the views of rehearsal buffers. `account` is charged for what is written to them.
     ///
     /// # Errors
     /// What prevents the mount, and what to do about it.
     pub fn views(
         views: Arc<Views>,
-        room: Arc<Room>,
+        account: Arc<WriteAccount>,
         mountpoint: &Path,
         allow_other: bool,
     ) -> Result<Self> {
         let acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
         let (tree, how) = (ViewTree::new(Arc::clone(&views)), ("belady-rehearsal", acl));
-        let mounted = Mounted::tree(tree, room, mountpoint, how)?;
+        let mounted = MountHandle::mount_tree(tree, account, mountpoint, how)?;
         views.snapshots.set_invalidate(views::invalidate_by(mounted.session.notifier()));
         Ok(mounted)
     }
 
-    fn tree(
+    fn mount_tree(
         tree: impl Tree,
-        room: Arc<Room>,
+        account: Arc<WriteAccount>,
         mountpoint: &Path,
         (name, acl): (&str, SessionACL),
     ) -> Result<Self> {
@@ -193,16 +198,16 @@ impl Mounted {
             MountOption::Subtype("belady".into()),
         ];
         config.acl = acl;
-        Unserved::mount(VirtualFiles::new(tree, room), mountpoint, &config)?.serve()
+        UnservedMount::mount(VirtualFiles::new(tree, account), mountpoint, &config)?.serve()
     }
 
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Where it is mounted. None if the mount table does not have it.
-    pub fn place(&self) -> Option<Place> {
-        Place::at(&self.mountpoint).filter(|_| self.is_there())
+    /// Which mount it is. None if the mount table does not have it.
+    pub fn identity(&self) -> Option<MountIdentity> {
+        MountIdentity::at(&self.mountpoint).filter(|_| self.is_mounted_here())
     }
 
     /// Whether the kernel has ended the connection, because it was unmounted.
@@ -211,47 +216,47 @@ impl Mounted {
     }
 
     /// Whether the mount at its path is this one.
-    fn is_there(&self) -> bool {
+    fn is_mounted_here(&self) -> bool {
         device_at(&self.mountpoint) == self.device
     }
 
-    /// Cuts it off: every request fails from now on, and every task that waits for one is freed. That may
-    /// unmount it.
-    fn sever(&self) {
-        if let (Some(device), true) = (self.device, !self.is_over() && self.is_there())
-            && sever(&self.mountpoint, device)
+    /// Aborts the connection: every request fails from now on, and every task that waits for one is freed. That
+    /// may unmount it.
+    fn abort(&self) {
+        if let (Some(device), true) = (self.device, !self.is_over() && self.is_mounted_here())
+            && abort_at(&self.mountpoint, device)
         {
-            self.gone.store(true, Ordering::Relaxed);
+            self.unmounted.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Unmounts. With `force`, it also unmounts if its files are in use, and cuts them off. Another mount
+    /// Unmounts. With `force`, it also unmounts if its files are in use, and aborts the connection. Another mount
     /// at the same path stays, whether it was mounted before or after.
     ///
     /// # Errors
     /// `Busy` if files of the mount are in use, or if it is being unmounted already.
     pub fn unmount(&self, force: bool) -> Result<()> {
-        if self.leaves.swap(true, Ordering::Relaxed) && !force {
+        if self.unmounting.swap(true, Ordering::Relaxed) && !force {
             let at = self.mountpoint.display();
             return Err(Error::new(ErrorKind::Busy, format!("{at} is being unmounted already"))
                 .hint("wait for the other `belady umount`, or use --force"));
         }
         let unmounted = self.unmount_now(force);
-        self.leaves.store(false, Ordering::Relaxed);
+        self.unmounting.store(false, Ordering::Relaxed);
         unmounted
     }
 
     fn unmount_now(&self, force: bool) -> Result<()> {
         if force {
-            self.sever();
+            self.abort();
         }
         // A later mount at its path may have the same device number.
-        let is_another = || self.is_over() && !is_cut_off(&self.mountpoint);
-        if self.gone.load(Ordering::Relaxed) || !self.is_there() || is_another() {
+        let is_another = || self.is_over() && !is_aborted(&self.mountpoint);
+        if self.unmounted.load(Ordering::Relaxed) || !self.is_mounted_here() || is_another() {
             return Ok(());
         }
         unmount(&self.mountpoint, force)?;
-        self.gone.store(true, Ordering::Relaxed);
+        self.unmounted.store(true, Ordering::Relaxed);
         // Its threads end by themselves as soon as none of its files is open.
         let patience = Instant::now() + if force { Duration::ZERO } else { LAST_REQUESTS };
         while !self.is_over() && Instant::now() < patience {
@@ -261,21 +266,21 @@ impl Mounted {
     }
 }
 
-/// How long an unmount waits for our own threads to leave the mount: otherwise they would keep it busy.
-const LEAVE: Duration = Duration::from_secs(10);
-const LEAVE_BY_FORCE: Duration = Duration::from_secs(2);
+/// How long an unmount waits for our own threads to leave the mount: they would keep it busy.
+const BLOCK_PATIENCE: Duration = Duration::from_secs(10);
+const FORCED_BLOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the end of a mount waits for the last requests to be answered.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
 pub struct Connection {
-    mounted: Mounted,
+    mounted: MountHandle,
     notifier: Arc<Notifier>,
-    known: Arc<Known>,
+    known: Arc<KnownNodes>,
     /// None if it keeps no pages.
     pusher: Option<Arc<Pusher>>,
     requests: Arc<Requests>,
-    passing: Option<Arc<Passing>>,
+    passthrough: Option<Arc<Passthrough>>,
 }
 
 impl Connection {
@@ -289,41 +294,42 @@ impl Connection {
         mountpoint: &Path,
         settings: &MountSettings,
     ) -> Result<Self> {
-        let known = Arc::new(Known::default());
-        known.set_expires(settings.expires);
+        let known = Arc::new(KnownNodes::default());
+        known.set_can_expire(settings.expire_names);
         let requests = Arc::<Requests>::default();
-        let keeps = dataset.keeps_pages();
-        let passing = (settings.passes.is_some() && keeps).then(Arc::<Passing>::default);
-        let direct = (!keeps).then(Arc::<Direct>::default);
+        let keeps_pages = dataset.keeps_pages();
+        let passthrough =
+            (settings.passthrough_dir.is_some() && keeps_pages).then(Arc::<Passthrough>::default);
+        let direct = (!keeps_pages).then(Arc::<DirectIo>::default);
         let (served, counted) = (Arc::clone(&dataset), Arc::clone(&requests));
-        let how = (passing.clone(), direct.clone());
+        let how = (passthrough.clone(), direct.clone());
         let ops = DatasetOps::new(served, Arc::clone(&known), counted, how);
-        let unserved = Unserved::mount(ops, mountpoint, &config(settings))?;
+        let unserved = UnservedMount::mount(ops, mountpoint, &session_config(settings))?;
         let notifier = Arc::new(Notifier::new(unserved.device()?));
         if let Some(direct) = direct {
             direct.connect(Arc::clone(&notifier));
         }
         let mounted = unserved.serve()?;
-        let pusher = keeps.then(|| {
+        let pusher = keeps_pages.then(|| {
             let (notifier, known) = (Arc::clone(&notifier), Arc::clone(&known));
             let at = (mountpoint.to_path_buf(), mounted.device);
-            Arc::new(Pusher::new(notifier, at, known, dataset, settings.pushes))
+            Arc::new(Pusher::new(notifier, at, known, dataset, settings.push_pages))
         });
-        if let (Some(passing), Some(pusher), Some(directory)) =
-            (&passing, &pusher, &settings.passes)
+        if let (Some(passthrough), Some(pusher), Some(directory)) =
+            (&passthrough, &pusher, &settings.passthrough_dir)
         {
-            passing.probe(&notifier, pusher, directory);
+            passthrough.probe(&notifier, pusher, directory);
         }
-        Ok(Connection { mounted, notifier, known, pusher, requests, passing })
+        Ok(Connection { mounted, notifier, known, pusher, requests, passthrough })
     }
 
     pub fn unmount(&self, force: bool) -> Result<()> {
         if force {
             // Frees our own threads, too.
-            self.mounted.sever();
+            self.mounted.abort();
         }
-        let patience = if force { LEAVE_BY_FORCE } else { LEAVE };
-        let _kept_out = self.pusher.as_ref().map(|pusher| pusher.keep_out(patience));
+        let patience = if force { FORCED_BLOCK_PATIENCE } else { BLOCK_PATIENCE };
+        let _block = self.pusher.as_ref().map(|pusher| pusher.block_self_access(patience));
         self.mounted.unmount(force)
     }
 
@@ -331,9 +337,9 @@ impl Connection {
         &self.mounted.mountpoint
     }
 
-    /// As [`Mounted::place`].
-    pub fn place(&self) -> Option<Place> {
-        self.mounted.place()
+    /// As [`MountHandle::identity`].
+    pub fn identity(&self) -> Option<MountIdentity> {
+        self.mounted.identity()
     }
 
     pub fn is_over(&self) -> bool {
@@ -354,8 +360,8 @@ impl Connection {
     }
 
     /// Whether the kernel reads large files by itself.
-    pub fn passes(&self) -> bool {
-        self.passing.as_ref().is_some_and(|passing| passing.is_able())
+    pub fn is_passthrough(&self) -> bool {
+        self.passthrough.as_ref().is_some_and(|passthrough| passthrough.is_supported())
     }
 
     pub fn requests(&self) -> &Requests {
@@ -364,18 +370,18 @@ impl Connection {
 }
 
 /// Ends a connection that answers no request, and its daemon.
-fn end(place: &Place, patience: Patience) {
+fn end_stuck(mount: &MountIdentity, patience: Patience) {
     tracing::error!(
         seconds = patience.time().as_secs(),
-        at = ?place.path,
+        at = ?mount.path,
         "no request was answered for so long; this mount is ended, and its readers get an error"
     );
-    place.sever();
+    mount.abort();
     // The mount's handler of the signal unmounts what it can.
     let _ = raise(Signal::SIGTERM);
 }
 
-fn config(settings: &MountSettings) -> Config {
+fn session_config(settings: &MountSettings) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::RO,
@@ -394,7 +400,7 @@ fn config(settings: &MountSettings) -> Config {
 }
 
 /// The error of a failed mount, with a hint for the user.
-fn explain(error: &std::io::Error, mountpoint: &Path) -> Error {
+fn mount_error(error: &std::io::Error, mountpoint: &Path) -> Error {
     let at = mountpoint.display();
     let failed = Error::new(ErrorKind::Mount, format!("cannot mount at {at}: {error}"));
     if !Path::new("/dev/fuse").exists() {

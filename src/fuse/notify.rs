@@ -34,52 +34,53 @@ const LONG: Duration = Duration::from_secs(1);
 /// Sends notifications of a connection. Its methods block.
 pub struct Notifier {
     device: OwnedFd,
-    sending: Mutex<Vec<Sending>>,
+    in_flight: Mutex<Vec<InFlight>>,
 }
 
-struct Sending {
+struct InFlight {
     code: i32,
     since: Instant,
-    is_told: bool,
+    is_logged: bool,
 }
 
-/// Takes a notification off the list when it is sent.
-struct Sent<'a>(&'a Notifier, Instant);
+/// Removes a notification from the list when it is sent.
+struct SendGuard<'a>(&'a Notifier, Instant);
 
-impl Drop for Sent<'_> {
+impl Drop for SendGuard<'_> {
     fn drop(&mut self) {
-        let mut sending = self.0.sending();
-        if let Some(at) = sending.iter().position(|one| one.since == self.1) {
-            sending.swap_remove(at);
+        let mut in_flight = self.0.in_flight();
+        if let Some(at) = in_flight.iter().position(|one| one.since == self.1) {
+            in_flight.swap_remove(at);
         }
     }
 }
 
 impl Notifier {
     pub(super) fn new(device: OwnedFd) -> Self {
-        Notifier { device, sending: Mutex::default() }
+        Notifier { device, in_flight: Mutex::default() }
     }
 
-    fn sending(&self) -> MutexGuard<'_, Vec<Sending>> {
-        self.sending.lock()
+    fn in_flight(&self) -> MutexGuard<'_, Vec<InFlight>> {
+        self.in_flight.lock()
     }
 
     /// Registers a file that the kernel can read by itself, until the connection ends.
-    pub(super) fn back(&self, file: &File) -> std::io::Result<()> {
+    pub(super) fn register_backing(&self, file: &File) -> std::io::Result<()> {
         BackingId::create_raw(&self.device, file).map(drop)
     }
 
     /// Logs each notification that waits for long, once. Returns how many wait for long.
-    pub fn look(&self, now: Instant) -> usize {
-        let mut sending = self.sending();
-        let late = sending.iter_mut().filter(|one| now.saturating_duration_since(one.since) > LONG);
-        let told = late.map(|one| {
-            if !std::mem::replace(&mut one.is_told, true) {
+    pub fn log_slow(&self, now: Instant) -> usize {
+        let mut in_flight = self.in_flight();
+        let slow =
+            in_flight.iter_mut().filter(|one| now.saturating_duration_since(one.since) > LONG);
+        let logged = slow.map(|one| {
+            if !std::mem::replace(&mut one.is_logged, true) {
                 let code = one.code;
                 tracing::warn!(code, "the kernel makes a notification wait, for a reader perhaps");
             }
         });
-        told.count()
+        logged.count()
     }
 
     /// Stores bytes in the page cache of a node that the kernel knows.
@@ -98,16 +99,16 @@ impl Notifier {
     /// The kernel's: `ENOENT` if it does not know the name.
     pub fn forget(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
         let listing = self.forget_pages(parent);
-        self.name(parent, name, 0).and(listing)
+        self.invalidate_name(parent, name, 0).and(listing)
     }
 
     /// Makes the kernel look a name up at its next use. The node and its pages stay. Kernels without this
     /// feature do what [`forget`](Self::forget) does.
     pub(super) fn expire(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
-        self.name(parent, name, EXPIRE_ONLY)
+        self.invalidate_name(parent, name, EXPIRE_ONLY)
     }
 
-    fn name(&self, parent: NodeId, name: &OsStr, flags: u32) -> Result<(), Errno> {
+    fn invalidate_name(&self, parent: NodeId, name: &OsStr, flags: u32) -> Result<(), Errno> {
         let mut body = [0; 16];
         body[..8].copy_from_slice(&parent.0.to_ne_bytes());
         body[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
@@ -142,8 +143,8 @@ impl Notifier {
         let message: Vec<IoSlice<'_>> =
             std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
         let since = Instant::now();
-        self.sending().push(Sending { code, since, is_told: false });
-        let _sent = Sent(self, since);
+        self.in_flight().push(InFlight { code, since, is_logged: false });
+        let _guard = SendGuard(self, since);
         writev(&self.device, &message).map(|_| ())
     }
 }
@@ -168,15 +169,15 @@ mod tests {
         while device.write(&[0]).is_ok() {}
         fcntl(&device, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
         let notifier = Arc::new(Notifier::new(device.into()));
-        assert_eq!(notifier.look(Instant::now() + 2 * LONG), 0);
+        assert_eq!(notifier.log_slow(Instant::now() + 2 * LONG), 0);
         let sends = Arc::clone(&notifier);
         let sender = thread::spawn(move || sends.expire(NodeId::ROOT, OsStr::new("name")));
-        while notifier.look(Instant::now() + 2 * LONG) == 0 {
+        while notifier.log_slow(Instant::now() + 2 * LONG) == 0 {
             thread::yield_now();
         }
-        assert!(notifier.sending().iter().all(|sending| sending.is_told));
+        assert!(notifier.in_flight().iter().all(|sending| sending.is_logged));
         assert_eq!(
-            notifier.look(Instant::now() + 2 * LONG),
+            notifier.log_slow(Instant::now() + 2 * LONG),
             1,
             "it is counted as long as it waits"
         );
@@ -188,7 +189,7 @@ mod tests {
         });
         assert_eq!(sender.join().unwrap(), Ok(()));
         is_sent.store(true, Ordering::Relaxed);
-        assert_eq!(notifier.look(Instant::now() + 2 * LONG), 0);
+        assert_eq!(notifier.log_slow(Instant::now() + 2 * LONG), 0);
         drop(notifier);
         drain.join().unwrap();
     }

@@ -13,12 +13,12 @@ use fuser::{
 };
 
 use super::convert;
-use super::direct::Direct;
+use super::daemon_threads::DaemonThreads;
+use super::direct::DirectIo;
 use super::entries::{entry_valid, reply_attr, reply_entry};
-use super::known::Known;
+use super::known::KnownNodes;
 use super::listings::{Listing, Listings, index_of};
-use super::own::OwnThreads;
-use super::pass::Passing;
+use super::passthrough::Passthrough;
 use super::requests::{Kind, Requests};
 use crate::catalog::NodeId;
 use crate::fs::Dataset;
@@ -28,7 +28,7 @@ use crate::store::PassthroughFile;
 /// Bits of a handle. An open of our own threads has neither.
 const READER: u64 = 1;
 /// The kernel reads the file by itself.
-const PASSED: u64 = 2;
+const PASSED_THROUGH: u64 = 2;
 
 const BACKGROUND_MAX: u16 = 512;
 
@@ -37,47 +37,54 @@ const PRIMED_MAX: u64 = 2_000_000;
 
 pub(super) struct DatasetOps {
     dataset: Arc<Dataset>,
-    known: Arc<Known>,
+    known: Arc<KnownNodes>,
     requests: Arc<Requests>,
     listings: Arc<Listings>,
     /// None if no file is ever passed through.
-    passing: Option<Arc<Passing>>,
+    passthrough: Option<Arc<Passthrough>>,
     /// None if pages are kept.
-    direct: Option<Arc<Direct>>,
+    direct: Option<Arc<DirectIo>>,
 }
 
 impl DatasetOps {
     pub(super) fn new(
         dataset: Arc<Dataset>,
-        known: Arc<Known>,
+        known: Arc<KnownNodes>,
         requests: Arc<Requests>,
-        (passing, direct): (Option<Arc<Passing>>, Option<Arc<Direct>>),
+        (passthrough, direct): (Option<Arc<Passthrough>>, Option<Arc<DirectIo>>),
     ) -> Self {
-        DatasetOps { dataset, known, requests, listings: Arc::default(), passing, direct }
+        DatasetOps { dataset, known, requests, listings: Arc::default(), passthrough, direct }
     }
 
     /// Answers an open: the kernel reads the file by itself, or sends its reads to us.
-    fn opened(&self, node: NodeId, handle: u64, reply: ReplyOpen) {
+    fn reply_open(&self, node: NodeId, handle: u64, reply: ReplyOpen) {
         if let Some(direct) = &self.direct {
             self.requests.count(Kind::Open);
             return reply.opened(FileHandle(handle), direct.flags());
         }
-        let lend = || self.dataset.passthrough_file(node);
-        let back = |lent: &Arc<PassthroughFile>| reply.open_backing(&**lent);
-        let passed = self.passing.as_ref().and_then(|passing| passing.open(node, lend, back));
-        let kind = if passed.is_some() { Kind::Passed } else { Kind::Open };
-        self.requests.count(if handle & READER == 0 { Kind::Own } else { kind });
+        let find = || self.dataset.passthrough_file(node);
+        let register = |file: &Arc<PassthroughFile>| reply.open_backing(&**file);
+        let passed = self
+            .passthrough
+            .as_ref()
+            .and_then(|passthrough| passthrough.open(node, find, register));
+        let kind = if passed.is_some() { Kind::PassedThrough } else { Kind::Open };
+        self.requests.count(if handle & READER == 0 { Kind::Daemon } else { kind });
         match passed {
             Some(id) => {
                 self.dataset.tell_passed_through(node);
-                reply.opened_passthrough(FileHandle(handle | PASSED), FopenFlags::empty(), &id);
+                reply.opened_passthrough(
+                    FileHandle(handle | PASSED_THROUGH),
+                    FopenFlags::empty(),
+                    &id,
+                );
             }
             None => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
         }
     }
 
     /// Gives the listing that a request continues, or begins a new one.
-    fn listing(
+    fn with_listing(
         &self,
         request: &Request,
         directory: INodeNo,
@@ -91,7 +98,7 @@ impl DatasetOps {
             None => {
                 let listings = Arc::clone(&self.listings);
                 self.dataset.list(node(directory), reader(request), move |result| {
-                    then(result.map(|entries| listings.begin(entries)));
+                    then(result.map(|entries| listings.start(entries)));
                 });
             }
         }
@@ -103,13 +110,13 @@ fn dots(dataset: &Dataset, node: NodeId) -> Result<[(NodeId, &'static str); 2], 
     Ok([(node, "."), (dataset.parent(node)?, "..")])
 }
 
-fn kind(request: &Request, kind: Kind) -> Kind {
-    if reader(request).is_some() { kind } else { Kind::Own }
+fn kind_of(request: &Request, kind: Kind) -> Kind {
+    if reader(request).is_some() { kind } else { Kind::Daemon }
 }
 
 /// The task that asks. None for our own threads.
 fn reader(request: &Request) -> Option<u32> {
-    Some(request.pid()).filter(|&task| !OwnThreads::contains(task))
+    Some(request.pid()).filter(|&task| !DaemonThreads::contains(task))
 }
 
 fn node(ino: INodeNo) -> NodeId {
@@ -143,21 +150,21 @@ impl Filesystem for DatasetOps {
         for flag in wanted.iter() {
             let _ = config.add_capabilities(flag);
         }
-        let expires = self.known.expires();
-        let able = expires && config.add_capabilities(InitFlags::FUSE_HAS_EXPIRE_ONLY).is_ok();
-        self.known.set_expires(able);
+        let expires = self.known.can_expire();
+        let supported = expires && config.add_capabilities(InitFlags::FUSE_HAS_EXPIRE_ONLY).is_ok();
+        self.known.set_can_expire(supported);
         let _ = config.set_max_background(BACKGROUND_MAX);
         let _ = config.set_max_write(1 << 20);
-        if let Some(passing) = &self.passing
+        if let Some(passthrough) = &self.passthrough
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(1).is_ok()
         {
-            passing.set_able();
+            passthrough.set_supported();
         }
         if let Some(direct) = &self.direct
             && config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok()
         {
-            direct.set_maps();
+            direct.allow_maps();
         }
         Ok(())
     }
@@ -168,7 +175,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.requests.count(kind(request, Kind::Lookup));
+        self.requests.count(kind_of(request, Kind::Lookup));
         let (dataset, known) = (Arc::clone(&self.dataset), Arc::clone(&self.known));
         self.dataset.lookup(node(parent), name, reader(request), move |result| {
             reply_entry(&dataset, &known, reply, result);
@@ -176,11 +183,11 @@ impl Filesystem for DatasetOps {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
-        self.known.forgotten(node(ino), lookups);
+        self.known.forget(node(ino), lookups);
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.requests.count(kind(req, Kind::Getattr));
+        self.requests.count(kind_of(req, Kind::Getattr));
         reply_attr(&self.dataset, &self.known, ino, fh.is_some(), reader(req), reply);
     }
 
@@ -194,15 +201,15 @@ impl Filesystem for DatasetOps {
 
     fn open(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if !self.dataset.opens_are_requests() {
-            self.requests.count(kind(request, Kind::Open));
+            self.requests.count(kind_of(request, Kind::Open));
             // The kernel never asks again: it opens files by itself, and keeps the pages.
             return reply.error(Errno::ENOSYS);
         }
         let Some(task) = reader(request) else {
-            return self.opened(node(ino), 0, reply);
+            return self.reply_open(node(ino), 0, reply);
         };
         match self.dataset.open(node(ino), task) {
-            Ok(()) => self.opened(node(ino), READER, reply),
+            Ok(()) => self.reply_open(node(ino), READER, reply),
             Err(errno) => reply.error(convert::errno(errno)),
         }
     }
@@ -220,12 +227,12 @@ impl Filesystem for DatasetOps {
     ) {
         let Some(task) = reader(request) else {
             // Our own thread wants only what is in the pages.
-            self.requests.count(Kind::Own);
+            self.requests.count(Kind::Daemon);
             return reply.error(Errno::EAGAIN);
         };
         self.requests.count(Kind::Read);
         if let Some(direct) = &self.direct {
-            direct.read(node(ino), lock_owner);
+            direct.note_read(node(ino), lock_owner);
         }
         let answer = move |result: Result<&[u8], nix::errno::Errno>| match result {
             Ok(bytes) => reply.data(bytes),
@@ -245,13 +252,13 @@ impl Filesystem for DatasetOps {
         reply: ReplyEmpty,
     ) {
         let by_reader = fh.0 & READER != 0;
-        self.requests.count(if by_reader { Kind::Release } else { Kind::Own });
+        self.requests.count(if by_reader { Kind::Release } else { Kind::Daemon });
         reply.ok();
-        if let Some(passing) = &self.passing {
-            passing.release(node(ino), fh.0 & PASSED != 0);
+        if let Some(passthrough) = &self.passthrough {
+            passthrough.release(node(ino), fh.0 & PASSED_THROUGH != 0);
         }
         if let Some(direct) = &self.direct {
-            direct.closed(node(ino));
+            direct.note_close(node(ino));
         }
         if by_reader {
             self.dataset.close(node(ino));
@@ -259,7 +266,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.requests.count(kind(request, Kind::Opendir));
+        self.requests.count(kind_of(request, Kind::Opendir));
         if !self.dataset.opens_are_requests() {
             // The kernel never asks again. It keeps a listing as long as the directory is the same.
             return reply.error(Errno::ENOSYS);
@@ -281,9 +288,9 @@ impl Filesystem for DatasetOps {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.requests.count(kind(request, Kind::List));
+        self.requests.count(kind_of(request, Kind::List));
         let (dots, listings) = (dots(&self.dataset, node(ino)), Arc::clone(&self.listings));
-        self.listing(request, ino, fh, offset, move |listing| {
+        self.with_listing(request, ino, fh, offset, move |listing| {
             let (listing, dots) = match (listing, dots) {
                 (Ok(listing), Ok(dots)) => (listing, dots),
                 (Err(errno), _) | (_, Err(errno)) => return reply.error(convert::errno(errno)),
@@ -318,10 +325,10 @@ impl Filesystem for DatasetOps {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.requests.count(kind(request, Kind::List));
+        self.requests.count(kind_of(request, Kind::List));
         let (dataset, known) = (Arc::clone(&self.dataset), Arc::clone(&self.known));
         let (dots, listings) = (dots(&self.dataset, node(ino)), Arc::clone(&self.listings));
-        self.listing(request, ino, fh, offset, move |listing| {
+        self.with_listing(request, ino, fh, offset, move |listing| {
             let (listing, dots) = match (listing, dots) {
                 (Ok(listing), Ok(dots)) => (listing, dots),
                 (Err(errno), _) | (_, Err(errno)) => return reply.error(convert::errno(errno)),
@@ -345,7 +352,7 @@ impl Filesystem for DatasetOps {
                 let ino = INodeNo(entry.attr.node.0);
                 // Noted before the answer is decided. If the name is taken back meanwhile, the kernel is
                 // told.
-                known.looked_up(entry.attr.node, true);
+                known.note_lookup(entry.attr.node, true);
                 // The listing may be old. What the kernel may believe is decided by the present state.
                 let (attr, valid) = match dataset.attr(entry.attr.node) {
                     // A file with several names: its node does not tell whether this name still stands for
@@ -360,12 +367,12 @@ impl Filesystem for DatasetOps {
                     Ok(_) | Err(_) => (entry.attr, Duration::ZERO),
                 };
                 if valid.is_zero() {
-                    known.expire(entry.attr.node);
+                    known.take_untracked(entry.attr.node);
                 }
                 let attr = convert::attr(&attr);
                 let name: &OsString = &entry.name;
                 if reply.add(ino, next, name, &valid, &attr, Generation(0)) {
-                    known.forgotten(entry.attr.node, 1);
+                    known.forget(entry.attr.node, 1);
                     break;
                 }
             }
@@ -387,7 +394,7 @@ impl Filesystem for DatasetOps {
     }
 
     fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.requests.count(kind(request, Kind::Other));
+        self.requests.count(kind_of(request, Kind::Other));
         self.dataset.space(reader(request), move |result| match result {
             Ok([blocks, free, available, files, files_free, size, name_max]) => reply.statfs(
                 blocks,
@@ -425,7 +432,7 @@ impl Filesystem for DatasetOps {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.requests.count(kind(request, Kind::Flush));
+        self.requests.count(kind_of(request, Kind::Flush));
         // The kernel never asks again: there is nothing to flush.
         reply.error(Errno::ENOSYS);
     }
@@ -441,7 +448,7 @@ impl Filesystem for DatasetOps {
         _size: u32,
         reply: ReplyIoctl,
     ) {
-        self.requests.count(kind(request, Kind::Ioctl));
+        self.requests.count(kind_of(request, Kind::Ioctl));
         // Python asks of every file it opens whether it is a terminal. That shows its open.
         self.dataset.tell_seen(node(ino), reader(request));
         reply.error(Errno::ENOTTY);

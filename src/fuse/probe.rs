@@ -17,8 +17,9 @@ use fuser::{
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tempfile::TempDir;
 
+use super::convert::daemon_attr;
 use super::notify::Notifier;
-use super::{Mounted, Unserved, explain};
+use super::{MountHandle, UnservedMount, mount_error};
 use crate::catalog::NodeId;
 use crate::doctor::Kernel;
 use crate::error::Result;
@@ -37,25 +38,11 @@ type Offer = Arc<OnceLock<((u32, u32), InitFlags)>>;
 struct ProbeOps(Offer);
 
 fn attr(ino: INodeNo) -> FileAttr {
-    let (kind, perm) =
-        if ino == FILE { (FileType::RegularFile, 0o400) } else { (FileType::Directory, 0o500) };
-    FileAttr {
-        ino,
-        size: if ino == FILE { BYTES as u64 } else { 0 },
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind,
-        perm,
-        nlink: 1,
-        uid: nix::unistd::geteuid().as_raw(),
-        gid: nix::unistd::getegid().as_raw(),
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
+    let (kind, perm, size) = match ino {
+        FILE => (FileType::RegularFile, 0o400, BYTES as u64),
+        _ => (FileType::Directory, 0o500, 0),
+    };
+    daemon_attr(ino.0, kind, perm, size, UNIX_EPOCH)
 }
 
 impl Filesystem for ProbeOps {
@@ -100,32 +87,32 @@ impl Filesystem for ProbeOps {
 }
 
 /// Blocks the signals that end a program as long as this lives, so that none leaves a mount behind.
-struct Undisturbed(SigSet);
+struct BlockedSignals(SigSet);
 
-impl Undisturbed {
+impl BlockedSignals {
     fn new() -> nix::Result<Self> {
         let ends =
             [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect::<SigSet>();
-        ends.thread_swap_mask(SigmaskHow::SIG_BLOCK).map(Undisturbed)
+        ends.thread_swap_mask(SigmaskHow::SIG_BLOCK).map(BlockedSignals)
     }
 }
 
-impl Drop for Undisturbed {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         let _ = self.0.thread_set_mask();
     }
 }
 
 /// A mount and its directory. Both are removed when this is dropped.
-struct Throwaway {
-    mounted: Mounted,
+struct ThrowawayMount {
+    mounted: MountHandle,
     device: OwnedFd,
     directory: TempDir,
     offer: Offer,
-    _undisturbed: Option<Undisturbed>,
+    _blocked: Option<BlockedSignals>,
 }
 
-impl Drop for Throwaway {
+impl Drop for ThrowawayMount {
     fn drop(&mut self) {
         if let Err(error) = self.mounted.unmount(true) {
             tracing::error!(%error, "a throwaway mount is left");
@@ -133,10 +120,10 @@ impl Drop for Throwaway {
     }
 }
 
-impl Throwaway {
+impl ThrowawayMount {
     fn mount() -> Result<Self> {
-        let undisturbed = Undisturbed::new().ok();
-        let refused = |error: Error| explain(&error, &std::env::temp_dir());
+        let blocked = BlockedSignals::new().ok();
+        let refused = |error: Error| mount_error(&error, &std::env::temp_dir());
         let directory = tempfile::Builder::new().prefix("belady-doctor-").tempdir();
         let directory = directory.map_err(refused)?;
         let mut config = Config::default();
@@ -144,9 +131,9 @@ impl Throwaway {
             vec![MountOption::RO, MountOption::NoSuid, MountOption::FSName("belady-doctor".into())];
         let offer = Offer::default();
         let ops = ProbeOps(Arc::clone(&offer));
-        let unserved = Unserved::mount(ops, directory.path(), &config)?;
+        let unserved = UnservedMount::mount(ops, directory.path(), &config)?;
         let (device, mounted) = (unserved.device()?, unserved.serve()?);
-        Ok(Throwaway { mounted, device, directory, offer, _undisturbed: undisturbed })
+        Ok(ThrowawayMount { mounted, device, directory, offer, _blocked: blocked })
     }
 
     fn store(&self, notifier: &Notifier) -> IoResult<()> {
@@ -165,12 +152,12 @@ impl Throwaway {
 /// # Errors
 /// What prevents the mount, and what to do about it.
 pub fn probe() -> Result<Kernel> {
-    let throwaway = Throwaway::mount()?;
+    let throwaway = ThrowawayMount::mount()?;
     let ((major, minor), offered) =
         throwaway.offer.get().copied().unwrap_or(((0, 0), InitFlags::empty()));
     let has = |flag| offered.contains(flag);
     let device = throwaway.device.as_fd().try_clone_to_owned();
-    let device = device.map_err(|error| explain(&error, throwaway.directory.path()))?;
+    let device = device.map_err(|error| mount_error(&error, throwaway.directory.path()))?;
     let notifier = Notifier::new(device);
     let only = |flag, tried: &dyn Fn() -> IoResult<()>| {
         let tried = || tried().map_err(|error| error.to_string());
@@ -186,6 +173,8 @@ pub fn probe() -> Result<Kernel> {
         expire: only(InitFlags::FUSE_HAS_EXPIRE_ONLY, &|| {
             notifier.expire(NodeId::ROOT, OsStr::new(NAME)).map_err(Error::from)
         }),
-        passthrough: only(InitFlags::FUSE_PASSTHROUGH, &|| notifier.back(&tempfile::tempfile()?)),
+        passthrough: only(InitFlags::FUSE_PASSTHROUGH, &|| {
+            notifier.register_backing(&tempfile::tempfile()?)
+        }),
     })
 }

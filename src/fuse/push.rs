@@ -29,9 +29,9 @@ use nix::libc::dev_t;
 use nix::sys::stat::{Mode, fstat, lstat};
 
 use super::cachestat::cached_pages;
-use super::inside::{Inside, KeptOut};
-use super::known::Known;
+use super::known::KnownNodes;
 use super::notify::Notifier;
+use super::self_access::{AccessBlock, SelfAccess};
 use crate::cache::{Looked, Pages};
 use crate::catalog::{Located, NodeId};
 use crate::fs::Dataset;
@@ -41,27 +41,27 @@ use crate::source::{Pool, Urgency};
 
 pub struct Pusher {
     notifier: Arc<Notifier>,
-    inside: Arc<Inside>,
+    self_access: Arc<SelfAccess>,
     /// Drops pages that processes have mapped.
-    unmapping: Arc<Pool>,
+    unmapper: Arc<Pool>,
     device: Option<dev_t>,
-    known: Arc<Known>,
+    known: Arc<KnownNodes>,
     dataset: Arc<Dataset>,
     /// Whether pages are pushed. If not, the kernel has only pages that it has read.
-    pushes: bool,
+    push_pages: bool,
 }
 
 impl Pusher {
     pub(super) fn new(
         notifier: Arc<Notifier>,
         (mountpoint, device): (PathBuf, Option<dev_t>),
-        known: Arc<Known>,
+        known: Arc<KnownNodes>,
         dataset: Arc<Dataset>,
-        pushes: bool,
+        push_pages: bool,
     ) -> Self {
-        let inside = Arc::new(Inside::new(mountpoint));
-        let unmapping = Arc::new(Pool::new("belady-unmap", 1, 0));
-        Pusher { notifier, inside, unmapping, device, known, dataset, pushes }
+        let self_access = Arc::new(SelfAccess::new(mountpoint));
+        let unmapper = Arc::new(Pool::new("belady-unmap", 1, 0));
+        Pusher { notifier, self_access, unmapper, device, known, dataset, push_pages }
     }
 
     /// Whether the kernel is to open a file without a request.
@@ -70,36 +70,36 @@ impl Pusher {
         !self.dataset.is_tracked(node) && self.dataset.attr(node).is_ok_and(is_valid)
     }
 
-    /// Keeps our own threads out of the mount as long as the guard lives. Returns none if the kernel holds
-    /// one of them up inside for longer than `patience`.
-    pub(super) fn keep_out(&self, patience: Duration) -> Option<KeptOut<'_>> {
-        self.inside.keep_out(patience)
+    /// As [`SelfAccess::block`].
+    pub(super) fn block_self_access(&self, patience: Duration) -> Option<AccessBlock<'_>> {
+        self.self_access.block(patience)
     }
 
     /// Opens a file and the root, so that the kernel learns that it need not send opens. Otherwise it would
-    /// send the first reader's. Returns whether the kernel stops asking. Blocks.
-    pub fn stop_asking(&self, file: Option<&Path>) -> bool {
+    /// send the first reader's. Returns whether the kernel sends no more opens. Blocks.
+    pub fn disable_open_requests(&self, file: Option<&Path>) -> bool {
         let insists = |result: Result<(), Errno>| result == Err(Errno::ENOSYS);
         let open_root = |root: &Path| Dir::open(root, OFlag::O_DIRECTORY, Mode::empty()).map(drop);
-        let root = self.inside.run(Path::new(""), open_root);
+        let root = self.self_access.run(Path::new(""), open_root);
         let opened =
-            file.map_or(Ok(()), |file| self.inside.run(file, |at| open_file(at).map(drop)));
+            file.map_or(Ok(()), |file| self.self_access.run(file, |at| open_file(at).map(drop)));
         !insists(root) && !insists(opened)
     }
 
-    pub(super) fn wake(&self) {
+    /// Waits until the kernel has said what it supports, which it does before its first request.
+    pub(super) fn wait_for_init(&self) {
         // If it fails, the next step fails, too.
-        let _ = self.inside.run(Path::new(""), |root| lstat(root).map(drop));
+        let _ = self.self_access.run(Path::new(""), |root| lstat(root).map(drop));
     }
 
     /// Whether the kernel must look a node up before it takes pages for it.
-    fn is_unknown(&self, node: NodeId) -> bool {
+    fn needs_priming(&self, node: NodeId) -> bool {
         !self.known.contains(node, self.may_be_untracked(node))
     }
 
     /// Looks a path up so that the kernel knows its node. Blocks.
     fn prime(&self, path: &Path) -> Result<(), Errno> {
-        self.inside.run(path, |at| lstat(at).map(drop))
+        self.self_access.run(path, |at| lstat(at).map(drop))
     }
 }
 
@@ -110,21 +110,21 @@ fn open_file(at: &Path) -> Result<File, Errno> {
 
 impl Pages for Pusher {
     fn expect(&self, at: &Located) {
-        if !self.pushes || !self.is_unknown(at.node) {
+        if !self.push_pages || !self.needs_priming(at.node) {
             return;
         }
-        self.inside.submit(Urgency::Demand, &at.path, |entered| {
+        self.self_access.submit(Urgency::Demand, &at.path, |entered| {
             // If it fails, the push finds out why.
             let _ = entered.and_then(lstat);
         });
     }
 
     fn store(&self, at: &Located, bytes: &[u8]) -> Result<(), Errno> {
-        if !self.pushes {
+        if !self.push_pages {
             return Ok(());
         }
-        let _inside = self.inside.enter()?;
-        if self.is_unknown(at.node) {
+        let _entered = self.self_access.enter()?;
+        if self.needs_priming(at.node) {
             self.prime(&at.path)?;
         }
         match self.notifier.store(at.node, at.offset, bytes) {
@@ -139,7 +139,10 @@ impl Pages for Pusher {
 
     fn expire(&self, node: NodeId, parent: NodeId, name: &OsStr) {
         // If opens are requests, every open is seen.
-        if self.dataset.opens_are_requests() || !self.known.expire(node) || !self.known.expires() {
+        if self.dataset.opens_are_requests()
+            || !self.known.take_untracked(node)
+            || !self.known.can_expire()
+        {
             return;
         }
         self.dataset.wait_for_requests(parent);
@@ -155,8 +158,8 @@ impl Pages for Pusher {
             return done();
         }
         let (path, notifier) = (Arc::clone(&at.path), Arc::clone(&self.notifier));
-        let unmapping = Arc::clone(&self.unmapping);
-        self.inside.submit_late(&path, move |entered| {
+        let unmapper = Arc::clone(&self.unmapper);
+        self.self_access.submit_late(&path, move |entered| {
             let (offset, length) = (at.offset as i64, at.length as i64);
             let dropped = entered.and_then(|path| {
                 let file = open_file(path)?;
@@ -173,8 +176,8 @@ impl Pages for Pusher {
             // Pages that are left are dropped later: the kernel waits for pages that a read has locked.
             done();
             if left > 0 {
-                // The threads inside have no descriptor of the device.
-                unmapping.submit(Urgency::Prefetch, move || {
+                // The threads of [`SelfAccess`] have no descriptor of the device.
+                unmapper.submit(Urgency::Prefetch, move || {
                     // The kernel may have forgotten the node.
                     let _ = notifier.forget_range(at.node, offset, length);
                 });
@@ -182,17 +185,17 @@ impl Pages for Pusher {
         });
     }
 
-    fn check(&self, at: Located, looked: Looked) {
+    fn check(&self, at: Located, checked: Looked) {
         if !self.known.contains(at.node, false) {
-            return looked(Some(false));
+            return checked(Some(false));
         }
-        self.inside.submit(Urgency::Prefetch, &at.path, move |entered| {
+        self.self_access.submit(Urgency::Prefetch, &at.path, move |entered| {
             let length = at.length as u64;
             let cached = entered.and_then(|path| {
                 let file = open_file(path)?;
                 cached_pages(file.as_fd(), at.offset, length)
             });
-            looked(cached.ok().map(|cached| cached >= length.div_ceil(page_bytes())));
+            checked(cached.ok().map(|cached| cached >= length.div_ceil(page_bytes())));
         });
     }
 
@@ -202,7 +205,7 @@ impl Pages for Pusher {
         if asks || !self.known.contains(at.node, false) {
             return;
         }
-        self.inside.submit(Urgency::Prefetch, &at.path, |entered| {
+        self.self_access.submit(Urgency::Prefetch, &at.path, |entered| {
             // If it fails, the reader asks.
             let _ = entered.and_then(lstat);
         });
@@ -214,7 +217,7 @@ impl Pages for Pusher {
             return Err(Errno::ENOENT);
         }
         let (node, offset, length, device) = (at.node, at.offset, at.length, self.device);
-        self.inside.read(&at.path, move |path| {
+        self.self_access.read(&at.path, move |path| {
             let file = open_file(path)?;
             let found = fstat(&file)?;
             // By now the name may stand for another version, and the path for another mount.

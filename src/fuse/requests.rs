@@ -8,7 +8,7 @@ pub(super) enum Kind {
     Getattr,
     Open,
     /// An open of a file that the kernel reads by itself.
-    Passed,
+    PassedThrough,
     Read,
     Release,
     Opendir,
@@ -18,7 +18,7 @@ pub(super) enum Kind {
     Flush,
     Other,
     /// Any request of our own threads: to prime a node, or to check or drop its pages.
-    Own,
+    Daemon,
 }
 
 /// Names of the kinds, in the order of [`Kind`].

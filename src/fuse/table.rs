@@ -12,13 +12,13 @@ use nix::sys::stat::{makedev, minor};
 use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 
-use super::connections::{self, Switch};
+use super::connections::{self, AbortHandle};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::is_holding;
 
-struct Line(Vec<u8>);
+struct MountLine(Vec<u8>);
 
-impl Line {
+impl MountLine {
     /// A field by its number, without the kernel's escapes.
     fn field(&self, number: usize) -> Option<Vec<u8>> {
         self.0.split(|byte| *byte == b' ').nth(number).map(unescaped)
@@ -56,20 +56,20 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn lines() -> Vec<Line> {
+fn lines() -> Vec<MountLine> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    table.split(|byte| *byte == b'\n').map(|line| Line(line.to_vec())).collect()
+    table.split(|byte| *byte == b'\n').map(|line| MountLine(line.to_vec())).collect()
 }
 
 /// The line of the last mount at exactly this path.
-fn mounted_at(mountpoint: &Path) -> Option<Line> {
+fn mounted_at(mountpoint: &Path) -> Option<MountLine> {
     let path = mountpoint.as_os_str().as_bytes();
     lines().into_iter().rfind(|line| line.field(4).is_some_and(|at| at == path))
 }
 
-/// Where a path without links lies on its filesystem, whichever mount leads to it: the device, and the path
+/// Where a path without links is on its filesystem, whichever mount leads to it: the device, and the path
 /// on the device.
-pub fn place_on_device(path: &Path) -> Option<(String, PathBuf)> {
+pub fn path_on_device(path: &Path) -> Option<(String, PathBuf)> {
     path.ancestors().find_map(|above| {
         let line = mounted_at(above)?;
         let root = PathBuf::from(OsString::from_vec(line.field(3)?));
@@ -103,7 +103,7 @@ pub fn source_name(source: &Path) -> String {
 
 /// Whether the last mount at exactly this path is belady's mount of this source and, if given, has this
 /// device. Another filesystem may be mounted there by now, even the source itself.
-pub fn is_of(mountpoint: &Path, source: &Path, device: Option<&str>) -> bool {
+pub fn is_mount_of(mountpoint: &Path, source: &Path, device: Option<&str>) -> bool {
     let Some(line) = mounted_at(mountpoint) else { return false };
     let ours = line.kind().is_some_and(|[kind, name]| {
         kind.starts_with(b"fuse") && name == source_name(source).as_bytes()
@@ -112,36 +112,36 @@ pub fn is_of(mountpoint: &Path, source: &Path, device: Option<&str>) -> bool {
 }
 
 /// Whether the last mount at exactly this path is belady's, whichever user mounted it.
-pub fn is_ours(mountpoint: &Path) -> bool {
+pub fn is_belady_mount(mountpoint: &Path) -> bool {
     let kind = mounted_at(mountpoint).and_then(|line| line.kind());
     kind.is_some_and(|[kind, _]| kind == b"fuse.belady")
 }
 
-/// Cuts off the mount at a path: every request to it fails from now on, and every task that waits in it is
-/// freed.
-pub fn cut_off_any(mountpoint: &Path) {
+/// Aborts the connection of the mount at a path: every request to it fails from now on, and every task that
+/// waits in it is freed.
+pub fn abort_any(mountpoint: &Path) {
     if let Some(device) = device_at(mountpoint) {
-        sever(mountpoint, device);
+        abort_at(mountpoint, device);
     }
 }
 
-/// Cuts off the mount at a path, as [`cut_off_any`], if it [is of](is_of) this source.
-pub fn cut_off(mountpoint: &Path, source: &Path, device: Option<&str>) {
-    if is_of(mountpoint, source, device) {
-        cut_off_any(mountpoint);
+/// As [`abort_any`], if the mount [is of](is_mount_of) this source.
+pub fn abort_mount_of(mountpoint: &Path, source: &Path, device: Option<&str>) {
+    if is_mount_of(mountpoint, source, device) {
+        abort_any(mountpoint);
     }
 }
 
-/// Whether a path is still mounted though its connection was ended. If the daemon of the mount answers
+/// Whether a path is still mounted though its connection was aborted. If the daemon of the mount answers
 /// nothing, this waits for it.
-pub fn is_cut_off(mountpoint: &Path) -> bool {
+pub fn is_aborted(mountpoint: &Path) -> bool {
     // The kernel may answer attributes from its memory, but asks the daemon for the space.
     matches!(statvfs(mountpoint), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
 }
 
-/// A connection, described so that any process can end it.
+/// A mount, described so that any process can abort its connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct MountIdentity {
     #[serde(with = "crate::paths")]
     pub path: PathBuf,
     /// Its device, as `major:minor`.
@@ -149,44 +149,44 @@ pub struct Place {
     pub name: Vec<u8>,
 }
 
-impl Place {
+impl MountIdentity {
     /// The last mount at a path, if that is a FUSE filesystem.
     pub(super) fn at(path: &Path) -> Option<Self> {
         let line = mounted_at(path)?;
         let [_, name] = line.kind().filter(|[kind, _]| kind.starts_with(b"fuse"))?;
-        Some(Place { path: path.to_path_buf(), device: line.device()?, name })
+        Some(MountIdentity { path: path.to_path_buf(), device: line.device()?, name })
     }
 
-    /// The switch that ends this connection and no later one.
-    pub fn switch(&self) -> Option<Switch> {
-        Switch::of(minor(device_number(&self.device)?))
+    /// The files that abort this connection and no later one.
+    pub fn abort_handle(&self) -> Option<AbortHandle> {
+        AbortHandle::of(minor(device_number(&self.device)?))
     }
 
-    /// Ends the connection, even if it was unmounted while in use. Returns whether that succeeded.
-    pub fn sever(&self) -> bool {
+    /// Aborts the connection, even if it was unmounted while in use. Returns whether that succeeded.
+    pub fn abort(&self) -> bool {
         let Some(number) = device_number(&self.device) else { return false };
-        let has_it = |line: &Line| line.device().as_ref() == Some(&self.device);
-        let other = |line: &Line| line.kind().is_none_or(|[_, name]| name != self.name);
+        let has_it = |line: &MountLine| line.device().as_ref() == Some(&self.device);
+        let other = |line: &MountLine| line.kind().is_none_or(|[_, name]| name != self.name);
         // Another filesystem may have the number by now.
         if lines().iter().any(|line| has_it(line) && other(line)) {
             return false;
         }
-        // A mount in use is cut off all the same.
+        // The connection of a mount in use is aborted all the same.
         let forced = || matches!(force(&self.path), Ok(()) | Err(Errno::EBUSY));
         connections::abort(minor(number)) || device_at(&self.path) == Some(number) && forced()
     }
 }
 
-/// Makes the kernel end the connection at a path, and unmount it unless it is in use.
+/// Makes the kernel abort the connection at a path, and unmount it unless it is in use.
 fn force(mountpoint: &Path) -> nix::Result<()> {
     umount2(mountpoint, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW)
 }
 
-/// Ends the connection at a path with this device. Returns whether that unmounted it.
+/// Aborts the connection at a path with this device. Returns whether that unmounted it.
 ///
-/// A user who cannot reach the kernel's list of connections cannot end one. Its waiting tasks go on waiting
+/// A user who cannot reach the kernel's list of connections cannot abort one. Its waiting tasks go on waiting
 /// then.
-pub(super) fn sever(mountpoint: &Path, device: dev_t) -> bool {
+pub(super) fn abort_at(mountpoint: &Path, device: dev_t) -> bool {
     !connections::abort(minor(device)) && force(mountpoint).is_ok()
 }
 
@@ -232,12 +232,14 @@ mod tests {
     #[test]
     fn fields_are_read_as_the_kernel_writes_them() {
         let text = b"36 35 0:57 /a\\040b /mnt/caf\xe9\\134 ro - fuse.belady /data\\043 ro".to_vec();
-        let line = Line(text);
+        let line = MountLine(text);
         assert_eq!(line.device().as_deref(), Some("0:57"));
         assert_eq!(line.field(3).unwrap(), b"/a b");
         assert_eq!(line.field(4).unwrap(), b"/mnt/caf\xe9\\");
         assert_eq!(line.kind(), Some([b"fuse.belady".to_vec(), b"/data#".to_vec()]));
         assert_eq!(unescaped(b"a\\04"), b"a\\04", "no escape");
-        assert!(Line(Vec::new()).kind().is_none() && Line(b"1 2 -".to_vec()).kind().is_none());
+        assert!(
+            MountLine(Vec::new()).kind().is_none() && MountLine(b"1 2 -".to_vec()).kind().is_none()
+        );
     }
 }

@@ -16,12 +16,13 @@ use std::time::{Duration, SystemTime};
 use fuser::{FileAttr, FileType, FopenFlags, INodeNo, OpenAccMode, ReplyData};
 use nix::errno::Errno;
 
-use super::convert;
+use super::convert::{self, daemon_attr};
 use super::guard::is_answering;
-use super::virtual_files::{Done, Name, Node, Opened, Tree, attr, part};
-use super::writing::{Takes, Whole};
+use super::virtual_files::{DirEntry, Node, OpenResult, Tree, part};
+use super::write_buffer::{ChargedBytes, WriteForm};
 use crate::disk::journal::Pinned;
 use crate::fs::Access;
+use crate::fs::waiting::Reply;
 use crate::rehearsal::CodeFile;
 use crate::rehearsal::views::{Entry, EntryKind, InvalidateName, Views};
 use crate::sync::is_holding;
@@ -58,7 +59,7 @@ impl Sample {
     }
 }
 
-pub(super) enum Shown {
+pub(super) enum FileContent {
     Codes(Arc<CodeFile>),
     Sample(Sample),
     /// The file can only be written.
@@ -93,8 +94,8 @@ impl ViewTree {
         ViewTree { views, mounted: SystemTime::now() }
     }
 
-    fn found(&self, entry: &Entry, valid: Duration) -> Node {
-        let attr = |perm, size| attr(entry.node, kind(entry.kind), perm, size, self.mounted);
+    fn node_of(&self, entry: &Entry, valid: Duration) -> Node {
+        let attr = |perm, size| daemon_attr(entry.node, kind(entry.kind), perm, size, self.mounted);
         let attr = match entry.kind {
             // The mode and owner are such that a user reads here only what they could read at the source
             // then and can read now.
@@ -112,67 +113,74 @@ impl ViewTree {
     }
 
     /// Answers with a node as it is at this moment.
-    fn tell(self: &Arc<Self>, entry: Result<Entry, Errno>, told: Done<Node>) {
+    fn answer(self: &Arc<Self>, entry: Result<Entry, Errno>, reply: Reply<Node>) {
         let tree = Arc::clone(self);
         match entry {
             Ok(entry) => {
-                let then = move |entry: Entry, valid| told(Ok(tree.found(&entry, valid)));
+                let then = move |entry: Entry, valid| reply(Ok(tree.node_of(&entry, valid)));
                 self.views.with_present_rights(entry, then);
             }
-            Err(errno) => told(Err(errno)),
+            Err(errno) => reply(Err(errno)),
         }
     }
 
-    fn takes(&self, node: u64) -> Option<Takes> {
+    fn form_of(&self, node: u64) -> Option<WriteForm> {
         match self.views.entry(node).ok()?.kind {
-            EntryKind::Scores => Some(Takes::Lines),
-            EntryKind::Append => Some(Takes::Records(self.views.codes.bytes_of_one(node)?)),
+            EntryKind::Scores => Some(WriteForm::Lines),
+            EntryKind::Append => Some(WriteForm::Records(self.views.codes.bytes_of_one(node)?)),
             _ => None,
         }
     }
 }
 
 impl Tree for ViewTree {
-    type File = Shown;
+    type File = FileContent;
 
-    fn lookup(self: &Arc<Self>, parent: u64, name: &OsStr, task: u32, found: Done<Node>) {
+    fn lookup(self: &Arc<Self>, parent: u64, name: &OsStr, task: u32, found: Reply<Node>) {
         let tree = Arc::clone(self);
-        self.views.lookup(parent, name, task, move |entry| tree.tell(entry, found));
+        self.views.lookup(parent, name, task, move |entry| tree.answer(entry, found));
     }
 
-    fn node(self: &Arc<Self>, node: u64, told: Done<Node>) {
-        self.tell(self.views.entry(node), told);
+    fn node(self: &Arc<Self>, node: u64, reply: Reply<Node>) {
+        self.answer(self.views.entry(node), reply);
     }
 
-    fn list(self: &Arc<Self>, node: u64, task: u32, listed: Done<Vec<Name>>) {
+    fn list(self: &Arc<Self>, node: u64, task: u32, reply: Reply<Vec<DirEntry>>) {
         let name = |(name, entry): (String, Entry)| (name, entry.node, kind(entry.kind));
         let names = move |entries: Vec<_>| entries.into_iter().map(name).collect();
-        self.views.list(node, task, move |entries| listed(entries.map(names)));
+        self.views.list(node, task, move |entries| reply(entries.map(names)));
     }
 
-    fn open(&self, node: u64, mode: OpenAccMode) -> Result<Opened<Shown>, Errno> {
-        let takes = self.takes(node);
-        let (shown, flags) = match mode {
-            OpenAccMode::O_WRONLY if takes.is_some() => {
-                (Shown::Nothing, FopenFlags::FOPEN_DIRECT_IO)
+    fn open(&self, node: u64, mode: OpenAccMode) -> Result<OpenResult<FileContent>, Errno> {
+        let form = self.form_of(node);
+        let (content, flags) = match mode {
+            OpenAccMode::O_WRONLY if form.is_some() => {
+                (FileContent::Nothing, FopenFlags::FOPEN_DIRECT_IO)
             }
-            _ if takes.is_some() => return Err(Errno::EACCES),
+            _ if form.is_some() => return Err(Errno::EACCES),
             OpenAccMode::O_RDONLY => match self.views.codes.get(node) {
-                Some(codes) => (Shown::Codes(codes), FopenFlags::FOPEN_KEEP_CACHE),
+                Some(codes) => (FileContent::Codes(codes), FopenFlags::FOPEN_KEEP_CACHE),
                 None => {
                     let sample = Sample { pinned: self.views.open(node)?, bytes: OnceLock::new() };
                     // A close has no writes to wait for.
                     let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
-                    (Shown::Sample(sample), flags)
+                    (FileContent::Sample(sample), flags)
                 }
             },
             _ => return Err(Errno::EROFS),
         };
-        Ok((shown, takes, flags))
+        Ok((content, form, flags))
     }
 
-    fn read(&self, node: u64, shown: Arc<Shown>, at: (u64, u32), task: u32, reply: ReplyData) {
-        if let Shown::Sample(sample) = &*shown
+    fn read(
+        &self,
+        node: u64,
+        content: Arc<FileContent>,
+        at: (u64, u32),
+        task: u32,
+        reply: ReplyData,
+    ) {
+        if let FileContent::Sample(sample) = &*content
             && let Some(bytes) = sample.bytes_now()
         {
             return reply.data(part(bytes, at));
@@ -183,10 +191,10 @@ impl Tree for ViewTree {
         };
         let views = Arc::clone(&self.views);
         self.views.waiting.on_disk(task, answer, move || {
-            let read = match &*shown {
-                Shown::Codes(codes) => codes.read(at.0, at.1 as usize),
-                Shown::Sample(sample) => sample.bytes().map(|bytes| part(bytes, at).to_vec()),
-                Shown::Nothing => return Err(Errno::EBADF),
+            let read = match &*content {
+                FileContent::Codes(codes) => codes.read(at.0, at.1 as usize),
+                FileContent::Sample(sample) => sample.bytes().map(|bytes| part(bytes, at).to_vec()),
+                FileContent::Nothing => return Err(Errno::EBADF),
             };
             read.map_err(|error| {
                 tracing::warn!(%error, "a sample or code of a rehearsal buffer cannot be read");
@@ -198,35 +206,35 @@ impl Tree for ViewTree {
         });
     }
 
-    fn may_set(&self, node: u64, size: Option<u64>) -> Result<(), Errno> {
-        (size == Some(0) && self.takes(node).is_some()).then_some(()).ok_or(Errno::EROFS)
+    fn check_setattr(&self, node: u64, size: Option<u64>) -> Result<(), Errno> {
+        (size == Some(0) && self.form_of(node).is_some()).then_some(()).ok_or(Errno::EROFS)
     }
 
-    fn take(&self, node: u64, whole: Arc<Whole>, done: Done) {
+    fn accept(&self, node: u64, whole: Arc<ChargedBytes>, done: Reply) {
         // Text that was split off has no other owner.
-        let Some(Whole { bytes, share }) = Arc::into_inner(whole) else {
+        let Some(ChargedBytes { bytes, charge }) = Arc::into_inner(whole) else {
             return done(Err(Errno::EIO));
         };
-        let done = move |came| {
-            drop(share);
-            done(came);
+        let done = move |result| {
+            drop(charge);
+            done(result);
         };
-        match self.takes(node) {
-            Some(Takes::Records(_)) if bytes.is_empty() => done(Ok(())),
-            Some(Takes::Records(_)) => {
-                self.views.append(node, bytes, Box::new(|came| done(came.map(|_| ()))));
+        match self.form_of(node) {
+            Some(WriteForm::Records(_)) if bytes.is_empty() => done(Ok(())),
+            Some(WriteForm::Records(_)) => {
+                self.views.append(node, bytes, Box::new(|result| done(result.map(|_| ()))));
             }
             _ => self.views.score(node, bytes, Box::new(|why| done(why.map_or(Ok(()), Err)))),
         }
     }
 
-    fn sync(&self, node: u64, done: Done) {
+    fn sync(&self, node: u64, done: Reply) {
         self.views.sync(node, done);
     }
 
-    fn awaited(&self, task: u32, answer: Done) -> Done {
+    fn interruptible(&self, task: u32, answer: Reply) -> Reply {
         let reply = self.views.waiting.reply(task, answer);
-        Box::new(|done| reply.answer(done))
+        Box::new(|result| reply.answer(result))
     }
 
     fn forget(&self, node: u64, lookups: u64) {

@@ -2,8 +2,8 @@
 //! connection of its own, which sees every open.
 //!
 //! 1. A [`Tree`] says what its nodes are. It may answer later, from another thread.
-//! 2. The handle of an open file holds what the tree shows to its reader, and what is [written](Writing) to
-//!    it. The handle of an open directory holds its listing.
+//! 2. The handle of an open file holds what the tree shows to its reader, and what is
+//!    [written](WriteBuffer) to it. The handle of an open directory holds its listing.
 //! 3. Written bytes are given to the tree when they are whole. If they are refused, the close fails.
 
 use std::collections::HashMap;
@@ -21,8 +21,9 @@ use fuser::{
 use nix::errno::Errno as Why;
 
 use super::convert::errno;
-use super::room::Room;
-use super::writing::{Takes, Whole, Writing};
+use super::write_account::WriteAccount;
+use super::write_buffer::{ChargedBytes, WriteBuffer, WriteForm};
+use crate::fs::waiting::Reply;
 use crate::sync::Mutex;
 
 /// Extended attributes of a file: its class, and its path within the dataset.
@@ -38,43 +39,48 @@ pub(super) struct Node {
 
 /// The result of opening a file: what a reader is shown, what a writer may write, and the flags for the
 /// kernel.
-pub(super) type Opened<F> = (F, Option<Takes>, FopenFlags);
+pub(super) type OpenResult<F> = (F, Option<WriteForm>, FopenFlags);
 
 /// An entry of a directory: name, node and kind.
-pub(super) type Name = (String, u64, FileType);
-
-pub(super) type Done<T = ()> = Box<dyn FnOnce(Result<T, Why>) + Send>;
+pub(super) type DirEntry = (String, u64, FileType);
 
 /// The nodes of a filesystem. No method blocks. `task` is the thread that waits for the answer.
 pub(super) trait Tree: Send + Sync + 'static {
     /// What a reader of an open file is shown.
     type File: Send + Sync;
 
-    fn lookup(self: &Arc<Self>, parent: u64, name: &OsStr, task: u32, found: Done<Node>);
+    fn lookup(self: &Arc<Self>, parent: u64, name: &OsStr, task: u32, found: Reply<Node>);
 
-    fn node(self: &Arc<Self>, node: u64, told: Done<Node>);
+    fn node(self: &Arc<Self>, node: u64, reply: Reply<Node>);
 
-    fn list(self: &Arc<Self>, node: u64, task: u32, listed: Done<Vec<Name>>);
+    fn list(self: &Arc<Self>, node: u64, task: u32, reply: Reply<Vec<DirEntry>>);
 
-    fn open(&self, node: u64, mode: OpenAccMode) -> Result<Opened<Self::File>, Why>;
+    fn open(&self, node: u64, mode: OpenAccMode) -> Result<OpenResult<Self::File>, Why>;
 
     /// Reads what is shown; `at` is the offset and the number of bytes.
-    fn read(&self, node: u64, shown: Arc<Self::File>, at: (u64, u32), task: u32, reply: ReplyData);
+    fn read(
+        &self,
+        node: u64,
+        content: Arc<Self::File>,
+        at: (u64, u32),
+        task: u32,
+        reply: ReplyData,
+    );
 
-    /// Whether a request to set attributes of a node succeeds. No attribute is ever changed.
-    fn may_set(&self, node: u64, size: Option<u64>) -> Result<(), Why>;
+    /// Checks a request to set attributes of a node. No attribute is ever changed.
+    fn check_setattr(&self, node: u64, size: Option<u64>) -> Result<(), Why>;
 
-    /// Takes the bytes that were written to a file and are whole.
-    fn take(&self, node: u64, whole: Arc<Whole>, done: Done);
+    /// Accepts or refuses bytes that were written to a file and are whole.
+    fn accept(&self, node: u64, whole: Arc<ChargedBytes>, done: Reply);
 
     /// Makes all that was taken of a file survive a crash.
-    fn sync(&self, _node: u64, done: Done) {
+    fn sync(&self, _node: u64, done: Reply) {
         done(Ok(()));
     }
 
     /// Returns the answer for a task that waits for it. If the task is killed first, it gets an error
     /// instead.
-    fn awaited(&self, _task: u32, answer: Done) -> Done {
+    fn interruptible(&self, _task: u32, answer: Reply) -> Reply {
         answer
     }
 
@@ -98,27 +104,6 @@ pub(super) fn part(bytes: &[u8], (offset, size): (u64, u32)) -> &[u8] {
     &bytes[from..to]
 }
 
-/// Attributes of a node that belongs to the daemon's user.
-pub(super) fn attr(node: u64, kind: FileType, perm: u16, size: u64, time: SystemTime) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(node),
-        size,
-        blocks: size.div_ceil(512),
-        atime: time,
-        mtime: time,
-        ctime: time,
-        crtime: time,
-        kind,
-        perm,
-        nlink: 1,
-        uid: nix::unistd::geteuid().as_raw(),
-        gid: nix::unistd::getegid().as_raw(),
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
 struct Handles<T> {
     open: Mutex<HashMap<u64, Arc<T>>>,
     last: AtomicU64,
@@ -131,7 +116,7 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    fn keep(&self, opened: T) -> FileHandle {
+    fn add(&self, opened: T) -> FileHandle {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.open.lock().insert(number, Arc::new(opened));
         FileHandle(number)
@@ -147,37 +132,37 @@ impl<T> Handles<T> {
 }
 
 struct Open<F> {
-    shown: Arc<F>,
-    writing: Option<Arc<Writing>>,
+    content: Arc<F>,
+    buffer: Option<Arc<WriteBuffer>>,
 }
 
 pub(super) struct VirtualFiles<T: Tree> {
     tree: Arc<T>,
     files: Handles<Open<T::File>>,
-    directories: Arc<Handles<Vec<Name>>>,
-    room: Arc<Room>,
+    directories: Arc<Handles<Vec<DirEntry>>>,
+    account: Arc<WriteAccount>,
 }
 
 impl<T: Tree> VirtualFiles<T> {
-    pub(super) fn new(tree: T, room: Arc<Room>) -> Self {
+    pub(super) fn new(tree: T, account: Arc<WriteAccount>) -> Self {
         let (files, directories) = Default::default();
-        VirtualFiles { tree: Arc::new(tree), files, directories, room }
+        VirtualFiles { tree: Arc::new(tree), files, directories, account }
     }
 
-    fn writing(&self, handle: FileHandle) -> Option<Arc<Writing>> {
-        self.files.get(handle)?.writing.clone()
+    fn buffer(&self, handle: FileHandle) -> Option<Arc<WriteBuffer>> {
+        self.files.get(handle)?.buffer.clone()
     }
 }
 
-fn with_attr(reply: ReplyAttr) -> Done<Node> {
-    Box::new(|told| match told {
+fn attr_reply(reply: ReplyAttr) -> Reply<Node> {
+    Box::new(|node| match node {
         Ok(node) => reply.attr(&node.valid, &node.attr),
         Err(why) => reply.error(errno(why)),
     })
 }
 
-fn with_nothing(reply: ReplyEmpty) -> Done {
-    Box::new(|came| match came {
+fn empty_reply(reply: ReplyEmpty) -> Reply {
+    Box::new(|result| match result {
         Ok(()) => reply.ok(),
         Err(why) => reply.error(errno(why)),
     })
@@ -224,7 +209,7 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.tree.node(ino.0, with_attr(reply));
+        self.tree.node(ino.0, attr_reply(reply));
     }
 
     /// A shell opens the files that can be written with truncation, and sets no other attribute.
@@ -246,22 +231,22 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        if let Err(why) = self.tree.may_set(ino.0, size) {
+        if let Err(why) = self.tree.check_setattr(ino.0, size) {
             return reply.error(errno(why));
         }
-        if let (Some(_), Some(writing)) = (size, fh.and_then(|fh| self.writing(fh))) {
-            writing.truncate();
+        if let (Some(_), Some(buffer)) = (size, fh.and_then(|fh| self.buffer(fh))) {
+            buffer.truncate();
         }
-        self.tree.node(ino.0, with_attr(reply));
+        self.tree.node(ino.0, attr_reply(reply));
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let directories = Arc::clone(&self.directories);
-        let listed = move |listed| match listed {
-            Ok(listed) => reply.opened(directories.keep(listed), FopenFlags::empty()),
+        let answer = move |entries| match entries {
+            Ok(entries) => reply.opened(directories.add(entries), FopenFlags::empty()),
             Err(why) => reply.error(errno(why)),
         };
-        self.tree.list(ino.0, request.pid(), Box::new(listed));
+        self.tree.list(ino.0, request.pid(), Box::new(answer));
     }
 
     fn readdir(
@@ -272,11 +257,13 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let Some(listed) = self.directories.get(fh) else { return reply.error(Errno::EBADF) };
+        let Some(entries) = self.directories.get(fh) else { return reply.error(Errno::EBADF) };
         let dots = [".", ".."].map(|name| (ino, FileType::Directory, name));
-        let listed = listed.iter().map(|(name, node, kind)| (INodeNo(*node), *kind, name.as_str()));
+        let entries =
+            entries.iter().map(|(name, node, kind)| (INodeNo(*node), *kind, name.as_str()));
         let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (index, (ino, kind, name)) in dots.into_iter().chain(listed).enumerate().skip(skipped) {
+        for (index, (ino, kind, name)) in dots.into_iter().chain(entries).enumerate().skip(skipped)
+        {
             if reply.add(ino, index as u64 + 1, kind, name) {
                 break;
             }
@@ -291,10 +278,10 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.tree.open(ino.0, flags.acc_mode()) {
-            Ok((shown, takes, flags)) => {
-                let writing = takes.map(|takes| Arc::new(Writing::new(takes, &self.room)));
-                let open = Open { shown: Arc::new(shown), writing };
-                reply.opened(self.files.keep(open), flags);
+            Ok((content, form, flags)) => {
+                let buffer = form.map(|form| Arc::new(WriteBuffer::new(form, &self.account)));
+                let open = Open { content: Arc::new(content), buffer };
+                reply.opened(self.files.add(open), flags);
             }
             Err(why) => reply.error(errno(why)),
         }
@@ -312,7 +299,7 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
         reply: ReplyData,
     ) {
         let Some(open) = self.files.get(fh) else { return reply.error(Errno::EBADF) };
-        self.tree.read(ino.0, Arc::clone(&open.shown), (offset, size), request.pid(), reply);
+        self.tree.read(ino.0, Arc::clone(&open.content), (offset, size), request.pid(), reply);
     }
 
     fn write(
@@ -327,55 +314,55 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
         lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let Some(writing) = self.writing(fh) else { return reply.error(Errno::EBADF) };
+        let Some(buffer) = self.buffer(fh) else { return reply.error(Errno::EBADF) };
         let written = data.len() as u32;
-        let whole = match writing.add(offset, data, lock_owner) {
+        let whole = match buffer.add(offset, data, lock_owner) {
             Ok(Some(whole)) => whole,
             Ok(None) => return reply.written(written),
             Err(why) => return reply.error(errno(why)),
         };
-        let answer = move |came| match came {
+        let answer = move |result| match result {
             Ok(()) => reply.written(written),
             Err(why) => reply.error(errno(why)),
         };
-        let answer = self.tree.awaited(request.pid(), Box::new(answer));
-        let done = move |came| {
+        let answer = self.tree.interruptible(request.pid(), Box::new(answer));
+        let done = move |result| {
             // The close reports what was refused.
-            writing.note(came);
+            buffer.note_result(result);
             answer(Ok(()));
         };
-        self.tree.take(ino.0, whole, Box::new(done));
+        self.tree.accept(ino.0, whole, Box::new(done));
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, by: LockOwner, reply: ReplyEmpty) {
-        let Some(writing) = self.writing(fh) else { return reply.ok() };
-        let last = match writing.closed(by) {
+        let Some(buffer) = self.buffer(fh) else { return reply.ok() };
+        let last = match buffer.take_at_close(by) {
             Some(Ok(last)) => last,
             Some(Err(why)) => return reply.error(errno(why)),
             None => return reply.ok(),
         };
-        let answer = self.tree.awaited(req.pid(), with_nothing(reply));
-        let done = move |came| {
-            writing.note(came);
-            answer(writing.refused());
+        let answer = self.tree.interruptible(req.pid(), empty_reply(reply));
+        let done = move |result| {
+            buffer.note_result(result);
+            answer(buffer.take_refusal());
         };
-        self.tree.take(ino.0, last, Box::new(done));
+        self.tree.accept(ino.0, last, Box::new(done));
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
-        let Some(writing) = self.writing(fh) else { return reply.ok() };
-        let whole = match writing.synced() {
+        let Some(buffer) = self.buffer(fh) else { return reply.ok() };
+        let whole = match buffer.take_at_sync() {
             Ok(whole) => whole,
             Err(why) => return reply.error(errno(why)),
         };
-        let answer = self.tree.awaited(req.pid(), with_nothing(reply));
+        let answer = self.tree.interruptible(req.pid(), empty_reply(reply));
         let Some(whole) = whole else { return self.tree.sync(ino.0, answer) };
         let tree = Arc::clone(&self.tree);
-        let done = move |came: Result<(), Why>| match came {
+        let done = move |result: Result<(), Why>| match result {
             Ok(()) => tree.sync(ino.0, answer),
             Err(why) => answer(Err(why)),
         };
-        self.tree.take(ino.0, whole, Box::new(done));
+        self.tree.accept(ino.0, whole, Box::new(done));
     }
 
     fn release(
@@ -388,10 +375,10 @@ impl<T: Tree> Filesystem for VirtualFiles<T> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let rest = self.files.remove(fh).and_then(|open| open.writing.as_ref()?.rest());
+        let rest = self.files.remove(fh).and_then(|open| open.buffer.as_ref()?.take_at_release());
         if let Some(rest) = rest {
             // No task waits for the result.
-            self.tree.take(ino.0, rest, Box::new(drop));
+            self.tree.accept(ino.0, rest, Box::new(drop));
         }
         reply.ok();
     }

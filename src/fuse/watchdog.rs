@@ -1,12 +1,12 @@
 //! Ends a connection that does not answer any more.
 //!
-//! 1. Each thread that answers requests counts the requests that it begins and finishes ([`Answering`]).
+//! 1. Each thread that answers requests counts the requests that it begins and finishes ([`RequestProgress`]).
 //!    These threads never wait for the source, a path or the cache disk.
-//! 2. Every 30 seconds a thread looks at these counts. If five looks in a row find every thread busy and no
+//! 2. Every 30 seconds a thread compares these counts. If five ticks in a row find every thread busy and no
 //!    request finished, none will ever be answered: the threads wait for something that never comes.
 //! 3. The connection is then ended, and the daemon with it. Readers get an error instead of a hang.
 //!
-//! Looks are counted instead of time: no look happens while the machine or the daemon stands still.
+//! Ticks are counted instead of time: there is no tick while the machine or the daemon stands still.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,12 @@ use std::thread;
 use std::time::Duration;
 
 #[derive(Debug, Default)]
-pub(super) struct Answering {
+pub(super) struct RequestProgress {
     begun: AtomicU64,
     done: AtomicU64,
 }
 
-impl Answering {
+impl RequestProgress {
     pub(super) fn begin(&self) {
         self.begun.fetch_add(1, Ordering::Relaxed);
     }
@@ -31,7 +31,7 @@ impl Answering {
     }
 
     /// The number of requests that threads are busy with, and of those that they have finished.
-    fn look(&self) -> (u64, u64) {
+    fn counts(&self) -> (u64, u64) {
         let done = self.done.load(Ordering::Acquire);
         (self.begun.load(Ordering::Relaxed).saturating_sub(done), done)
     }
@@ -41,54 +41,54 @@ impl Answering {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) every: Duration,
-    /// The number of looks in a row that find the same counts as the look before.
-    pub(super) looks: u32,
+    /// The number of ticks in a row that find the same counts as the tick before.
+    pub(super) ticks: u32,
 }
 
 impl Patience {
     pub(super) fn time(&self) -> Duration {
-        self.every * self.looks
+        self.every * self.ticks
     }
 }
 
-pub(super) const PATIENCE: Patience = Patience { every: Duration::from_secs(30), looks: 4 };
+pub(super) const PATIENCE: Patience = Patience { every: Duration::from_secs(30), ticks: 4 };
 
-/// Stops the thread that looks when it is dropped.
+/// Stops the thread that ticks when it is dropped.
 pub(super) struct Watchdog(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
 
 impl Watchdog {
     /// Watches a connection that has `threads` threads to answer its requests. Calls `end` if none of them
     /// finishes a request for too long.
-    pub(super) fn over(
-        answering: Arc<Answering>,
+    pub(super) fn watch(
+        progress: Arc<RequestProgress>,
         threads: usize,
         patience: Patience,
         end: impl FnOnce() + Send + 'static,
     ) -> Self {
         let (dropped, over) = mpsc::channel();
-        let watches = move || watch(&over, patience, threads as u64, || answering.look(), end);
-        if let Err(error) = thread::Builder::new().name("belady-watchdog".into()).spawn(watches) {
+        let run_watch = move || run(&over, patience, threads as u64, || progress.counts(), end);
+        if let Err(error) = thread::Builder::new().name("belady-watchdog".into()).spawn(run_watch) {
             tracing::warn!(%error, "nothing watches over the mount");
         }
         Watchdog(dropped)
     }
 }
 
-/// Looks until `over` is closed. Calls `end` if all threads are busy and none of them finishes a request.
-fn watch(
+/// Ticks until `over` is closed. Calls `end` if all threads are busy and none of them finishes a request.
+fn run(
     over: &Receiver<()>,
-    Patience { every, looks }: Patience,
+    Patience { every, ticks }: Patience,
     threads: u64,
-    look: impl Fn() -> (u64, u64),
+    counts: impl Fn() -> (u64, u64),
     end: impl FnOnce(),
 ) {
     let (mut seen, mut same) = (None, 0);
     while over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-        let (under_way, done) = look();
+        let (under_way, done) = counts();
         let now = (under_way >= threads).then_some(done);
         same = if now.is_some() && now == seen { same + 1 } else { 0 };
         seen = now;
-        if same >= looks {
+        if same >= ticks {
             return end();
         }
     }
@@ -114,25 +114,25 @@ mod tests {
     use nix::sys::signal::Signal;
     use nix::sys::statvfs::statvfs;
 
-    use super::super::{Mounted, Unserved, device_at, is_mounted, sever, unmount};
+    use super::super::{MountHandle, UnservedMount, abort_at, device_at, is_mounted, unmount};
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(180);
 
-    const BRIEF: Patience = Patience { every: Duration::from_millis(1), looks: 4 };
+    const BRIEF: Patience = Patience { every: Duration::from_millis(1), ticks: 4 };
 
-    /// Feeds one count to each look. Returns the number of looks after which the connection is ended.
+    /// Feeds one count to each tick. Returns the number of ticks after which the connection is ended.
     fn ended_at(counts: &[(u64, u64)]) -> Option<usize> {
         let (open, over) = mpsc::channel();
         let (open, taken, ended) = (Cell::new(Some(open)), Cell::new(0), Cell::new(None));
-        let look = || {
+        let counts = || {
             let at = taken.replace(taken.get() + 1);
             if at + 1 == counts.len() {
                 drop(open.take());
             }
             counts[at]
         };
-        watch(&over, BRIEF, 2, look, || ended.set(Some(taken.get())));
+        run(&over, BRIEF, 2, counts, || ended.set(Some(taken.get())));
         ended.get()
     }
 
@@ -227,21 +227,21 @@ mod tests {
         }
     }
 
-    fn unserved<F: Filesystem>(filesystem: F, at: &Path) -> Unserved<F> {
+    fn unserved<F: Filesystem>(filesystem: F, at: &Path) -> UnservedMount<F> {
         let mut config = Config::default();
         config.n_threads = Some(2);
         config.mount_options = vec![MountOption::FSName("test".into())];
-        Unserved::mount(filesystem, at, &config).unwrap()
+        UnservedMount::mount(filesystem, at, &config).unwrap()
     }
 
     /// A mount that is removed at the end of the test, however it ends.
-    struct Test(Mounted, Arc<Answering>);
+    struct Test(MountHandle, Arc<RequestProgress>);
 
     impl Test {
         fn new(filesystem: impl Filesystem, at: &Path) -> Self {
             let unserved = unserved(filesystem, at);
-            let answering = Arc::clone(&unserved.answering);
-            Test(unserved.serve().unwrap(), answering)
+            let progress = Arc::clone(&unserved.progress);
+            Test(unserved.serve().unwrap(), progress)
         }
     }
 
@@ -271,17 +271,17 @@ mod tests {
         let (device, (ends, ended)) = (device_at(&at).unwrap(), mpsc::channel());
         let cut_off = at.clone();
         let end = move || {
-            sever(&cut_off, device);
+            abort_at(&cut_off, device);
             ends.send(()).unwrap();
         };
-        let _watchdog = Watchdog::over(Arc::clone(&inner.1), 2, BRIEF, end);
+        let _watchdog = Watchdog::watch(Arc::clone(&inner.1), 2, BRIEF, end);
         // No path leads to it.
         above.0.lock().unwrap().0 = true;
         let walked = at.clone();
         let walk = thread::spawn(move || statvfs(&walked).is_ok());
         wait_until("a path that hangs", || !above.0.lock().unwrap().1.is_empty());
         let mut byte = [0];
-        for _ in 0..50 * BRIEF.looks {
+        for _ in 0..50 * BRIEF.ticks {
             thread::sleep(BRIEF.every);
             assert_eq!(file.read_at(&mut byte, 0).ok(), Some(1));
         }

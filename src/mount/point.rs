@@ -9,7 +9,8 @@ use std::time::Duration;
 use crate::control::{self, MountDirectory, MountNote, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{
-    cut_off, cut_off_any, is_cut_off, is_mounted, is_of, is_ours, place_on_device, unmount,
+    abort_any, abort_mount_of, is_aborted, is_belady_mount, is_mount_of, is_mounted,
+    path_on_device, unmount,
 };
 use crate::process::has_ended;
 
@@ -21,29 +22,29 @@ const END_CHECK_PAUSE: Duration = Duration::from_millis(50);
 pub fn is_dead(mountpoint: &Path, noted: Option<&MountNote>) -> bool {
     // What is left of a killed daemon may answer nothing, and still keep the mount.
     let killed = noted.is_some_and(|noted| has_ended(noted.pid));
-    killed && is_noted(mountpoint, noted) || is_cut_off(mountpoint)
+    killed && is_noted(mountpoint, noted) || is_aborted(mountpoint)
 }
 
 /// Cuts the noted mount off if its daemon was killed, so that nothing there can hang. Returns whether it was
 /// killed. A daemon is asked nothing before this.
 pub fn cut_off_killed(mountpoint: &Path, noted: Option<&MountNote>) -> bool {
     let Some(killed) = noted.filter(|noted| has_ended(noted.pid)) else { return false };
-    cut_off(mountpoint, &killed.source, killed.device.as_deref());
+    abort_mount_of(mountpoint, &killed.source, killed.device.as_deref());
     true
 }
 
 /// Cuts a mount off, whatever its daemon does: the noted one, or another user's.
 pub fn cut_off_by_force(mountpoint: &Path, noted: Option<&MountNote>) {
     match noted {
-        Some(noted) => cut_off(mountpoint, &noted.source, noted.device.as_deref()),
-        None if is_ours(mountpoint) => cut_off_any(mountpoint),
+        Some(noted) => abort_mount_of(mountpoint, &noted.source, noted.device.as_deref()),
+        None if is_belady_mount(mountpoint) => abort_any(mountpoint),
         None => {}
     }
 }
 
 /// Whether the mount at a path is the noted one.
 pub fn is_noted(mountpoint: &Path, noted: Option<&MountNote>) -> bool {
-    noted.is_some_and(|noted| is_of(mountpoint, &noted.source, noted.device.as_deref()))
+    noted.is_some_and(|noted| is_mount_of(mountpoint, &noted.source, noted.device.as_deref()))
 }
 
 /// Takes away what is left of a mount: the noted one, a dead one, or by `force` another user's. Other mounts
@@ -53,7 +54,7 @@ pub fn is_noted(mountpoint: &Path, noted: Option<&MountNote>) -> bool {
 /// If there is only another mount, or if it is not permitted.
 pub fn take_away(mountpoint: &Path, noted: Option<&MountNote>, force: bool) -> Result<()> {
     // `is_dead` comes last: it may wait for a daemon that answers nothing.
-    let by_force = || force && noted.is_none() && is_ours(mountpoint);
+    let by_force = || force && noted.is_none() && is_belady_mount(mountpoint);
     if is_noted(mountpoint, noted) || by_force() || is_dead(mountpoint, noted) {
         return unmount(mountpoint, true);
     }
@@ -150,7 +151,7 @@ fn is_inside(path: &Path, directory: &Path) -> bool {
     let (path, directory) = (resolved(path), resolved(directory));
     let by_another_mount = || {
         let ((device, place), (same, around)) =
-            place_on_device(&path).zip(place_on_device(&directory))?;
+            path_on_device(&path).zip(path_on_device(&directory))?;
         Some(device == same && place.starts_with(around))
     };
     path.starts_with(&directory)

@@ -27,7 +27,7 @@ use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{Place, Switch};
+use crate::fuse::{AbortHandle, MountIdentity};
 use crate::process::is_ending;
 
 /// The hidden verb that runs the watcher.
@@ -70,7 +70,7 @@ impl Watcher {
     }
 
     /// Tells the watcher which connections there are.
-    pub(super) fn set_connections(&self, places: &[Place]) {
+    pub(super) fn set_connections(&self, places: &[MountIdentity]) {
         let mut line = serde_json::to_string(places).unwrap_or_default();
         line.push('\n');
         *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
@@ -161,22 +161,22 @@ fn close_descriptors() {
 }
 
 struct WatchedConnection {
-    place: Place,
+    place: MountIdentity,
     /// None if this user can have none.
-    switch: Option<Switch>,
+    switch: Option<AbortHandle>,
 }
 
 /// Watches these connections, and earlier ones that are still in use.
-fn update(watched: &mut Vec<WatchedConnection>, places: Vec<Place>) {
+fn update(watched: &mut Vec<WatchedConnection>, places: Vec<MountIdentity>) {
     let mut before = std::mem::take(watched);
     watched.extend(places.into_iter().map(|place| {
         match before.iter().position(|watched| watched.place == place) {
             Some(known) => before.swap_remove(known),
-            None => WatchedConnection { switch: place.switch(), place },
+            None => WatchedConnection { switch: place.abort_handle(), place },
         }
     }));
     let is_used =
-        |watched: &WatchedConnection| watched.switch.as_ref().is_some_and(|it| !it.is_gone());
+        |watched: &WatchedConnection| watched.switch.as_ref().is_some_and(|it| !it.is_ended());
     watched.extend(before.into_iter().filter(is_used));
 }
 
@@ -185,9 +185,9 @@ fn update(watched: &mut Vec<WatchedConnection>, places: Vec<Place>) {
 fn cut_off(pid: u32, watched: &mut Vec<WatchedConnection>) -> Vec<String> {
     let ended = watched.drain(..).filter_map(|WatchedConnection { place, switch }| {
         let ended = match switch {
-            Some(switch) if switch.is_gone() => return None,
+            Some(switch) if switch.is_ended() => return None,
             Some(switch) => switch.abort(),
-            None => place.sever(),
+            None => place.abort(),
         };
         let at = place.path.display();
         let how = match ended {
@@ -210,11 +210,12 @@ mod tests {
 
     /// A connection at a path. Its switch is two files in a directory.
     fn watched(top: &Path, at: &str) -> WatchedConnection {
-        let place = Place { path: PathBuf::from(at), device: "0:7".into(), name: b"x".to_vec() };
+        let place =
+            MountIdentity { path: PathBuf::from(at), device: "0:7".into(), name: b"x".to_vec() };
         let [abort, waiting] = ["abort", "waiting"].map(|file| top.join(format!("{at}-{file}")));
         fs::write(&waiting, "0\n").unwrap();
         fs::write(&abort, "").unwrap();
-        WatchedConnection { switch: Some(Switch::of_files(&abort, &waiting).unwrap()), place }
+        WatchedConnection { switch: Some(AbortHandle::of_files(&abort, &waiting).unwrap()), place }
     }
 
     #[test]

@@ -40,9 +40,9 @@ impl Stand {
         let settings = MountSettings {
             source_name: "trust".into(),
             allow_other: false,
-            pushes: true,
-            passes: None,
-            expires: false,
+            push_pages: true,
+            passthrough_dir: None,
+            expire_names: false,
             threads: 2,
             options: Vec::new(),
         };
@@ -50,7 +50,7 @@ impl Stand {
         let path = ground.path("mount/file");
         let stand = Stand { ground, cache, connection, path };
         let pusher = Arc::clone(stand.connection.pusher().unwrap());
-        assert!(pusher.stop_asking(Some(Path::new("file"))), "opens are requests");
+        assert!(pusher.disable_open_requests(Some(Path::new("file"))), "opens are requests");
         stand.cache.page_cache().connect(pusher, Box::new(|_, _, then| then(Ok(()))));
         stand
     }

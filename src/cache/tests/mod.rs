@@ -55,8 +55,8 @@ impl Pages for PanickingPages {
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
 
-    fn check(&self, _: Located, looked: Looked) {
-        looked(None);
+    fn check(&self, _: Located, checked: Looked) {
+        checked(None);
     }
 
     fn renew(&self, _: Located) {}
@@ -87,9 +87,9 @@ impl Pages for FullPages {
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
 
-    fn check(&self, _: Located, looked: Looked) {
+    fn check(&self, _: Located, checked: Looked) {
         self.asked.send("look").unwrap();
-        looked(Some(true));
+        checked(Some(true));
     }
 
     fn renew(&self, _: Located) {

@@ -28,101 +28,100 @@ use crate::sync::{Mutex, MutexGuard};
 struct Backing<I, L> {
     id: Arc<I>,
     /// Holding this keeps the bytes in place.
-    _lent: L,
+    _file: L,
 }
 
-/// How often a node is open: with reads sent to us, and passed through.
+/// How often a node is open: with reads sent to the daemon, and passed through.
 struct Opens<I, L> {
-    plain: u32,
-    passed: u32,
+    through_daemon: u32,
+    passed_through: u32,
     backing: Option<Backing<I, L>>,
 }
 
 impl<I, L> Default for Opens<I, L> {
     fn default() -> Self {
-        Opens { plain: 0, passed: 0, backing: None }
+        Opens { through_daemon: 0, passed_through: 0, backing: None }
     }
 }
 
-pub(super) struct Passing<I = BackingId, L = Arc<PassthroughFile>> {
-    able: AtomicBool,
+pub(super) struct Passthrough<I = BackingId, L = Arc<PassthroughFile>> {
+    supported: AtomicBool,
     opens: Mutex<HashMap<NodeId, Opens<I, L>>>,
     /// Closes files: the cache disk may take long to release a deleted file.
     closer: Pool,
 }
 
-impl<I, L> Default for Passing<I, L> {
+impl<I, L> Default for Passthrough<I, L> {
     fn default() -> Self {
         let closer = Pool::new("belady-close", 1, 0);
-        Passing { able: AtomicBool::default(), opens: Mutex::default(), closer }
+        Passthrough { supported: AtomicBool::default(), opens: Mutex::default(), closer }
     }
 }
 
-impl<I: Send + Sync + 'static, L: Send + 'static> Passing<I, L> {
-    pub(super) fn set_able(&self) {
-        self.able.store(true, Ordering::Relaxed);
+impl<I: Send + Sync + 'static, L: Send + 'static> Passthrough<I, L> {
+    pub(super) fn set_supported(&self) {
+        self.supported.store(true, Ordering::Relaxed);
     }
 
-    /// Tries it with a file in a directory: the kernel may be able to, and yet not permit it, or not for
-    /// this filesystem. Blocks.
+    /// Tries it with a file in a directory: the kernel may support it, and yet not permit it, or not for this
+    /// filesystem. Blocks.
     pub(super) fn probe(&self, notifier: &Notifier, pusher: &Pusher, directory: &Path) {
-        // Once the kernel has answered any request, it has said what it can do.
-        pusher.wake();
-        if !self.is_able() {
+        pusher.wait_for_init();
+        if !self.is_supported() {
             return;
         }
         // A disk without room for another file may hold files to read.
         if let Ok(file) = tempfile_in(directory)
-            && let Err(error) = notifier.back(&file)
+            && let Err(error) = notifier.register_backing(&file)
         {
-            self.refused(&error);
+            self.give_up(&error);
         }
     }
 
-    fn refused(&self, error: &Error) {
+    fn give_up(&self, error: &Error) {
         tracing::info!(%error, "the kernel passes no files through");
-        self.able.store(false, Ordering::Relaxed);
+        self.supported.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the kernel can do it, as far as is known.
-    pub(super) fn is_able(&self) -> bool {
-        self.able.load(Ordering::Relaxed)
+    /// Whether the kernel supports it, as far as is known.
+    pub(super) fn is_supported(&self) -> bool {
+        self.supported.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Opens<I, L>>> {
         self.opens.lock()
     }
 
-    /// Counts an open of a node. Returns what to answer if the node is passed through. `back` registers the
-    /// lent file with the kernel. Each open must be [released](Self::release).
+    /// Counts an open of a node. Returns what to answer if the node is passed through. `find` gives the file, and
+    /// `register` registers it with the kernel. Each open must be [released](Self::release).
     pub(super) fn open(
         &self,
         node: NodeId,
-        lend: impl FnOnce() -> Option<L>,
-        back: impl FnOnce(&L) -> Result<I>,
+        find: impl FnOnce() -> Option<L>,
+        register: impl FnOnce(&L) -> Result<I>,
     ) -> Option<Arc<I>> {
-        let able = self.is_able();
+        let supported = self.is_supported();
         let mut all = self.lock();
-        if !able && !all.contains_key(&node) {
+        if !supported && !all.contains_key(&node) {
             return None;
         }
         let opens = all.entry(node).or_default();
-        if able && opens.plain == 0 && opens.backing.is_none() {
-            opens.backing = lend().and_then(|lent| match back(&lent) {
-                Ok(id) => Some(Backing { id: Arc::new(id), _lent: lent }),
+        if supported && opens.through_daemon == 0 && opens.backing.is_none() {
+            opens.backing = find().and_then(|file| match register(&file) {
+                Ok(id) => Some(Backing { id: Arc::new(id), _file: file }),
                 Err(error) => {
-                    self.refused(&error);
+                    self.give_up(&error);
                     None
                 }
             });
         }
         match &opens.backing {
             Some(backing) => {
-                opens.passed += 1;
+                opens.passed_through += 1;
                 Some(Arc::clone(&backing.id))
             }
             None => {
-                opens.plain += 1;
+                opens.through_daemon += 1;
                 None
             }
         }
@@ -132,9 +131,11 @@ impl<I: Send + Sync + 'static, L: Send + 'static> Passing<I, L> {
     pub(super) fn release(&self, node: NodeId, passed: bool) {
         let mut all = self.lock();
         let Some(opens) = all.get_mut(&node) else { return };
-        let count = if passed { &mut opens.passed } else { &mut opens.plain };
+        let count = if passed { &mut opens.passed_through } else { &mut opens.through_daemon };
         *count = count.saturating_sub(1);
-        let ended = (opens.plain == 0 && opens.passed == 0).then(|| all.remove(&node)).flatten();
+        let ended = (opens.through_daemon == 0 && opens.passed_through == 0)
+            .then(|| all.remove(&node))
+            .flatten();
         drop(all);
         if let Some(backing) = ended.and_then(|opens| opens.backing) {
             self.closer.submit(Urgency::Prefetch, move || drop(backing));
@@ -164,11 +165,11 @@ mod tests {
     }
 
     /// Opens and closes a node on another thread, which a test waits for with a limit.
-    fn open_and_release(passing: &Arc<Passing<(), Slow>>, node: NodeId, lent: Slow) {
-        let (passing, (tell, told)) = (Arc::clone(passing), channel());
+    fn open_and_release(passthrough: &Arc<Passthrough<(), Slow>>, node: NodeId, file: Slow) {
+        let (passthrough, (tell, told)) = (Arc::clone(passthrough), channel());
         std::thread::spawn(move || {
-            let passed = passing.open(node, || Some(lent), |_| Ok(())).is_some();
-            passing.release(node, passed);
+            let passed = passthrough.open(node, || Some(file), |_| Ok(())).is_some();
+            passthrough.release(node, passed);
             tell.send(passed).unwrap();
         });
         assert_eq!(told.recv_timeout(LIMIT), Ok(true));
@@ -176,17 +177,17 @@ mod tests {
 
     #[test]
     fn a_file_that_is_slow_to_close_holds_up_no_request() {
-        let passing = Arc::<Passing<(), Slow>>::default();
-        passing.set_able();
+        let passthrough = Arc::<Passthrough<(), Slow>>::default();
+        passthrough.set_supported();
         let (closes, closing) = channel();
         let ends: Vec<Sender<()>> = [1, 2, 1, 3]
             .map(|node| {
                 let (end, ended) = channel();
-                open_and_release(&passing, NodeId(node), Slow(closes.clone(), ended));
+                open_and_release(&passthrough, NodeId(node), Slow(closes.clone(), ended));
                 end
             })
             .into();
-        assert!(passing.lock().is_empty(), "nobody has one open");
+        assert!(passthrough.lock().is_empty(), "nobody has one open");
         for end in ends {
             assert_eq!(closing.recv_timeout(LIMIT), Ok(()), "one after the other");
             assert!(closing.try_recv().is_err());
@@ -196,15 +197,15 @@ mod tests {
 
     #[test]
     fn a_file_is_held_as_long_as_somebody_has_it_open() {
-        let passing = Passing::<(), Slow>::default();
-        passing.set_able();
+        let passthrough = Passthrough::<(), Slow>::default();
+        passthrough.set_supported();
         let (node, (closes, closing), (end, ended)) = (NodeId(1), channel(), channel());
-        let lent = Slow(closes, ended);
-        assert!(passing.open(node, || Some(lent), |_| Ok(())).is_some());
-        assert!(passing.open(node, || unreachable!(), |_| unreachable!()).is_some());
-        passing.release(node, true);
+        let file = Slow(closes, ended);
+        assert!(passthrough.open(node, || Some(file), |_| Ok(())).is_some());
+        assert!(passthrough.open(node, || unreachable!(), |_| unreachable!()).is_some());
+        passthrough.release(node, true);
         assert!(closing.recv_timeout(Duration::from_millis(20)).is_err());
-        passing.release(node, true);
+        passthrough.release(node, true);
         assert_eq!(closing.recv_timeout(LIMIT), Ok(()));
         end.send(()).unwrap();
     }

@@ -30,13 +30,13 @@ impl Drop for Registration {
     }
 }
 
-pub struct OwnThreads;
+pub struct DaemonThreads;
 
-impl OwnThreads {
-    /// Marks the calling thread as ours for the rest of its life.
-    pub fn enter() -> Self {
+impl DaemonThreads {
+    /// Marks the calling thread for the rest of its life.
+    pub fn mark_current() -> Self {
         REGISTRATION.with(|_| ());
-        OwnThreads
+        DaemonThreads
     }
 
     pub fn contains(id: u32) -> bool {

@@ -1,4 +1,4 @@
-//! Runs the threads that use our own mount, so that a killed daemon still ends.
+//! Uses our own mount, from threads that let a killed daemon end.
 //!
 //! A thread that waits for an answer of its own daemon cannot be killed. It waits until the answer comes or
 //! the device is closed. The device of a killed daemon is closed when none of its threads has the device
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::libc;
 
-use super::own::OwnThreads;
+use super::daemon_threads::DaemonThreads;
 use crate::source::{KeyedPool, Urgency};
 use crate::sync::is_holding;
 
@@ -39,36 +39,36 @@ const READ_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a caller waits for a job, before which other jobs may be held up.
 const WAIT: Duration = Duration::from_secs(15);
 
-pub(super) type KeptOut<'a> = RwLockWriteGuard<'a, ()>;
+pub(super) type AccessBlock<'a> = RwLockWriteGuard<'a, ()>;
 
 /// Threads of which one directory gets only a few.
 type Threads = KeyedPool<PathBuf>;
 
-pub(super) struct Inside {
+pub(super) struct SelfAccess {
     threads: Threads,
     /// Started at the first read.
     readers: OnceLock<Threads>,
-    way: Arc<Way>,
+    gate: Arc<Gate>,
 }
 
-struct Way {
+/// The mount, and whether our threads may use it.
+struct Gate {
     mountpoint: PathBuf,
     /// Held for reading while we use our own mount, and for writing while it is unmounted: otherwise we
     /// would keep it busy ourselves. No thread ever waits for it. So it does not count as a lock that may
     /// not be held while the kernel is notified.
-    gate: RwLock<()>,
-    /// Whether the mount is to be unmounted. Then no thread enters, so that the threads inside become
-    /// fewer.
+    lock: RwLock<()>,
+    /// Whether the mount is to be unmounted. Then no further thread enters.
     closing: AtomicBool,
 }
 
-impl Way {
+impl Gate {
     /// Enters the mount. Fails with `EBUSY` while it is being unmounted.
     fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Errno> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(Errno::EBUSY);
         }
-        match self.gate.try_read() {
+        match self.lock.try_read() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => Err(Errno::EBUSY),
@@ -82,10 +82,10 @@ impl Way {
         path: &Path,
         work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
     ) {
-        let (way, at) = (Arc::clone(self), self.mountpoint.join(path));
-        threads.try_submit(urgency, directory_of(path), move |turn| {
-            let _own = OwnThreads::enter();
-            let entered = turn.and_then(|()| way.enter());
+        let (gate, at) = (Arc::clone(self), self.mountpoint.join(path));
+        threads.try_submit(urgency, directory_of(path), move |admitted| {
+            let _marked = DaemonThreads::mark_current();
+            let entered = admitted.and_then(|()| gate.enter());
             work(entered.as_ref().map(|_| at.as_path()).map_err(|errno| *errno));
         });
     }
@@ -108,33 +108,33 @@ impl Way {
     }
 }
 
-impl Inside {
+impl SelfAccess {
     pub(super) fn new(mountpoint: PathBuf) -> Self {
         let threads =
             KeyedPool::new("belady-inside", PATIENCE, THREADS, THREADS, leave_descriptors);
-        let way =
-            Arc::new(Way { mountpoint, gate: RwLock::new(()), closing: AtomicBool::new(false) });
-        Inside { threads, readers: OnceLock::new(), way }
+        let gate =
+            Arc::new(Gate { mountpoint, lock: RwLock::new(()), closing: AtomicBool::new(false) });
+        SelfAccess { threads, readers: OnceLock::new(), gate }
     }
 
     pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Errno> {
-        self.way.enter()
+        self.gate.enter()
     }
 
-    /// Keeps our own threads out of the mount as long as the guard lives. Returns none if the kernel holds
-    /// one of them up inside for longer than `patience`.
-    pub(super) fn keep_out(&self, patience: Duration) -> Option<KeptOut<'_>> {
+    /// Blocks our own threads from the mount as long as the guard lives. Returns none if the kernel holds one of
+    /// them up inside for longer than `patience`.
+    pub(super) fn block(&self, patience: Duration) -> Option<AccessBlock<'_>> {
         let start = Instant::now();
-        self.way.closing.store(true, Ordering::Relaxed);
+        self.gate.closing.store(true, Ordering::Relaxed);
         let guard = loop {
-            match self.way.gate.try_write() {
+            match self.gate.lock.try_write() {
                 Ok(guard) => break Some(guard),
                 Err(TryLockError::Poisoned(poisoned)) => break Some(poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) if start.elapsed() > patience => break None,
                 Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
             }
         };
-        self.way.closing.store(false, Ordering::Relaxed);
+        self.gate.closing.store(false, Ordering::Relaxed);
         guard
     }
 
@@ -146,7 +146,7 @@ impl Inside {
         path: &Path,
         work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
     ) {
-        self.way.try_submit(&self.threads, urgency, path, work);
+        self.gate.try_submit(&self.threads, urgency, path, work);
     }
 
     /// As [`submit`](Self::submit), but the work waits while jobs in its directory are held up.
@@ -155,10 +155,10 @@ impl Inside {
         path: &Path,
         work: impl FnOnce(Result<&Path, Errno>) + Send + 'static,
     ) {
-        let (way, at) = (Arc::clone(&self.way), self.way.mountpoint.join(path));
+        let (gate, at) = (Arc::clone(&self.gate), self.gate.mountpoint.join(path));
         self.threads.submit(Urgency::Prefetch, directory_of(path), move || {
-            let _own = OwnThreads::enter();
-            let entered = way.enter();
+            let _marked = DaemonThreads::mark_current();
+            let entered = gate.enter();
             work(entered.as_ref().map(|_| at.as_path()).map_err(|errno| *errno));
         });
     }
@@ -170,7 +170,7 @@ impl Inside {
         path: &Path,
         work: impl FnOnce(&Path) -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
-        self.way.run(&self.threads, path, work)
+        self.gate.run(&self.threads, path, work)
     }
 
     /// As [`run`](Self::run), for work that reads pages.
@@ -181,11 +181,11 @@ impl Inside {
     ) -> Result<T, Errno> {
         let start =
             || KeyedPool::new("belady-reader", READ_PATIENCE, 0, READERS, leave_descriptors);
-        self.way.run(self.readers.get_or_init(start), path, work)
+        self.gate.run(self.readers.get_or_init(start), path, work)
     }
 }
 
-/// The key of a job: it is a directory that hangs.
+/// The key of a job, since it is directories that hang.
 fn directory_of(path: &Path) -> PathBuf {
     path.parent().unwrap_or(path).to_path_buf()
 }
@@ -216,18 +216,18 @@ mod tests {
 
     #[test]
     fn nobody_enters_what_is_to_be_unmounted() {
-        let inside = Inside::new(PathBuf::from("/nowhere"));
-        let one = inside.enter().unwrap();
+        let access = SelfAccess::new(PathBuf::from("/nowhere"));
+        let one = access.enter().unwrap();
         std::thread::scope(|scope| {
-            let closing = scope.spawn(|| inside.keep_out(Duration::from_secs(3600)).is_some());
-            while inside.enter().is_ok() {
+            let closing = scope.spawn(|| access.block(Duration::from_secs(3600)).is_some());
+            while access.enter().is_ok() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(inside.enter().err(), Some(Errno::EBUSY));
+            assert_eq!(access.enter().err(), Some(Errno::EBUSY));
             drop(one);
             assert!(closing.join().unwrap());
         });
-        assert!(inside.enter().is_ok());
+        assert!(access.enter().is_ok());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Holds what is written to a file until it is taken.
 //!
-//! 1. Written bytes are added, and take a share of the [`Room`] of all files.
+//! 1. Written bytes are added, and charged to the [`WriteAccount`] of all files.
 //! 2. Bytes that are whole are handed out: with the write, with an fsync, or at the close.
-//! 3. Their share is given back when they have been taken or refused.
+//! 3. Their charge is given back when they have been taken or refused.
 //!
 //! Only the close of the descriptor that wrote last counts. A process that was forked meanwhile closes its
 //! copy of the descriptor while text is still written, and a shell closes one before it writes.
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use fuser::LockOwner;
 use nix::errno::Errno;
 
-use super::room::{self, Room, Share};
+use super::write_account::{self, WriteAccount, WriteCharge};
 use crate::sync::Mutex;
 
 /// Limit in bytes for lines or records whose end is not written yet.
 const BYTES_MAX: usize = 64 << 20;
 
-/// What a file takes, which decides when written bytes are whole.
+/// What may be written to a file. It decides when written bytes are whole.
 #[derive(Clone, Copy)]
-pub(super) enum Takes {
+pub(super) enum WriteForm {
     /// A text that is written in any order, whole at its close. It stays, so that other descriptors can
     /// continue it.
     Text,
@@ -30,20 +30,21 @@ pub(super) enum Takes {
     Records(usize),
 }
 
-pub(super) struct Whole {
+/// Written bytes and their charge.
+pub(super) struct ChargedBytes {
     pub(super) bytes: Vec<u8>,
-    pub(super) share: Share,
+    pub(super) charge: WriteCharge,
 }
 
-impl Whole {
-    fn empty(room: &Arc<Room>) -> Arc<Self> {
-        Arc::new(Whole { bytes: Vec::new(), share: room.share() })
+impl ChargedBytes {
+    fn empty(account: &Arc<WriteAccount>) -> Arc<Self> {
+        Arc::new(ChargedBytes { bytes: Vec::new(), charge: account.charge() })
     }
 
-    fn copy(&self, room: &Arc<Room>) -> Result<Self, Errno> {
-        let mut share = room.share();
-        share.grow(self.bytes.len())?;
-        Ok(Whole { bytes: self.bytes.clone(), share })
+    fn copy(&self, account: &Arc<WriteAccount>) -> Result<Self, Errno> {
+        let mut charge = account.charge();
+        charge.grow(self.bytes.len())?;
+        Ok(ChargedBytes { bytes: self.bytes.clone(), charge })
     }
 
     /// Puts bytes at an offset within it, or at its end, up to `most` bytes in all.
@@ -54,7 +55,7 @@ impl Whole {
             return Err(Errno::EFBIG);
         }
         let (over, behind) = data.split_at(data.len().min(length - at));
-        self.share.grow(behind.len())?;
+        self.charge.grow(behind.len())?;
         self.bytes[at..at + over.len()].copy_from_slice(over);
         self.bytes.extend_from_slice(behind);
         Ok(())
@@ -63,46 +64,50 @@ impl Whole {
     fn split(&mut self, to: usize) -> Arc<Self> {
         let rest = self.bytes.split_off(to);
         let bytes = std::mem::replace(&mut self.bytes, rest);
-        Arc::new(Whole { share: self.share.split(bytes.len()), bytes })
+        Arc::new(ChargedBytes { charge: self.charge.split(bytes.len()), bytes })
     }
 }
 
-/// A text that may be changed. If it is being taken, it stays as it was and is replaced by a copy.
-fn own<'a>(text: &'a mut Arc<Whole>, room: &Arc<Room>) -> Result<&'a mut Whole, Errno> {
+/// A text that may be changed. If it is being taken, a copy replaces it.
+fn make_unique<'a>(
+    text: &'a mut Arc<ChargedBytes>,
+    account: &Arc<WriteAccount>,
+) -> Result<&'a mut ChargedBytes, Errno> {
     if Arc::get_mut(text).is_none() {
-        *text = Arc::new(text.copy(room)?);
+        *text = Arc::new(text.copy(account)?);
     }
     Arc::get_mut(text).ok_or(Errno::EIO)
 }
 
-pub(super) struct Writing {
-    takes: Takes,
-    room: Arc<Room>,
-    begun: Mutex<Begun>,
+pub(super) struct WriteBuffer {
+    form: WriteForm,
+    account: Arc<WriteAccount>,
+    state: Mutex<WriteState>,
 }
 
-struct Begun {
+struct WriteState {
     /// What was written, or why it was refused. Nothing is kept after a refusal.
-    text: Result<Arc<Whole>, Errno>,
+    text: Result<Arc<ChargedBytes>, Errno>,
     /// The last writer, unless it has closed its descriptor since. The kernel may not name the writer.
     writer: Option<Option<LockOwner>>,
     /// Why part of what was taken was refused.
     refused: Option<Errno>,
 }
 
-impl Writing {
-    /// An empty one that shares this room.
-    pub(super) fn new(takes: Takes, room: &Arc<Room>) -> Self {
-        let begun = Begun { text: Ok(Whole::empty(room)), writer: None, refused: None };
-        Writing { takes, room: Arc::clone(room), begun: Mutex::new(begun) }
+impl WriteBuffer {
+    /// An empty buffer that is charged to this account.
+    pub(super) fn new(form: WriteForm, account: &Arc<WriteAccount>) -> Self {
+        let state =
+            WriteState { text: Ok(ChargedBytes::empty(account)), writer: None, refused: None };
+        WriteBuffer { form, account: Arc::clone(account), state: Mutex::new(state) }
     }
 
     /// Takes what is left.
-    fn all(&self, begun: &mut Begun) -> Result<Arc<Whole>, Errno> {
-        let text = begun.text.as_mut().map_err(|why| *why)?;
-        match self.takes {
-            Takes::Text => Ok(Arc::clone(text)),
-            _ => own(text, &self.room).map(|text| text.split(text.bytes.len())),
+    fn take_all(&self, state: &mut WriteState) -> Result<Arc<ChargedBytes>, Errno> {
+        let text = state.text.as_mut().map_err(|why| *why)?;
+        match self.form {
+            WriteForm::Text => Ok(Arc::clone(text)),
+            _ => make_unique(text, &self.account).map(|text| text.split(text.bytes.len())),
         }
     }
 
@@ -116,22 +121,23 @@ impl Writing {
         offset: u64,
         data: &[u8],
         writer: Option<LockOwner>,
-    ) -> Result<Option<Arc<Whole>>, Errno> {
-        let mut begun = self.begun.lock();
-        begun.writer = Some(writer);
-        let text = begun.text.as_mut().map_err(|why| *why)?;
+    ) -> Result<Option<Arc<ChargedBytes>>, Errno> {
+        let mut state = self.state.lock();
+        state.writer = Some(writer);
+        let text = state.text.as_mut().map_err(|why| *why)?;
         let length = text.bytes.len();
-        let (at, most) = match self.takes {
-            Takes::Text => (offset, room::BYTES_MAX),
+        let (at, most) = match self.form {
+            WriteForm::Text => (offset, write_account::BYTES_MAX),
             _ => (length as u64, BYTES_MAX),
         };
-        let added = own(text, &self.room).and_then(|text| text.put(at, data, most).map(|()| text));
-        let lines = |text: &mut Whole| {
+        let added = make_unique(text, &self.account)
+            .and_then(|text| text.put(at, data, most).map(|()| text));
+        let lines = |text: &mut ChargedBytes| {
             let end = text.bytes.iter().rposition(|byte| *byte == b'\n')?;
             Some(text.split(end + 1))
         };
         match added {
-            Ok(text) => Ok(matches!(self.takes, Takes::Lines).then(|| lines(text)).flatten()),
+            Ok(text) => Ok(matches!(self.form, WriteForm::Lines).then(|| lines(text)).flatten()),
             Err(why) => {
                 let why_not = match why {
                     Errno::ENOSPC => "there is no memory for more",
@@ -142,7 +148,7 @@ impl Writing {
                     why = why_not,
                     "what is written to a file of belady is refused, all of it"
                 );
-                begun.text = Err(why);
+                state.text = Err(why);
                 Err(why)
             }
         }
@@ -152,44 +158,47 @@ impl Writing {
     ///
     /// # Errors
     /// Why what was written was refused.
-    pub(super) fn synced(&self) -> Result<Option<Arc<Whole>>, Errno> {
-        let mut begun = self.begun.lock();
-        let text = begun.text.as_mut().map_err(|why| *why)?;
-        let Takes::Records(of) = self.takes else { return Ok(None) };
-        let text = own(text, &self.room)?;
+    pub(super) fn take_at_sync(&self) -> Result<Option<Arc<ChargedBytes>>, Errno> {
+        let mut state = self.state.lock();
+        let text = state.text.as_mut().map_err(|why| *why)?;
+        let WriteForm::Records(of) = self.form else { return Ok(None) };
+        let text = make_unique(text, &self.account)?;
         let rest = text.bytes.len().checked_rem(of).unwrap_or(0);
         Ok(Some(text.split(text.bytes.len() - rest)))
     }
 
     /// Takes what is left when a descriptor is closed. Takes nothing unless its owner wrote last.
-    pub(super) fn closed(&self, closer: LockOwner) -> Option<Result<Arc<Whole>, Errno>> {
-        let mut begun = self.begun.lock();
-        begun.writer.take_if(|writer| *writer == Some(closer))?;
-        Some(self.all(&mut begun))
+    pub(super) fn take_at_close(
+        &self,
+        closer: LockOwner,
+    ) -> Option<Result<Arc<ChargedBytes>, Errno>> {
+        let mut state = self.state.lock();
+        state.writer.take_if(|writer| *writer == Some(closer))?;
+        Some(self.take_all(&mut state))
     }
 
     /// Takes what is left when the file is not open any more: the writer may have left the close to another
     /// process.
-    pub(super) fn rest(&self) -> Option<Arc<Whole>> {
-        let mut begun = self.begun.lock();
-        begun.writer.take()?;
-        self.all(&mut begun).ok()
+    pub(super) fn take_at_release(&self) -> Option<Arc<ChargedBytes>> {
+        let mut state = self.state.lock();
+        state.writer.take()?;
+        self.take_all(&mut state).ok()
     }
 
     /// Starts with an empty text, also after a refusal.
     pub(super) fn truncate(&self) {
-        self.begun.lock().text = Ok(Whole::empty(&self.room));
+        self.state.lock().text = Ok(ChargedBytes::empty(&self.account));
     }
 
     /// Notes the result for what was taken.
-    pub(super) fn note(&self, came: Result<(), Errno>) {
-        let mut begun = self.begun.lock();
-        begun.refused = came.err().or(begun.refused);
+    pub(super) fn note_result(&self, result: Result<(), Errno>) {
+        let mut state = self.state.lock();
+        state.refused = result.err().or(state.refused);
     }
 
-    /// Why something was refused since the last call.
-    pub(super) fn refused(&self) -> Result<(), Errno> {
-        self.begun.lock().refused.take().map_or(Ok(()), Err)
+    /// Takes out why something was refused since the last call.
+    pub(super) fn take_refusal(&self) -> Result<(), Errno> {
+        self.state.lock().refused.take().map_or(Ok(()), Err)
     }
 }
 
@@ -201,14 +210,14 @@ mod tests {
     const PIECE: usize = 64 << 10;
     const OWNER: LockOwner = LockOwner(7);
 
-    fn open(takes: Takes) -> (Arc<Room>, Writing) {
-        let room = Arc::<Room>::default();
-        room.resize(MEMORY);
-        let file = Writing::new(takes, &room);
-        (room, file)
+    fn open(form: WriteForm) -> (Arc<WriteAccount>, WriteBuffer) {
+        let account = Arc::<WriteAccount>::default();
+        account.resize(MEMORY);
+        let file = WriteBuffer::new(form, &account);
+        (account, file)
     }
 
-    fn add(file: &Writing, data: &[u8]) -> Result<Option<Arc<Whole>>, Errno> {
+    fn add(file: &WriteBuffer, data: &[u8]) -> Result<Option<Arc<ChargedBytes>>, Errno> {
         file.add(0, data, None)
     }
 
@@ -217,11 +226,11 @@ mod tests {
     #[test]
     fn all_files_share_one_room() {
         const FILES: usize = 4;
-        let room = Arc::<Room>::default();
-        room.resize(FILES * BYTES_MAX);
-        let of = |file| if file == 2 { Takes::Lines } else { Takes::Records(1000) };
-        let files: Vec<_> = (0..=FILES).map(|file| Writing::new(of(file), &room)).collect();
-        let taken = || room.taken();
+        let account = Arc::<WriteAccount>::default();
+        account.resize(FILES * BYTES_MAX);
+        let of = |file| if file == 2 { WriteForm::Lines } else { WriteForm::Records(1000) };
+        let files: Vec<_> = (0..=FILES).map(|file| WriteBuffer::new(of(file), &account)).collect();
+        let taken = || account.charged();
         let data = vec![7; BYTES_MAX];
         for file in &files[..FILES] {
             add(file, &data[..BYTES_MAX - 1]).unwrap();
@@ -229,25 +238,25 @@ mod tests {
         }
         assert_eq!(taken(), FILES * BYTES_MAX);
         assert_eq!(add(&files[FILES], b"x").err(), Some(Errno::ENOSPC));
-        assert_eq!(files[FILES].synced().err(), Some(Errno::ENOSPC));
+        assert_eq!(files[FILES].take_at_sync().err(), Some(Errno::ENOSPC));
         // A file that gets too much is dropped at once.
         assert_eq!(add(&files[0], b"x").err(), Some(Errno::EFBIG));
         assert_eq!(add(&files[0], b"x").err(), Some(Errno::EFBIG));
-        assert!(files[0].rest().is_none());
+        assert!(files[0].take_at_release().is_none());
         assert_eq!(taken(), (FILES - 1) * BYTES_MAX);
         // Whole bytes take their room until they are taken or refused.
-        let whole = files[1].synced().unwrap().unwrap();
+        let whole = files[1].take_at_sync().unwrap().unwrap();
         assert_eq!(whole.bytes.len(), BYTES_MAX / 1000 * 1000);
         assert_eq!(taken(), (FILES - 1) * BYTES_MAX);
         drop(whole);
         assert_eq!(taken(), 2 * BYTES_MAX + BYTES_MAX % 1000);
-        drop(files[2].rest());
+        drop(files[2].take_at_release());
         let lines = add(&files[2], b"a\nb\nc").unwrap().unwrap();
         assert_eq!(lines.bytes, b"a\nb\n");
-        assert!(files[2].synced().unwrap().is_none(), "lines are taken as they are written");
-        drop((lines, files[1].rest()));
+        assert!(files[2].take_at_sync().unwrap().is_none(), "lines are taken as they are written");
+        drop((lines, files[1].take_at_release()));
         assert_eq!(taken(), BYTES_MAX + 1);
-        assert_eq!(files[2].rest().unwrap().bytes, b"c");
+        assert_eq!(files[2].take_at_release().unwrap().bytes, b"c");
         drop(files);
         assert_eq!(taken(), 0);
     }
@@ -255,61 +264,69 @@ mod tests {
     /// As `cat /dev/zero` does it.
     #[test]
     fn what_has_no_memory_is_refused_and_let_go_of() {
-        for takes in [Takes::Text, Takes::Lines, Takes::Records(8)] {
-            let (room, file) = open(takes);
+        for form in [WriteForm::Text, WriteForm::Lines, WriteForm::Records(8)] {
+            let (account, file) = open(form);
             let zeros = vec![0; PIECE];
             let write =
                 |number: usize| file.add((number * PIECE) as u64, &zeros, Some(OWNER)).err();
             assert_eq!((0..16).find_map(write), None);
-            assert_eq!((write(16), room.taken()), (Some(Errno::ENOSPC), 0));
+            assert_eq!((write(16), account.charged()), (Some(Errno::ENOSPC), 0));
             assert_eq!(write(0), Some(Errno::ENOSPC), "nothing more is taken");
-            assert_eq!(file.synced().err(), Some(Errno::ENOSPC));
-            assert_eq!(file.closed(OWNER).and_then(Result::err), Some(Errno::ENOSPC));
+            assert_eq!(file.take_at_sync().err(), Some(Errno::ENOSPC));
+            assert_eq!(file.take_at_close(OWNER).and_then(Result::err), Some(Errno::ENOSPC));
             // Other files go on while there is memory left.
-            room.resize(MEMORY / 2);
-            let other = Writing::new(Takes::Records(8), &room);
+            account.resize(MEMORY / 2);
+            let other = WriteBuffer::new(WriteForm::Records(8), &account);
             assert!(add(&other, &vec![b'x'; MEMORY / 2]).is_ok());
             assert_eq!(add(&other, b"x").err(), Some(Errno::ENOSPC));
             // After a truncation, writes are taken again.
             file.truncate();
             assert!(file.add(0, b"sequential", Some(OWNER)).is_ok());
-            assert_eq!(file.rest().map(|text| text.bytes.clone()), Some(b"sequential".to_vec()));
+            assert_eq!(
+                file.take_at_release().map(|text| text.bytes.clone()),
+                Some(b"sequential".to_vec())
+            );
             drop(file);
-            assert_eq!(room.taken(), 0);
+            assert_eq!(account.charged(), 0);
         }
     }
 
     /// Taking at a close makes no copy, and later writes do not change what is taken.
     #[test]
     fn what_is_being_taken_stays_as_it_was() {
-        let (room, file) = open(Takes::Text);
+        let (account, file) = open(WriteForm::Text);
         let second = LockOwner(8);
         file.add(0, b"a\nb", Some(OWNER)).unwrap();
-        assert!(file.closed(second).is_none(), "somebody else wrote it");
-        let taken = file.closed(OWNER).unwrap().ok().unwrap();
-        assert!(file.closed(OWNER).is_none() && file.rest().is_none(), "it is taken");
-        assert_eq!((taken.bytes.as_slice(), room.taken()), (b"a\nb".as_slice(), 3));
+        assert!(file.take_at_close(second).is_none(), "somebody else wrote it");
+        let taken = file.take_at_close(OWNER).unwrap().ok().unwrap();
+        assert!(
+            file.take_at_close(OWNER).is_none() && file.take_at_release().is_none(),
+            "it is taken"
+        );
+        assert_eq!((taken.bytes.as_slice(), account.charged()), (b"a\nb".as_slice(), 3));
         file.add(3, b"\nc", Some(second)).unwrap();
-        assert_eq!((taken.bytes.as_slice(), room.taken()), (b"a\nb".as_slice(), 8));
+        assert_eq!((taken.bytes.as_slice(), account.charged()), (b"a\nb".as_slice(), 8));
         drop(taken);
         file.add(0, b"x", Some(second)).unwrap();
         assert_eq!(file.add(6, b"beyond its end", Some(second)).err(), Some(Errno::EFBIG));
-        assert!(file.rest().is_none() && room.taken() == 0);
+        assert!(file.take_at_release().is_none() && account.charged() == 0);
     }
 
     #[test]
     fn what_is_written_over_takes_no_more_room() {
-        let (room, file) = open(Takes::Text);
+        let (account, file) = open(WriteForm::Text);
         assert!(file.add(0, b"sequential\n", None).unwrap().is_none());
         file.add(2, b"QUENTIALLY\n", None).unwrap();
-        let text = file.rest().unwrap();
-        assert_eq!((text.bytes.as_slice(), room.taken()), (b"seQUENTIALLY\n".as_slice(), 13));
+        let text = file.take_at_release().unwrap();
+        assert_eq!((text.bytes.as_slice(), account.charged()), (b"seQUENTIALLY\n".as_slice(), 13));
     }
 
     #[test]
     fn what_was_refused_is_said_once() {
-        let (_, file) = open(Takes::Lines);
-        [Ok(()), Err(Errno::EINVAL), Ok(())].into_iter().for_each(|came| file.note(came));
-        assert_eq!((file.refused(), file.refused()), (Err(Errno::EINVAL), Ok(())));
+        let (_, file) = open(WriteForm::Lines);
+        [Ok(()), Err(Errno::EINVAL), Ok(())]
+            .into_iter()
+            .for_each(|result| file.note_result(result));
+        assert_eq!((file.take_refusal(), file.take_refusal()), (Err(Errno::EINVAL), Ok(())));
     }
 }
