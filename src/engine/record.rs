@@ -70,16 +70,16 @@ impl Recording {
             if told { error.hint(hint) } else { error }
         })?;
         let Record { loader, group, mut epochs } = record;
-        let whole = |epoch: &Epoch| epoch.is_over() || epoch.is_learnt();
+        let whole = |epoch: &Epoch| epoch.is_over || epoch.is_learnt;
         if epochs.iter().any(whole) {
             epochs.retain(whole);
         }
         let most = wanted.epochs.map_or(usize::MAX, |epochs| epochs as usize);
         epochs.drain(..epochs.len().saturating_sub(most));
         let recorded = |epoch: &Epoch| RecordedEpoch {
-            epoch: epoch.number(),
+            epoch: epoch.number,
             samples: epoch.len(),
-            learnt: epoch.is_learnt(),
+            learnt: epoch.is_learnt,
             whole: whole(epoch),
         };
         let summary = RecordSummary {
@@ -101,8 +101,8 @@ impl Recording {
             format!("# as read by {} (pid {process}), loader {loader}\n", program.escape_debug());
         put(out, head.as_bytes())?;
         for (epoch, samples) in self.epochs.iter().zip(learn::samples(&self.epochs)) {
-            let how = if epoch.is_learnt() { "order learnt" } else { "in order of first opens" };
-            put(out, format!("# epoch {}\n# {how}\n", epoch.number()).as_bytes())?;
+            let how = if epoch.is_learnt { "order learnt" } else { "in order of first opens" };
+            put(out, format!("# epoch {}\n# {how}\n", epoch.number).as_bytes())?;
             let mut gone = 0;
             for ids in samples.chunks(CHUNK) {
                 let mut text = Vec::new();

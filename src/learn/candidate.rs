@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::attempt::Attempt;
 use super::event::Basis;
 use super::evidence::{Evidence, SURE, weigh};
+use super::explanations::Explanations;
 use super::origin::{EpochOrder, Law, Origin, Outputs};
 use super::sampler::origin_of;
 use super::search::Finding;
@@ -44,14 +45,10 @@ impl Sought {
     pub(super) fn candidates(
         &self,
         findings: &[Finding],
-        now: Option<&Attempt>,
-        is_refuted: impl Fn(&EpochOrder) -> bool,
+        now: Option<(&Attempt, &Explanations)>,
         shared: &Shared,
     ) -> Vec<Candidate> {
-        let weighed = |order: EpochOrder| {
-            let may_be = now.is_none() || !is_refuted(&order);
-            may_be.then(|| self.weighed(order, now, shared)).flatten()
-        };
+        let weighed = |order| self.weighed(order, now, shared);
         let mut found: Vec<Candidate> = Vec::new();
         for finding in findings {
             let candidate = self.order(finding, shared).and_then(weighed);
@@ -101,15 +98,18 @@ impl Sought {
     fn weighed(
         &self,
         order: EpochOrder,
-        now: Option<&Attempt>,
+        now: Option<(&Attempt, &Explanations)>,
         shared: &Shared,
     ) -> Option<Candidate> {
+        if now.is_some_and(|(_, explanations)| explanations.is_refuted(&order)) {
+            return None;
+        }
         let sequence = shared.sequence_of(order.index?, &order.origin)?;
         let place = |sample| sequence.place(sample);
         // The opens that are weighed were made before most of the log.
         let unread = sequence.len().saturating_sub(self.read);
         let weight = match now {
-            Some(attempt) => weigh(attempt.samples(), unread, place),
+            Some((attempt, _)) => weigh(attempt.samples(), unread, place),
             None => weigh(self.readers.iter().map(Vec::as_slice), unread, place),
         };
         let all = self.stage == Stage::All;

@@ -20,10 +20,13 @@ const SAMPLES_MAX: usize = 1 << 23;
 /// One epoch as a loader read it.
 #[derive(Clone, Debug)]
 pub struct Epoch {
-    pub(super) number: u32,
+    /// From 0 for the first that was seen of the loader.
+    pub number: u32,
     pub(super) read: Read,
-    learnt: bool,
-    over: bool,
+    /// Whether its order was known. Then it is whole, however little was seen of it.
+    pub is_learnt: bool,
+    /// Whether it is over. If not, it is only known so far, unless it is learnt.
+    pub is_over: bool,
     /// Whether it may be longer than is known.
     pub(super) is_cut: bool,
 }
@@ -37,21 +40,6 @@ pub(super) enum Read {
 }
 
 impl Epoch {
-    /// Its number, from 0 for the first that was seen of the loader.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Whether its order was known. Then it is whole, however little was seen of it.
-    pub fn is_learnt(&self) -> bool {
-        self.learnt
-    }
-
-    /// Whether it is over. If not, it is only known so far, unless it [is learnt](Self::is_learnt).
-    pub fn is_over(&self) -> bool {
-        self.over
-    }
-
     pub fn len(&self) -> u32 {
         match &self.read {
             Read::Made { index, share, .. } => share.len_of(index.sequence.len()),
@@ -165,7 +153,7 @@ impl History {
     pub(super) fn seen_in(&self, number: u32) -> Option<&[u32]> {
         let epoch = self.epochs.iter().rev().find(|epoch| epoch.number == number)?;
         match &epoch.read {
-            Read::Seen(samples) if !epoch.learnt => Some(samples),
+            Read::Seen(samples) if !epoch.is_learnt => Some(samples),
             _ => None,
         }
     }
@@ -201,7 +189,7 @@ impl History {
         self.epochs.iter().zip(before).map(|(epoch, before)| epoch.kept(before)).sum()
     }
 
-    fn unknown(&self, number: u32, log: &[u32], over: bool) -> Option<Epoch> {
+    fn unknown(&self, number: u32, log: &[u32], is_over: bool) -> Option<Epoch> {
         let mut known = Bits::default();
         let samples = self.left.iter().chain(log).copied();
         let samples: Arc<[u32]> = match self.left.is_empty() {
@@ -209,12 +197,12 @@ impl History {
             false => samples.filter(|sample| known.insert(*sample)).collect(),
         };
         let read = Read::Seen(samples);
-        let epoch = Epoch { number, read, learnt: false, over, is_cut: true };
+        let epoch = Epoch { number, read, is_learnt: false, is_over, is_cut: true };
         (!epoch.is_empty()).then_some(epoch)
     }
 }
 
-fn followed(number: u32, follow: &Follow, shared: &Shared, over: bool) -> Epoch {
+fn followed(number: u32, follow: &Follow, shared: &Shared, is_over: bool) -> Epoch {
     let read = match follow.index {
         Some(index) => Read::Made {
             index: Box::new(shared.indexes[index].clone()),
@@ -224,8 +212,8 @@ fn followed(number: u32, follow: &Follow, shared: &Shared, over: bool) -> Epoch 
         },
         None => Read::Seen(Arc::clone(follow.sequence.items())),
     };
-    let is_cut = !over && follow.origin.is_cut();
-    Epoch { number, read, learnt: true, over, is_cut }
+    let is_cut = !is_over && follow.origin.is_cut();
+    Epoch { number, read, is_learnt: true, is_over, is_cut }
 }
 
 #[cfg(test)]
@@ -243,14 +231,14 @@ mod tests {
             let origin = Box::new(Origin::Draw { seed: 5, skip: u64::from(number) * 20_000 });
             let (index, law) = (Box::new(shared.indexes[0].clone()), Law::Unknown);
             let read = Read::Made { index, origin, law, share: Share::WHOLE };
-            Epoch { number, read, learnt: true, over: true, is_cut: false }
+            Epoch { number, read, is_learnt: true, is_over: true, is_cut: false }
         };
         let epochs: Vec<Epoch> = (0..100).map(epoch).collect();
         let mut read = samples(&epochs);
         assert!(read.by_ref().zip(&epochs).all(|(read, epoch)| {
             read == epoch.samples(&Generators::default()) && read.len() == n as usize
         }));
-        assert_eq!(read.generators.drawn(), 99 * 20_000);
+        assert_eq!(read.generators.drawn.get(), 99 * 20_000);
     }
 
     #[test]
@@ -262,7 +250,7 @@ mod tests {
         assert_eq!(history.epochs.len(), EPOCHS_MAX);
         let log: Vec<u32> = (0..SAMPLES_MAX as u32 + 1).collect();
         history.unknown_ended(9_000, &log);
-        let numbers: Vec<u32> = history.epochs.iter().map(Epoch::number).collect();
+        let numbers: Vec<u32> = history.epochs.iter().map(|epoch| epoch.number).collect();
         assert_eq!(numbers, [9_000]);
         history.unknown_ended(9_001, &[]);
         assert_eq!(history.epochs.len(), 1);

@@ -24,10 +24,6 @@ const SHORT_HEAD: u32 = 128;
 const EPOCHS_MAX: u32 = 4;
 const SAMPLES_MAX: u32 = 1 << 20;
 
-/// How many times the evidence of an earlier hypothesis a later one needs. The order of a whole dataset is
-/// the same within the part that a job reads, and has more bits for each open.
-const CLEARLY: f64 = 2.0;
-
 /// An order that the loader may be reading.
 #[derive(Debug)]
 pub(super) struct Hypothesis {
@@ -62,7 +58,8 @@ impl Hypothesis {
         })
     }
 
-    fn weigh(&self, attempt: &Attempt, indexes: &Indexes) -> f64 {
+    /// The bits of evidence for it.
+    pub(super) fn weigh(&self, attempt: &Attempt, indexes: &Indexes) -> f64 {
         let head = match &self.view {
             View::Whole(sequence) => return weigh_whole(&self.order.origin, sequence, attempt),
             View::Head(head) => head,
@@ -111,22 +108,6 @@ pub(super) fn weigh_whole(origin: &Origin, sequence: &Sequence, attempt: &Attemp
     }
 }
 
-/// The hypothesis with the most evidence, and its bits. A later one has to be [clearly](CLEARLY) better.
-pub(super) fn best<'h>(
-    hypotheses: impl Iterator<Item = &'h Hypothesis>,
-    attempt: &Attempt,
-    indexes: &Indexes,
-) -> Option<(&'h Hypothesis, f64)> {
-    let mut best: Option<(&Hypothesis, f64)> = None;
-    for hypothesis in hypotheses {
-        let bits = hypothesis.weigh(attempt, indexes);
-        if best.is_none_or(|(_, best)| bits > CLEARLY * best.max(1.0)) {
-            best = Some((hypothesis, bits));
-        }
-    }
-    best
-}
-
 /// What hypotheses follow from.
 pub(super) struct Facts<'f> {
     pub(super) shared: &'f Shared,
@@ -146,7 +127,9 @@ impl Facts<'_> {
         all.extend(self.shared.journal.hypotheses(self));
         self.add_others(&mut all);
         for (at, index) in self.shared.indexes.iter() {
-            all.push(Hypothesis::whole(EpochOrder::sequential(at), &index.sequence));
+            let (origin, law) = (Origin::Sequential, Law::Same);
+            let order = EpochOrder { index: Some(at), origin, law };
+            all.push(Hypothesis::whole(order, &index.sequence));
             let drawn = drawn_after_split(index).into_iter();
             all.extend(drawn.filter_map(|order| self.head(at, order, SHORT_HEAD)));
             for sampler in &self.shared.settings.samplers {

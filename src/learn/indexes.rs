@@ -79,7 +79,8 @@ impl Index {
 #[derive(Debug, Default)]
 pub(super) struct Indexes {
     all: BTreeMap<usize, Index>,
-    next: usize,
+    /// The number of the next new one.
+    pub(super) next: usize,
 }
 
 impl Indexes {
@@ -138,11 +139,6 @@ impl Indexes {
         let gone: BTreeSet<usize> = told.iter().chain(old).map(|(number, _)| *number).collect();
         self.all.retain(|number, _| !gone.contains(number));
         !gone.is_empty()
-    }
-
-    /// The number that the next new numbering gets.
-    pub(super) fn next_number(&self) -> usize {
-        self.next
     }
 
     pub(super) fn get(&self, number: usize) -> Option<&Index> {

@@ -52,7 +52,7 @@ impl Learner {
 
     /// Takes one observation and appends what follows from it to `out`.
     pub fn apply(&mut self, observation: Observation, out: &mut Vec<Decision>) {
-        let next = self.shared.indexes.next_number();
+        let next = self.shared.indexes.next;
         match observation {
             Observation::Opened { at_ms, task, process, group, sample, exact } => {
                 match self.tasks.open(task, (process, group), sample, exact) {
@@ -86,7 +86,7 @@ impl Learner {
             }
             Observation::Cached { all } => self.shared.searches.cached = all,
         }
-        if self.shared.indexes.next_number() > next {
+        if self.shared.indexes.next > next {
             self.forget_numberings();
         }
         out.append(&mut self.shared.decisions);
@@ -149,7 +149,7 @@ impl Learner {
 
     /// Loaders may number their samples in this way, too. If they are not followed, searches begin again.
     pub fn consider(&mut self, numbering: Numbering, out: &mut Vec<Decision>) {
-        let next = self.shared.indexes.next_number();
+        let next = self.shared.indexes.next;
         if let Some(index) = self.shared.indexes.add(numbering).filter(|index| *index >= next) {
             self.shared.changed();
             self.search_in(index);

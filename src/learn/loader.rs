@@ -358,9 +358,9 @@ impl Loader {
                 false
             }
             Purpose::Epoch(sought) => {
-                let now = self.is_now(sought).then_some(&self.reading.attempt);
-                let is_refuted = |order: &EpochOrder| self.explanations.is_refuted(order);
-                let found = sought.candidates(findings, now, is_refuted, shared);
+                let now = (&self.reading.attempt, &self.explanations);
+                let now = self.is_now(sought).then_some(now);
+                let found = sought.candidates(findings, now, shared);
                 found.into_iter().any(|one| self.take_candidate(sought, one, shared))
             }
         }

@@ -29,13 +29,6 @@ pub(super) struct EpochOrder {
     pub(super) law: Law,
 }
 
-impl EpochOrder {
-    /// The order of an index itself.
-    pub(super) fn sequential(index: usize) -> Self {
-        EpochOrder { index: Some(index), origin: Origin::Sequential, law: Law::Same }
-    }
-}
-
 /// Where the order of an epoch comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
@@ -122,17 +115,12 @@ pub(super) struct Generators {
     /// Each with its seed and the number of its outputs so far, the latest at the end.
     kept: RefCell<VecDeque<(u32, u64, Mt)>>,
     samplers: RefCell<VecDeque<SamplerState>>,
+    /// How many outputs were drawn to reach these states.
     #[cfg(test)]
-    drawn: std::cell::Cell<u64>,
+    pub(super) drawn: std::cell::Cell<u64>,
 }
 
 impl Generators {
-    /// How many outputs were drawn to reach the states of generators.
-    #[cfg(test)]
-    pub(super) fn drawn(&self) -> u64 {
-        self.drawn.get()
-    }
-
     fn epoch(&self, sampler: &Sampler, n: u32, epoch: u32) -> Option<Vec<u32>> {
         if sampler.draws_before(n, epoch) < MUCH {
             return sampler.epochs(n, epoch).next();

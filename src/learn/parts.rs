@@ -139,7 +139,7 @@ fn ask_split(
         View { n: sequence.len(), readers: vec![read] }
     };
     let search = Search::split(wholes.iter().map(view).collect(), is_beginning);
-    shared.begin_search(reading.ids(), (search, Purpose::Split { wholes }));
+    shared.begin_search(reading, search, Purpose::Split { wholes });
 }
 
 /// Adds the numberings of both sides of a split that a search has found. Says whether one of them is new.

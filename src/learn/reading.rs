@@ -47,8 +47,4 @@ impl Reading {
     pub(super) fn note(&mut self, open: &Open) -> Option<Attempt> {
         self.attempt.note(open.at_ms, open.reader, open.sample, open.exact)
     }
-
-    pub(super) fn ids(&self) -> (LoaderId, u64) {
-        (self.loader, self.group)
-    }
 }

@@ -127,12 +127,6 @@ pub enum Finding {
     },
 }
 
-impl Finding {
-    pub fn is_split(&self) -> bool {
-        matches!(self, Finding::Split { .. })
-    }
-}
-
 impl Search {
     /// For seeds below `seeds` whose epoch begins as one of the targets.
     pub(super) fn beginning(targets: Vec<Target>, seeds: u64) -> Self {

@@ -9,6 +9,7 @@ use super::history::Read;
 use super::indexes::{Index, Indexes, Numbering, Part};
 use super::journal::Journal;
 use super::origin::{EpochOrder, Generators, Origin};
+use super::reading::Reading;
 use super::search::Search;
 use super::told::ToldOrder;
 use crate::order::SampleTable;
@@ -155,9 +156,11 @@ impl Shared {
 
     pub(super) fn begin_search(
         &mut self,
-        (loader, group): (LoaderId, u64),
-        (search, purpose): (Search, Purpose),
+        reading: &Reading,
+        search: Search,
+        purpose: Purpose,
     ) -> SearchId {
+        let (loader, group) = (reading.loader, reading.group);
         let id = SearchId(self.searches.next);
         self.searches.next += 1;
         self.searches.running.insert(id, Running { loader, purpose });

@@ -158,8 +158,7 @@ impl Stages {
                 readers: reading.attempt.samples().map(<[u32]>::to_vec).collect(),
                 read: reading.attempt.log().len() as u32,
             };
-            let wanted = (search, Purpose::Epoch(sought));
-            self.running = Some(shared.begin_search(reading.ids(), wanted));
+            self.running = Some(shared.begin_search(reading, search, Purpose::Epoch(sought)));
             return;
         }
     }
@@ -257,8 +256,7 @@ impl Stages {
         }
         self.asked_default = true;
         let search = Search::output(seed, shared.settings.default_outputs);
-        let purpose = Purpose::Default { epoch: past.epoch };
-        shared.begin_search(reading.ids(), (search, purpose));
+        shared.begin_search(reading, search, Purpose::Default { epoch: past.epoch });
     }
 
     /// What is, or was, searched for the order of the epoch, in words.

@@ -1,11 +1,10 @@
-//! What loaders have read, kept from learner to learner, and with the store from mount to mount.
+//! The journal of what loaders have read, kept from learner to learner, and in the store from mount to mount.
 //!
-//! Samples have other numbers where files were added. In the file they are counted through the
-//! dataset's paths in their order, with a hash of all of these: where that is another one by now,
-//! lists of samples mean nothing any more, and only what samplers draw is remembered.
+//! Samples get other numbers when files are added. So the file numbers them by the sorted paths of the
+//! dataset, and has a hash of all paths. If the hash is another one by now, lists of samples mean nothing any
+//! more, and only what samplers draw is remembered.
 //!
-//! The file is written on a thread of its own: a disk may take seconds, and the learner would hear
-//! of no open meanwhile.
+//! A thread of its own writes the file: a disk may take seconds, and the learner would hear no open meanwhile.
 
 use std::hash::Hasher;
 use std::io;
@@ -15,22 +14,22 @@ use std::time::{Duration, Instant};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use super::saved::{read, replace};
+use super::journal_file::{read, replace};
 use crate::disk::AtomicFile;
 use crate::learn::{JOURNAL_BYTES_MAX, Journal, Record};
 use crate::order::Listing;
 
-/// How often it is written at most, and how many times as long as that took.
+/// The least time between two writes, and how many times the duration of a write it is.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 const WRITE_TIMES: u32 = 50;
 
-/// When it is tried again after it could not be written.
+/// The pause after a failed write.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// How the samples of a dataset are counted.
+/// The samples of a dataset by their sorted paths.
 pub(super) struct PathOrder {
     hash: u128,
-    /// By place among the paths, the sample.
+    /// By place of the path, the sample.
     samples: Vec<u32>,
 }
 
@@ -59,39 +58,38 @@ impl PathOrder {
     }
 }
 
-/// A journal that is being written, by a thread that says how long it took.
+/// A write under way, by a thread that gives the duration.
 struct Writing {
     journal: Journal,
     thread: JoinHandle<io::Result<Duration>>,
 }
 
-/// What is remembered.
-pub(super) struct Kept {
-    journal: Journal,
-    numbering: Option<Arc<PathOrder>>,
-    /// Where it is kept, if there is a store.
+/// The journal, and its file.
+pub(super) struct SavedJournal {
+    pub(super) content: Journal,
+    paths: Option<Arc<PathOrder>>,
+    /// Set if there is a store.
     file: Option<AtomicFile>,
-    /// What was found there and how its samples are counted, until it is known how ours are.
+    /// What was found in the file, and the hash of its paths, until the paths of the dataset are known.
     found: Option<(Journal, u128)>,
     written: Journal,
     writing: Option<Writing>,
-    /// Whether there is something that could not be written when it was to be.
-    missed: bool,
+    pub(super) is_behind: bool,
     due: Instant,
-    /// What was found, in words.
-    words: Option<String>,
+    /// What was found in the file.
+    pub(super) words: Option<String>,
 }
 
-impl Kept {
-    /// Reads what the directory of a store has.
+impl SavedJournal {
+    /// Reads the file.
     pub(super) fn open(file: Option<AtomicFile>) -> Self {
-        let mut kept = Kept {
-            journal: Journal::default(),
-            numbering: None,
+        let mut kept = SavedJournal {
+            content: Journal::default(),
+            paths: None,
             found: None,
             written: Journal::default(),
             writing: None,
-            missed: false,
+            is_behind: false,
             due: Instant::now(),
             words: None,
             file,
@@ -112,63 +110,43 @@ impl Kept {
         kept
     }
 
-    /// What was found in the directory, in words; none where there is nothing to say.
-    pub(super) fn words(&self) -> Option<String> {
-        self.words.clone()
-    }
-
-    pub(super) fn journal(&self) -> Journal {
-        self.journal.clone()
-    }
-
-    /// From here on samples are counted so; what was found is taken over, once.
-    pub(super) fn number(&mut self, numbering: PathOrder) {
+    /// From here on these are the paths of the dataset. Takes over what was found in the file, once.
+    pub(super) fn renumber(&mut self, paths: PathOrder) {
         if let Some((found, hash)) = self.found.take() {
-            let same = hash == numbering.hash;
+            let same = hash == paths.hash;
             let before = found.len();
-            let sample = |place: u32| numbering.samples.get(place as usize).copied();
-            self.journal = found.renumbered(|place| sample(place).filter(|_| same));
-            let lost = before - self.journal.len();
+            let sample = |place: u32| paths.samples.get(place as usize).copied();
+            self.content = found.renumbered(|place| sample(place).filter(|_| same));
+            let lost = before - self.content.len();
             if lost > 0 {
                 let more = format!("; {lost} of them forgotten, as the dataset has other files");
                 self.words.get_or_insert_default().push_str(&more);
             }
-            self.written = self.journal.clone();
+            self.written = self.content.clone();
         }
-        self.numbering = Some(Arc::new(numbering));
+        self.paths = Some(Arc::new(paths));
     }
 
-    /// Adds what loaders of this learner have read; with `partial` also of epochs not over.
+    /// Adds what loaders have read, with `partial` also of epochs that are not over.
     pub(super) fn add(&mut self, records: impl Iterator<Item = Record>, partial: bool) {
-        records.for_each(|record| self.journal.add(&record, partial));
+        records.for_each(|record| self.content.add(&record, partial));
     }
 
-    /// The learner is another one from here on.
-    pub(super) fn detach(&mut self) {
-        self.journal.detach();
-    }
-
-    /// Takes note of a writing that has ended.
+    /// Takes note of a write that has ended.
     pub(super) fn note_end(&mut self) {
         let ended = self.writing.take_if(|writing| writing.thread.is_finished());
         ended.into_iter().for_each(|writing| self.settle(writing));
     }
 
-    /// Whether it is time to write it again.
     pub(super) fn is_due(&self) -> bool {
         self.writing.is_none() && Instant::now() >= self.due
     }
 
-    /// Whether there is something that could not be written when it was to be.
-    pub(super) fn is_behind(&self) -> bool {
-        self.missed
-    }
-
-    /// Has it written where a store is, if it is another one than there. While it is being written
-    /// nothing else is: it is behind then.
+    /// Begins to write the journal, if there is a store that has another one. While a write is under way, the
+    /// store falls behind.
     pub(super) fn write(&mut self) {
-        self.missed = self.writing.is_some();
-        if self.missed {
+        self.is_behind = self.writing.is_some();
+        if self.is_behind {
             return;
         }
         self.due = self.due.max(Instant::now() + WRITE_EVERY);
@@ -179,31 +157,31 @@ impl Kept {
         }
     }
 
-    /// What is to be written, and how; none where nothing is.
+    /// The journal to be written, and the function that does.
     fn task(
         &self,
     ) -> Option<(Journal, impl FnOnce() -> io::Result<Duration> + Send + use<> + 'static)> {
-        let (file, numbering) = (self.file.clone()?, Arc::clone(self.numbering.as_ref()?));
-        let mut journal = self.journal.clone();
+        let (file, paths) = (self.file.clone()?, Arc::clone(self.paths.as_ref()?));
+        let mut journal = self.content.clone();
         journal.detach();
         let shown = (journal != self.written).then(|| journal.clone())?;
         let write = move || {
             let began = Instant::now();
-            let places = numbering.places();
+            let places = paths.places();
             let place = |sample: u32| places.get(sample as usize).copied().flatten();
-            replace(&file, &shown.renumbered(place).encode(numbering.hash))?;
+            replace(&file, &shown.renumbered(place).encode(paths.hash))?;
             Ok(began.elapsed())
         };
         Some((journal, write))
     }
 
     fn failed(&mut self, error: &io::Error) {
-        self.missed = true;
+        self.is_behind = true;
         self.due = Instant::now() + AGAIN_AFTER;
         tracing::warn!(%error, "the journal cannot be written");
     }
 
-    /// Waits until what is being written is.
+    /// Waits for a write.
     fn settle(&mut self, writing: Writing) {
         let panicked = |_| Err(io::Error::other("the thread that wrote it panicked"));
         match writing.thread.join().unwrap_or_else(panicked) {
@@ -215,17 +193,17 @@ impl Kept {
         }
     }
 
-    /// From here on it is being written until the sender is gone, to a disk that then fails.
+    /// Begins a write that hangs until the sender is gone, and then fails.
     #[cfg(test)]
     pub(super) fn hang(&mut self) -> std::sync::mpsc::Sender<()> {
         let (sender, hangs) = std::sync::mpsc::channel();
         let fail = move || hangs.recv().map_err(io::Error::other).map(|()| Duration::ZERO);
-        let (journal, thread) = (self.journal.clone(), std::thread::spawn(fail));
+        let (journal, thread) = (self.content.clone(), std::thread::spawn(fail));
         self.writing = Some(Writing { journal, thread });
         sender
     }
 
-    /// Waits until all of it is written.
+    /// Writes all of it, and waits for that.
     pub(super) fn finish(&mut self) {
         if let Some(writing) = self.writing.take() {
             self.settle(writing);
@@ -239,9 +217,9 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for SavedJournal {
     fn drop(&mut self) {
-        // Whoever has the store next writes there.
+        // The next user of the store writes there.
         if let Some(writing) = self.writing.take() {
             self.settle(writing);
         }
@@ -254,7 +232,7 @@ mod tests {
     use crate::ids::FileId;
     use crate::order::Entry;
 
-    fn numbering(paths: &[(&'static str, u32)]) -> PathOrder {
+    fn path_order(paths: &[(&'static str, u32)]) -> PathOrder {
         let entry = |(path, row): &(&'static str, u32)| Entry {
             path: path.as_bytes(),
             file: FileId(*row),
@@ -265,8 +243,8 @@ mod tests {
 
     #[test]
     fn samples_are_counted_by_their_paths() {
-        let first = numbering(&[("b/x", 3), ("a", 1), ("c", 7)]);
-        let later = numbering(&[("a", 4), ("c", 5), ("b/x", 6)]);
+        let first = path_order(&[("b/x", 3), ("a", 1), ("c", 7)]);
+        let later = path_order(&[("a", 4), ("c", 5), ("b/x", 6)]);
         assert_eq!(first.hash, later.hash);
         assert_eq!(
             (first.samples.as_slice(), later.samples.as_slice()),
@@ -274,6 +252,6 @@ mod tests {
         );
         assert_eq!(first.places()[3], Some(1));
         assert_eq!((first.places()[2], first.places().len()), (None, 8));
-        assert_ne!(first.hash, numbering(&[("a", 1), ("b", 2), ("c", 3)]).hash);
+        assert_ne!(first.hash, path_order(&[("a", 1), ("b", 2), ("c", 3)]).hash);
     }
 }

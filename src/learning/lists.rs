@@ -1,10 +1,8 @@
-//! Lists of files that loaders read: by one of them a loader may number its samples.
+//! Lists of files, by which a loader that reads them may number its samples.
 //!
-//! A list is a small file, of an ending that lists have and few of the dataset's files do. When
-//! something of one is read, its bytes are fetched from the source, and it is looked for a way to
-//! read it in which all that it names is there: paths from the source, from the list's own
-//! directory, or absolute ones from wherever the job has the dataset. If there is one, its order is
-//! a numbering like all others.
+//! A list is a small file with an ending that lists have and few of the dataset's files do. When a task reads
+//! it, its bytes are fetched from the source. If all that it names is there, its order is a numbering. The
+//! names may be paths from the source, from the list's directory, or absolute paths of the dataset elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -18,21 +16,21 @@ use crate::order::{Entry, Listing};
 use crate::plan::Layout;
 use crate::source::{ReadRequest, Urgency};
 
-/// What names of lists end in.
+/// The endings of lists.
 const ENDINGS: [&str; 6] = [".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt"];
 
-/// Larger files are no lists, nor are those with longer words: what is in them are data.
+/// Larger files, or files with longer words, are data and no lists.
 const BYTES_MAX: u64 = 16 << 20;
 const WORD_MAX: usize = 4096;
 
-/// Where more files than these, or one in so many, have such an ending, they are samples.
+/// If more files than these, or one in so many, have such an ending, they are samples.
 const FEW: usize = 16;
 const USUAL: usize = 100;
 
-/// How many files are looked at for lists at most.
+/// How many lists are read at most.
 const LISTS_MAX: usize = 8;
 
-/// What the values of a list in JSON are called that say where a file is.
+/// The names of values in JSON that are paths.
 const NAMES: [&str; 12] = [
     "path",
     "file",
@@ -51,15 +49,15 @@ const NAMES: [&str; 12] = [
 /// The lists of a dataset, and those that were read.
 #[derive(Default)]
 pub(super) struct Lists {
-    /// Those that nobody has read, with their paths.
+    /// Those that no task has read, with their paths.
     unread: BTreeMap<FileId, String>,
     asked: usize,
-    found: Vec<Numbering>,
+    pub(super) numberings: Vec<Numbering>,
 }
 
 impl Lists {
-    /// Which files may be lists.
-    pub(super) fn look(&mut self, listing: &Listing<'_>) {
+    /// Finds the files that may be lists.
+    pub(super) fn find(&mut self, listing: &Listing<'_>) {
         let entries = listing.entries();
         self.unread.clear();
         for ending in ENDINGS {
@@ -76,7 +74,7 @@ impl Lists {
         }
     }
 
-    /// Something of a file was read: if it is a list, its bytes go to `notes`.
+    /// A task reads a file. If it is a list, its bytes go to `notes`.
     pub(super) fn read(
         &mut self,
         file: FileId,
@@ -108,14 +106,14 @@ impl Lists {
             urgency: Urgency::Prefetch,
             deliver: Box::new(move |bytes| {
                 let Ok(bytes) = bytes else { return };
-                // Where the thread is far behind, the list is not learnt from.
+                // If the thread is far behind, the list is not learnt from.
                 let _ = notes.try_send(Note::Listed { path, text: bytes });
             }),
         }]);
     }
 
-    /// The numbering of a list, if it names files of the dataset.
-    pub(super) fn take(
+    /// Adds the numbering of a list, if the list names files of the dataset.
+    pub(super) fn add(
         &mut self,
         path: &str,
         text: &[u8],
@@ -129,22 +127,17 @@ impl Lists {
             Some(prefix) => listing.with_prefix(prefix),
             None => listing,
         };
-        let files = numbering(path, text, &listing)?;
+        let files = files_in(path, text, &listing)?;
         let samples: Arc<[u32]> = files.into_iter().map(|file| file.0).collect();
         // A file that is named twice has no one number.
         let once = samples.iter().collect::<HashSet<_>>().len() == samples.len();
-        let candidate = Numbering { name: format!("the list {path}'s"), samples, spec: None };
+        let numbering = Numbering { name: format!("the list {path}'s"), samples, spec: None };
         if !once {
             return None;
         }
-        self.found.retain(|before| before.name != candidate.name);
-        self.found.push(candidate.clone());
-        Some(candidate)
-    }
-
-    /// The numberings of the lists that were read.
-    pub(super) fn found(&self) -> &[Numbering] {
-        &self.found
+        self.numberings.retain(|before| before.name != numbering.name);
+        self.numberings.push(numbering.clone());
+        Some(numbering)
     }
 }
 
@@ -154,7 +147,7 @@ fn ends_in(path: &[u8], ending: &str) -> bool {
 }
 
 /// The files in the order of a list.
-fn numbering(path: &str, text: &[u8], listing: &Listing<'_>) -> Option<Vec<FileId>> {
+fn files_in(path: &str, text: &[u8], listing: &Listing<'_>) -> Option<Vec<FileId>> {
     let format = Format::of_name(path);
     let has = |name: &&str| {
         let key = name.rsplit('.').next().unwrap_or(name);
@@ -180,23 +173,23 @@ fn numbering(path: &str, text: &[u8], listing: &Listing<'_>) -> Option<Vec<FileI
     })
 }
 
-/// What stands between quotes, commas, tabs and ends of lines.
+/// The words between quotes, commas, tabs and ends of lines.
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| b"\"',;\t\r\n".contains(byte)).map(<[u8]>::trim_ascii)
 }
 
-/// The first absolute path that stands in a list, as far as can be told.
+/// The first word of a list that is an absolute path.
 fn absolute(text: &[u8]) -> Option<&[u8]> {
     words(text).find(|word| word.starts_with(b"/"))
 }
 
-/// What is to be left out at the beginning of a path so that it is one of the dataset.
+/// The part of a path before a path of the dataset.
 fn prefix<'t>(path: &'t [u8], listing: &Listing<'_>) -> Option<&'t [u8]> {
     let word = path.split(|byte| *byte == b' ').next().unwrap_or(path);
     let slashes = word.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     let starts: Vec<usize> = slashes.collect();
     let known: BTreeSet<&[u8]> = {
-        // The parts of it that are paths of the dataset, in one pass over that.
+        // The rests of it that are paths of the dataset, in one pass over that.
         let parts: BTreeSet<&[u8]> = starts.iter().map(|start| &word[start + 1..]).collect();
         let paths = listing.entries().iter().map(|entry| entry.path);
         paths.filter(|path| parts.contains(path)).collect()
@@ -221,8 +214,8 @@ mod tests {
     }
 
     fn taken(path: &str, text: &str) -> Option<Vec<u32>> {
-        let candidate = Lists::default().take(path, text.as_bytes(), listing())?;
-        Some(candidate.samples.to_vec())
+        let numbering = Lists::default().add(path, text.as_bytes(), listing())?;
+        Some(numbering.samples.to_vec())
     }
 
     #[test]
@@ -271,7 +264,7 @@ mod tests {
             entries.push(Entry { path: path.as_bytes(), file, size: sizes(row) });
         }
         let mut lists = Lists::default();
-        lists.look(&Listing::new(entries));
+        lists.find(&Listing::new(entries));
         assert_eq!(
             lists.unread.into_iter().collect::<Vec<_>>(),
             [(FileId(1_001), "train.CSV".to_owned())]

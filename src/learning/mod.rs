@@ -1,28 +1,28 @@
-//! Orders that nobody tells, found out: the thread that owns the learner of `crate::learn`.
+//! Finds out orders that were not told: the thread that owns the learner of `crate::learn`.
 //!
-//! 1. The planner's thread passes on what it hears of opens, by a `LearnObserver`: it never waits, and what
-//!    the learner's thread is too far behind for is dropped.
-//! 2. The thread says for which process each task reads (`groups`), has the learner think, and
-//!    does what that decides: it begins and ends `searches`, and gives the planner the orders of
-//!    loaders, each as a stream of its own.
-//! 3. A received order goes before a learnt one, and is the first that the learner suspects. As long
-//!    as it is read as it was told, nothing is searched for its readers, and the planner is given no
-//!    other order for them; but the learner hears all of them. So it knows their first epoch when
-//!    the order turns out to be wrong, and then goes on in its place.
+//! 1. The planner's thread passes on opens by an `OpenObserver`. It never waits: opens are dropped if the
+//!    learner's thread is too far behind.
+//! 2. The learner's `thread` finds the process that each task reads for (`groups`) and does what the learner
+//!    decides. It begins and ends `searches`, and gives the planner the orders of `loaders`, each as a stream.
+//! 3. An order that was told (`told_orders`) goes before a learnt one. As long as it is read as told, nothing
+//!    is searched for its loaders, and the planner gets no other order for them. But the learner hears their
+//!    opens, so that it knows the first epoch if the order turns out to be wrong.
 //! 4. What loaders have read is kept in the `journal`, with the local store from mount to mount.
-//! 5. Who reads nothing for long is followed no more until it does; and where the planner has lost
-//!    a reader that the learner follows, it is told again where that is.
-//! 6. It begins anew where the dataset has other files than when the `candidates` were made, and
-//!    nobody is followed or searched for: the files that there were keep their numbers.
+//! 5. A loader that reads nothing for long is not followed until it reads again. If the planner has lost a
+//!    loader that the learner follows, it is told the order again.
+//! 6. The thread begins anew if the dataset has other files than the `numberings`, and no search runs. Files
+//!    keep their numbers.
 
 mod groups;
 mod journal;
+mod journal_file;
 mod lists;
+mod loaders;
 mod numberings;
-mod saved;
 mod searches;
 mod streams;
 mod thread;
+mod told_orders;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,18 +39,19 @@ use crate::config::LearnSettings;
 use crate::disk::{AtomicFile, STOP_PATIENCE, wait_for_end};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::StreamId;
-use crate::learn::{Finding, LoaderId, Record, SearchId};
+use crate::learn::{Record, SearchId};
 use crate::order::Order;
 use crate::plan::{Event, Published, StreamStatus};
 use crate::source::Source;
 use crate::sync::Mutex;
+use searches::Slice;
 pub(crate) use streams::{LEARNT, StreamInfo, Streams, learnt_stream, stream};
-use thread::Owner;
+use thread::LearnerThread;
 
 /// How many notes wait for the learner's thread at most.
 const NOTES_MAX: usize = 1 << 14;
 
-/// How long is waited for what the thread knows; a search for suspects takes a second at most.
+/// How long an answer of the thread is waited for. It may compare hypotheses for a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a loader read, and the name of its program.
@@ -58,7 +59,7 @@ pub(crate) type Named = (Record, String);
 
 /// What the learner's thread is told.
 enum Note {
-    /// Something was opened, at so many milliseconds since the start.
+    /// Something was opened, this many milliseconds after the start.
     Heard(u64, Event),
     Received {
         stream: StreamId,
@@ -68,48 +69,37 @@ enum Note {
     Withdrawn {
         stream: StreamId,
     },
-    /// A slice of a search was gone through.
-    Slice {
-        generation: u32,
-        search: SearchId,
-        loader: LoaderId,
-        /// The process that it reads for.
-        group: u64,
-        findings: Vec<Finding>,
-        cpu: Duration,
-        /// Seeds a second on this thread, where all seeds are searched.
-        speed: Option<f64>,
-    },
-    /// All slices of a search were.
+    Slice(Slice),
+    /// All slices of a search were gone through.
     Searched {
         generation: u32,
         search: SearchId,
     },
-    /// What stands in a list that a loader has read.
+    /// The content of a list that a loader has read.
     Listed {
         path: String,
         text: Vec<u8>,
     },
-    /// What loaders have read is asked for.
+    /// Asks what loaders have read.
     Records(SyncSender<Vec<Named>>),
-    /// There is something to look at: the end.
+    /// The thread is to end.
     Wake,
 }
 
-/// A loader of whose order nobody told.
+/// A loader, as `status` shows it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoaderStatus {
     pub loader: u32,
     /// The process that it reads for.
     pub process: u64,
-    /// The name of that process's program.
+    /// The name of its program.
     pub program: String,
     /// Number of its current epoch, from 0 for the first that was seen.
     pub epoch: u32,
     /// What is believed of its order, and why, in words.
     pub belief: String,
-    /// The order as it would be told, if it is known and can be.
+    /// The order as it would be told, if it can be.
     pub spec: Option<String>,
     /// Whether it is followed in an order that was learnt.
     pub followed: bool,
@@ -117,12 +107,11 @@ pub struct LoaderStatus {
     pub reads_told: bool,
     /// For how many seconds that has been so.
     pub since_s: u64,
-    /// Bits of evidence for the order; 0 where none is believed.
+    /// Bits of evidence for the order; 0 if none is believed.
     pub bits: f64,
     /// Bits that are asked for.
     pub needed: f64,
-    /// Opens of the epoch that had been seen when its order became known, of the last epoch for
-    /// which it did.
+    /// How many opens had been seen when the order of an epoch became known, the last that did.
     pub known_after: Option<u32>,
     /// How many epochs have begun in the very order that had been foretold for them.
     pub epochs_foreseen: u32,
@@ -132,8 +121,8 @@ pub struct LoaderStatus {
     pub search_cpu_s: f64,
     /// How often it read something else than the order that it was followed in.
     pub diverged: u32,
-    /// Where its reader stands, counted from where the order of its epoch became known, and how
-    /// many of its opens were foreseen since it is followed. None while it is not.
+    /// While it is followed, the place of its reader, from where the order of its epoch became known, and
+    /// how many of its opens were foreseen.
     pub progress: Option<StreamStatus>,
     #[serde(skip)]
     stream: Option<StreamId>,
@@ -146,7 +135,7 @@ pub(crate) struct Surroundings {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) streams: Streams,
     pub(crate) published: Arc<Mutex<Published>>,
-    /// Where the journal is kept, if there is a local store.
+    /// The file of the journal, if there is a local store.
     pub(crate) journal: Option<AtomicFile>,
 }
 
@@ -170,13 +159,12 @@ impl Surroundings {
     }
 }
 
-/// What the thread last said of itself.
+/// What the thread has published.
 #[derive(Default)]
-struct Told {
+struct Status {
     loaders: Vec<LoaderStatus>,
-    /// By stream whose order is not read as it was told, what would be right.
+    /// By stream whose order is not read as told, what would be right.
     fixes: BTreeMap<StreamId, String>,
-    /// What was found in the journal.
     journal: Option<String>,
 }
 
@@ -185,7 +173,7 @@ pub(crate) struct Learning {
     notes: SyncSender<Note>,
     closed: Arc<AtomicBool>,
     started: Instant,
-    told: Arc<Mutex<Told>>,
+    status: Arc<Mutex<Status>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -193,30 +181,30 @@ impl Learning {
     /// Starts the thread. It ends by [`stop`](Self::stop).
     ///
     /// # Errors
-    /// Where no thread can be had.
+    /// If no thread can be started.
     pub(crate) fn start(settings: LearnSettings, around: Surroundings) -> Result<Self> {
         let (notes, received) = sync_channel(NOTES_MAX);
         let closed = Arc::new(AtomicBool::new(false));
-        let (started, told) = (Instant::now(), Arc::new(Mutex::default()));
-        let owner = Owner::new(settings, around, notes.clone(), Arc::clone(&told), started);
+        let (started, status) = (Instant::now(), Arc::new(Mutex::default()));
+        let (to, shown) = (notes.clone(), Arc::clone(&status));
+        let learner = LearnerThread::new(settings, around, to, shown, started);
         let is_closed = Arc::clone(&closed);
-        let run = move || owner.run(&received, &is_closed);
+        let run = move || learner.run(&received, &is_closed);
         let thread = std::thread::Builder::new().name("belady-learn".into()).spawn(run);
         let thread = thread.map_err(|error| {
             Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
                 .hint("raise the limit on processes (`ulimit -u`)")
         })?;
         let thread = Mutex::new(Some(thread));
-        Ok(Learning { notes, closed, started, told, thread })
+        Ok(Learning { notes, closed, started, status, thread })
     }
 
-    /// What tells the thread of opens.
-    pub(crate) fn observer(&self) -> LearnObserver {
-        LearnObserver { notes: self.notes.clone(), started: self.started }
+    pub(crate) fn observer(&self) -> OpenObserver {
+        OpenObserver { notes: self.notes.clone(), started: self.started }
     }
 
     pub(crate) fn received(&self, stream: StreamId, order: &Arc<Order>) {
-        // Waits where the thread is far behind. It may have ended.
+        // Waits if the thread is far behind. It may have ended.
         let _ = self.notes.send(Note::Received { stream, order: Arc::clone(order) });
     }
 
@@ -225,35 +213,35 @@ impl Learning {
         let _ = self.notes.send(Note::Withdrawn { stream });
     }
 
-    /// What is known of each loader; where streams stand is said by `progress`.
+    /// What is known of each loader; `progress` gives the places of streams.
     pub(crate) fn loaders(
         &self,
         progress: impl Fn(StreamId) -> Option<StreamStatus>,
     ) -> Vec<LoaderStatus> {
-        let mut loaders = self.told.lock().loaders.clone();
+        let mut loaders = self.status.lock().loaders.clone();
         for loader in &mut loaders {
             loader.progress = loader.stream.and_then(&progress);
         }
         loaders
     }
 
-    /// What would be right in place of the order that a stream was told, in words, where that is known.
+    /// What would be right in place of the order that a stream was told, in words, if that is known.
     pub(crate) fn fix(&self, stream: StreamId) -> Option<String> {
-        self.told.lock().fixes.get(&stream).cloned()
+        self.status.lock().fixes.get(&stream).cloned()
     }
 
-    /// What was found in the journal of earlier mounts, in words; none where there was none.
+    /// What was found in the journal of earlier mounts, in words.
     pub(crate) fn journal(&self) -> Option<String> {
-        self.told.lock().journal.clone()
+        self.status.lock().journal.clone()
     }
 
     /// What is remembered of each loader that has read, with the name of its program.
     ///
     /// # Errors
-    /// Where the thread is busy for too long, or has ended.
+    /// If the thread is busy for too long, or has ended.
     pub(crate) fn records(&self) -> Result<Vec<Named>> {
         let (answer, records) = sync_channel(1);
-        // If it cannot be sent, nothing comes back.
+        // If it cannot be sent, no answer comes.
         let _ = self.notes.send(Note::Records(answer));
         let late = |_| Error::new(ErrorKind::Timeout, "the learner's thread does not answer");
         records.recv_timeout(PATIENCE).map_err(late)
@@ -262,20 +250,19 @@ impl Learning {
     /// Ends the thread and all searches. Says whether it has ended.
     pub(crate) fn stop(&self) -> bool {
         self.closed.store(true, Ordering::Relaxed);
-        // Where it is full, the thread has something to wake up for.
+        // If the channel is full, the thread wakes anyway.
         let _ = self.notes.try_send(Note::Wake);
         wait_for_end(self.thread.lock().take(), STOP_PATIENCE, "what was learnt last")
     }
 }
 
-/// Tells the learner's thread of opens.
-pub(crate) struct LearnObserver {
+/// Passes opens on to the learner's thread.
+pub(crate) struct OpenObserver {
     notes: SyncSender<Note>,
     started: Instant,
 }
 
-impl Observer for LearnObserver {
-    /// Passes on what is an open, or looks like one.
+impl Observer for OpenObserver {
     fn observe(&mut self, event: &Event, _arrival: Option<&Arrival>, _says: &mut Vec<Event>) {
         let heard = match *event {
             // It may be the only sign that the file was opened.
@@ -287,7 +274,7 @@ impl Observer for LearnObserver {
             _ => return,
         };
         let at_ms = self.started.elapsed().as_millis() as u64;
-        // What there is no room for is not learnt from.
+        // If there is no room, the open is not learnt from.
         let _ = self.notes.try_send(Note::Heard(at_ms, heard));
     }
 }

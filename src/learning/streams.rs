@@ -9,7 +9,7 @@ use crate::sync::Mutex;
 /// Streams that one engine may have.
 const STREAMS_MAX: usize = 1024;
 
-/// How the names of streams begin whose orders were learnt. No configured name has a colon.
+/// The beginning of the names of streams whose orders are learnt. No configured name has a colon.
 pub(crate) const LEARNT: &str = "learnt:";
 
 /// The streams of an engine, by number.
@@ -19,7 +19,7 @@ pub(crate) type Streams = Arc<Mutex<Vec<StreamInfo>>>;
 #[derive(Clone, Debug)]
 pub(crate) struct StreamInfo {
     pub(crate) name: String,
-    /// The order as it was given; none while there is none.
+    /// The order as it was given, if there is one.
     pub(crate) spec: Option<String>,
     /// Why the last order given was refused.
     pub(crate) refused: Option<String>,
@@ -32,7 +32,7 @@ impl StreamInfo {
     }
 }
 
-/// The stream of a name; a new name is a new stream.
+/// The stream of a name, which is new if the name is.
 pub(crate) fn stream(streams: &Streams, name: &str) -> Result<StreamId> {
     let mut streams = streams.lock();
     if let Some(index) = streams.iter().position(|stream| stream.name == name) {
@@ -46,8 +46,7 @@ pub(crate) fn stream(streams: &Streams, name: &str) -> Result<StreamId> {
     Ok(StreamId(streams.len() as u16 - 1))
 }
 
-/// A stream for an order that was learnt, other than those that are `taken`; none where there are
-/// too many streams.
+/// A stream for a learnt order that is not `taken`. None if there are too many streams.
 pub(crate) fn learnt_stream(streams: &Streams, taken: &[StreamId]) -> Option<StreamId> {
     let names = (0..=taken.len()).map(|number| format!("{LEARNT}{number}"));
     names.filter_map(|name| stream(streams, &name).ok()).find(|stream| !taken.contains(stream))

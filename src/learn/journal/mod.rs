@@ -151,7 +151,7 @@ impl Run {
     fn of(record: &Record, partial: bool) -> Option<Run> {
         let made: Vec<(u32, Made)> = record.epochs.iter().filter_map(made).collect();
         if made.is_empty() {
-            let epochs = record.epochs.iter().filter(|epoch| epoch.is_over() || partial);
+            let epochs = record.epochs.iter().filter(|epoch| epoch.is_over || partial);
             let mut lists: Vec<Arc<[u32]>> = Vec::new();
             let mut is_cut = false;
             let generators = Generators::default();

@@ -8,9 +8,7 @@ use rand::rngs::ChaCha8Rng;
 use super::shell::{Shell, Truth};
 use super::sim::{Loader, Step, merge, opened, reader, unknowable};
 use super::trials::learner;
-use crate::learn::{
-    Basis, Decision, Epoch, Learner, Numbering, Observation, Record, Settings, samples,
-};
+use crate::learn::{Basis, Decision, Learner, Numbering, Observation, Record, Settings, samples};
 use crate::order::SampleTable;
 use crate::order::samplers::torch::{Distributed, generator, randperm};
 
@@ -473,24 +471,24 @@ fn what_was_read_is_remembered() {
     let records: Vec<Record> = shell.learner.records().collect();
     let [first, second] = records.as_slice() else { panic!("{records:?}") };
     assert_eq!((first.group, second.group), (100, 200));
-    let numbers: Vec<u32> = first.epochs.iter().map(Epoch::number).collect();
+    let numbers: Vec<u32> = first.epochs.iter().map(|epoch| epoch.number).collect();
     assert_eq!(numbers, [0, 1, 2]);
     let read = first.epochs.iter().zip(samples(&first.epochs));
     for ((epoch, read), truth) in read.zip(&known.epochs) {
-        assert!(epoch.is_learnt() && *read == **truth && epoch.len() == N);
+        assert!(epoch.is_learnt && *read == **truth && epoch.len() == N);
     }
     // By two workers, of which either may be ahead, but each goes forward.
     let read = second.epochs.iter().zip(samples(&second.epochs));
     for ((epoch, read), truth) in read.zip(&unknown.epochs) {
         let (mut seen, mut all) = (read.to_vec(), truth.clone());
-        assert!(!epoch.is_learnt() && seen != all);
+        assert!(!epoch.is_learnt && seen != all);
         let near = |at: usize| truth[at.saturating_sub(600)..N as usize].contains(&seen[at]);
         assert!((0..N as usize).all(near));
         seen.sort_unstable();
         all.sort_unstable();
         assert_eq!(seen, all);
     }
-    assert_eq!(second.epochs.iter().map(Epoch::is_over).collect::<Vec<_>>(), [true, true]);
+    assert_eq!(second.epochs.iter().map(|epoch| epoch.is_over).collect::<Vec<_>>(), [true, true]);
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! The ways in which a loader may number the files of a source.
 //!
-//! A dataset is all files below some directory, or those of a kind, sorted in some way. Each of
-//! these that is tried costs memory and a part of every search, so only the likeliest are: the
-//! directories with the most files, those far below the source later than others, and in each of
-//! them all files, those of its usual kinds, those of its commonest ones, and those that are not
-//! hidden.
+//! A dataset is all files below some directory, or those of a kind, sorted in some way. Each numbering costs
+//! memory and a part of every search, so only the likeliest are tried: of the directories with the most
+//! files, and not far below the source, all files, those of usual kinds, those of each of the commonest kinds,
+//! and those that are not hidden.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,29 +16,27 @@ use crate::order::{Entry, Listing, OrderSpec};
 /// How many directories below the source are taken for datasets of their own.
 const ROOTS_MAX: usize = 16;
 
-/// Each level below the source halves the files that a directory is ranked by so many times: a
-/// dataset's classes come after other datasets.
+/// How often each level below the source halves the rank of a directory, which is its number of files. So the
+/// classes of a dataset come after other datasets.
 const DEPTH_WEIGHS: u32 = 2;
 
-/// The commonest kinds of files are datasets of their own, so many at most, each with one in so many
-/// of the files at least.
+/// How many of the commonest kinds of files are datasets of their own, and the least part of the files.
 const KINDS_MAX: usize = 2;
 const COMMON: usize = 8;
 
-/// Kinds with one in so many of the files are usual. Lists and notes beside a dataset are fewer.
+/// The least part of the files that a usual kind has. Lists and notes beside a dataset are fewer.
 const USUAL: usize = 100;
 
-/// All candidates together have so many times the files of the source at most.
+/// How many times the files of the source all numberings together have at most.
 const COPIES_MAX: usize = 16;
 
-/// Each sorting of the files that may be a dataset, the likeliest first; those that number the same
-/// files in the same way once.
-pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Numbering> {
+/// Each sorting of the files that may be a dataset, the likeliest first, and each numbering once.
+pub(super) fn numberings(listing: &Listing<'_>) -> Vec<Numbering> {
     let all = listing.entries();
     let rows = (0..).zip(all).map(|(row, entry)| Entry { file: FileId(row), ..*entry }).collect();
     let rows = Listing::new(rows);
     let orders = orders(&rows);
-    let mut found = Found { candidates: Vec::new(), left: COPIES_MAX * all.len() };
+    let mut found = Found { numberings: Vec::new(), left: COPIES_MAX * all.len() };
     // By rank, with the path.
     let mut roots = BinaryHeap::from([(usize::MAX, Reverse(&b""[..]), 0)]);
     for _ in 0..=ROOTS_MAX {
@@ -50,7 +47,7 @@ pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Numbering> {
             roots.push((rank, Reverse(directory), depth + 1));
         }
         let mut take = |files: &Listing<'_>, ext: &[String], place: &str, is_told: bool| {
-            for (sorting, rows) in numberings(files, ext.to_vec(), &orders) {
+            for (sorting, rows) in sorted_rows(files, ext.to_vec(), &orders) {
                 let samples = rows.iter().map(|row| all[row.index()].file.0).collect();
                 let spec = || spec(sorting, root, ext);
                 let spec = is_told.then(spec).flatten();
@@ -64,29 +61,28 @@ pub(super) fn candidates(listing: &Listing<'_>) -> Vec<Numbering> {
             take(&visible, &[], &format!(" without hidden files{}", place(root, &[])), false);
         }
     }
-    found.candidates
+    found.numberings
 }
 
-/// The candidates that there are.
 struct Found {
-    candidates: Vec<Numbering>,
-    /// How many samples more they may have together.
+    numberings: Vec<Numbering>,
+    /// How many more samples they may have together.
     left: usize,
 }
 
 impl Found {
-    /// Takes a numbering, if it is another one and there is room for it.
-    fn take(&mut self, candidate: Numbering) {
-        let samples = &candidate.samples;
-        let known = self.candidates.iter().any(|known| known.samples == *samples);
+    /// Takes a numbering, if it is new and there is room for it.
+    fn take(&mut self, numbering: Numbering) {
+        let samples = &numbering.samples;
+        let known = self.numberings.iter().any(|known| known.samples == *samples);
         if let Some(left) = self.left.checked_sub(samples.len()).filter(|_| !known) {
             self.left = left;
-            self.candidates.push(candidate);
+            self.numberings.push(numbering);
         }
     }
 }
 
-/// The files that loaders take where they leave hidden ones out, if there are any of these.
+/// The files that are not hidden, if some are.
 fn visible<'a>(files: &Listing<'a>) -> Option<Listing<'a>> {
     let is_hidden = |entry: &Entry<'_>| {
         entry.path.split(|byte| *byte == b'/').any(|name| name.starts_with(b"."))
@@ -96,17 +92,17 @@ fn visible<'a>(files: &Listing<'a>) -> Option<Listing<'a>> {
     (entries.len() < files.entries().len()).then(|| Listing::new(entries))
 }
 
-/// The rows of all files in each order that is the same below every directory: to sort a million
-/// names takes seconds, and is done once.
+/// The rows of all files in each order that is the same below every directory. A million names are sorted for
+/// seconds, and so only once.
 fn orders(rows: &Listing<'_>) -> Vec<(Sorting, Vec<FileId>)> {
     let sortings = Sorting::WORDS.into_iter().filter(|(_, sorting)| sorting.is_of_paths());
     let sorted = |sorting| index_order(rows, IndexOrder::Sorted(sorting), &Filter::default());
     sortings.filter_map(|(_, sorting)| Some((sorting, sorted(sorting).ok()?))).collect()
 }
 
-/// The rows of the files with these endings in each order. Not every sorting has
-/// files everywhere; of those by classes only torchvision's is used with any endings.
-fn numberings(
+/// The rows of the files with these endings in each order. Some sortings have no files in some places. Of the
+/// sortings by classes only torchvision's is used with endings.
+fn sorted_rows(
     files: &Listing<'_>,
     ext: Vec<String>,
     orders: &[(Sorting, Vec<FileId>)],
@@ -130,9 +126,8 @@ fn numberings(
     sortings.filter_map(|(_, sorting)| Some((sorting, numbering(sorting)?))).collect()
 }
 
-/// The files below a directory, by their paths from there, and its subdirectories by their whole
-/// paths, each with the number of its files. Where all files are below one of these, it is that
-/// one's: the dataset is the same.
+/// The files below a directory, by their paths from there, and its subdirectories by their whole paths, each
+/// with the number of its files. If all files are below one subdirectory, that is taken instead.
 fn root_of<'a>(
     listing: &Listing<'a>,
     root: &'a [u8],
@@ -165,8 +160,8 @@ fn parent(path: &[u8]) -> &[u8] {
     path.iter().rposition(|byte| *byte == b'/').map_or(b"", |slash| &path[..slash])
 }
 
-/// Which endings make a dataset of these files: none for all of them first, then those of usual
-/// kinds, and each of the commonest. Where all files have the same there is nothing to choose from.
+/// The sets of endings that make a dataset of these files: first none, which is all files, then those of usual
+/// kinds, and each of the commonest. If all files have the same ending, there is only the first.
 fn kinds(files: &Listing<'_>) -> Vec<Vec<String>> {
     let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
     let all = files.entries().len();
@@ -190,13 +185,13 @@ fn kinds(files: &Listing<'_>) -> Vec<Vec<String>> {
     kinds
 }
 
-/// The last dot of a file's name and what comes after it; nothing where there is none.
+/// The end of a file's name from its last dot on.
 fn ending(path: &[u8]) -> &[u8] {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     name.iter().rposition(|byte| *byte == b'.').map_or(b"", |dot| &name[dot..])
 }
 
-/// How it is told that these files are numbered so, if the directory's name stands in a spec.
+/// The spec of this numbering, if the directory's name can stand in one.
 fn spec(sorting: Sorting, root: &[u8], ext: &[String]) -> Option<OrderSpec> {
     let root = std::str::from_utf8(root).ok()?.to_owned();
     let filter = Filter { root, ext: ext.to_vec() };
@@ -205,7 +200,7 @@ fn spec(sorting: Sorting, root: &[u8], ext: &[String]) -> Option<OrderSpec> {
     again.is_ok_and(|again| again == spec).then_some(spec)
 }
 
-/// Which files are meant, after the word for their sorting.
+/// The words for these files after the word for their sorting.
 fn place(root: &[u8], ext: &[String]) -> String {
     let kinds = if ext.is_empty() { String::new() } else { format!(" of {}", ext.join(" ")) };
     let below = String::from_utf8_lossy(root);

@@ -10,17 +10,17 @@ fn of(paths: &[String]) -> Vec<Numbering> {
     let rows = (0..).zip(paths);
     let entries =
         rows.map(|(row, path)| Entry { path: path.as_bytes(), file: FileId(row), size: 1 });
-    candidates(&Listing::new(entries.collect()))
+    numberings(&Listing::new(entries.collect()))
 }
 
 fn names(paths: &[&str]) -> Vec<String> {
     let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
-    let candidates = of(&paths);
-    candidates.into_iter().map(|candidate| candidate.name).collect()
+    let numberings = of(&paths);
+    numberings.into_iter().map(|numbering| numbering.name).collect()
 }
 
 #[test]
-fn the_same_numbering_is_one_candidate() {
+fn the_same_numbering_is_taken_once() {
     assert_eq!(names(&["1", "2"]), ["path"]);
     assert_eq!(names(&["a/1", "a/2"]), ["path below a"]);
     assert_eq!(names(&[]), Vec::<String>::new());
@@ -43,14 +43,14 @@ fn kinds_of_files_are_datasets_too() {
 }
 
 #[test]
-fn candidates_are_bounded() {
+fn numberings_are_bounded() {
     let path = |at: usize| format!("{}/{}/{}/x-{at}.{}", at % 2, at % 7, at % 61, at % 3);
     let paths: Vec<String> = (0..20_000).map(path).collect();
-    let candidates = of(&paths);
-    let samples: usize = candidates.iter().map(|candidate| candidate.samples.len()).sum();
+    let numberings = of(&paths);
+    let samples: usize = numberings.iter().map(|numbering| numbering.samples.len()).sum();
     assert!(samples <= COPIES_MAX * paths.len());
     let roots: std::collections::BTreeSet<&str> =
-        candidates.iter().filter_map(|known| known.name.split(" below ").nth(1)).collect();
+        numberings.iter().filter_map(|known| known.name.split(" below ").nth(1)).collect();
     assert!(roots.len() <= ROOTS_MAX && roots.contains("0/3"), "{roots:?}");
 }
 

@@ -5,11 +5,12 @@ use std::sync::mpsc::sync_channel;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
+use super::super::loaders::{IDLE_MAX, LoaderState};
 use super::*;
 use crate::cache::Inbox;
 use crate::catalog::Catalog;
 use crate::disk::AtomicFile;
-use crate::ids::FileId;
+use crate::learn::LoaderId;
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::Random;
 use crate::plan::Published;
@@ -19,7 +20,7 @@ use crate::source::{PosixSource, Source};
 const FILES: u32 = 400;
 
 struct Stand {
-    owner: Owner,
+    thread: LearnerThread,
     inbox: Arc<Inbox>,
     published: Arc<Mutex<Published>>,
     /// In the order of their paths.
@@ -67,17 +68,23 @@ impl Stand {
         };
         let (notes, received) = sync_channel(NOTES_MAX);
         let settings = LearnSettings { crack: false, threads: 1, nice: 0, time: Duration::MAX };
-        let owner = Owner::new(settings, around, notes, Arc::default(), long_ago());
-        Stand { owner, inbox, published, files, _directory: directory, _notes: received }
+        let thread = LearnerThread::new(settings, around, notes, Arc::default(), long_ago());
+        Stand { thread, inbox, published, files, _directory: directory, _notes: received }
     }
 
     /// The process opens files, by their places in the order of paths, at this moment.
     fn open(&mut self, places: impl IntoIterator<Item = u32>) {
-        let at_ms = self.owner.started.elapsed().as_millis() as u64;
+        let at_ms = self.thread.started.elapsed().as_millis() as u64;
         for place in places {
             let file = self.files[place as usize];
-            self.owner.take(Note::Heard(at_ms, Event::Opened { task: task(), file }));
+            self.thread.take(Note::Heard(at_ms, Event::Opened { task: task(), file }));
         }
+    }
+
+    /// The dataset has other files than the learner knows, which was made long ago.
+    fn outdate(&mut self) {
+        let current = self.thread.current.as_mut().unwrap();
+        (current.names, current.made) = (u64::MAX, long_ago());
     }
 
     /// What the planner publishes of a stream.
@@ -108,8 +115,8 @@ impl Stand {
     }
 
     /// The loader that is followed.
-    fn loader(&mut self) -> &mut Loader {
-        self.owner.loaders.values_mut().find(|loader| loader.stream.is_some()).unwrap()
+    fn loader(&mut self) -> &mut LoaderState {
+        self.thread.loaders.all.values_mut().find(|loader| loader.stream.is_some()).unwrap()
     }
 }
 
@@ -117,9 +124,9 @@ impl Stand {
 fn tell(stand: &mut Stand, sampler: Sampler) -> StreamId {
     let order = Arc::new(Order::drawn(sampler, &stand.files, "path order").unwrap());
     let stream = StreamId(7);
-    stand.owner.take(Note::Received { stream, order });
+    stand.thread.take(Note::Received { stream, order });
     stand.publish(stream, true);
-    stand.owner.look();
+    stand.thread.look();
     stream
 }
 
@@ -133,10 +140,10 @@ fn what_is_learnt_does_not_compete_with_an_order_that_is_read_as_told() {
     tell(&mut stand, own(false));
     for epoch in own(false).epochs(FILES, 0).take(3) {
         stand.open(epoch);
-        stand.owner.look();
+        stand.thread.look();
     }
-    assert_eq!((stand.said(), stand.owner.searches.run()), ((0, 0), false));
-    let [belief] = &stand.owner.beliefs()[..] else { panic!("one loader") };
+    assert_eq!((stand.said(), stand.thread.searches.are_running()), ((0, 0), false));
+    let [belief] = &stand.thread.beliefs()[..] else { panic!("one loader") };
     assert_eq!((belief.foreseen, belief.known_after), (2, Some(4)), "{}", belief.text);
 }
 
@@ -147,20 +154,20 @@ fn the_first_epoch_is_known_when_a_told_order_turns_out_to_be_wrong() {
     let epochs: Vec<Vec<u32>> = own(true).epochs(FILES, 0).take(3).collect();
     stand.open(epochs[0].iter().copied());
     stand.open(epochs[1][..40].iter().copied());
-    stand.owner.look();
+    stand.thread.look();
     assert_eq!(stand.said(), (0, 0));
-    assert!(stand.owner.told.lock().fixes.is_empty());
+    assert!(stand.thread.status.lock().fixes.is_empty());
     stand.publish(stream, false);
-    stand.owner.look();
+    stand.thread.look();
     assert_eq!(stand.said(), (1, 0));
-    let fix = stand.owner.told.lock().fixes[&stream].clone();
+    let fix = stand.thread.status.lock().fixes[&stream].clone();
     assert_eq!(fix, "what is read is torch-random:seed=0,persistent_workers=true");
     stand.open(epochs[1][40..].iter().chain(&epochs[2][..20]).copied());
-    stand.owner.look();
-    assert_eq!((stand.said(), stand.owner.searches.run()), ((1, 0), false));
+    stand.thread.look();
+    assert_eq!((stand.said(), stand.thread.searches.are_running()), ((1, 0), false));
     // It is read as told after all.
     stand.publish(stream, true);
-    stand.owner.look();
+    stand.thread.look();
     assert_eq!(stand.said(), (0, 1));
 }
 
@@ -172,10 +179,10 @@ fn an_order_that_is_told_takes_the_place_of_what_was_learnt() {
     let stream = tell(&mut stand, Sampler::SEQUENTIAL);
     assert_eq!(stand.said(), (0, 1));
     stand.open(60..120);
-    stand.owner.look();
+    stand.thread.look();
     assert_eq!(stand.said(), (0, 0));
-    stand.owner.take(Note::Withdrawn { stream });
-    stand.owner.look();
+    stand.thread.take(Note::Withdrawn { stream });
+    stand.thread.look();
     assert_eq!(stand.said(), (1, 0));
 }
 
@@ -185,11 +192,9 @@ fn an_order_over_files_of_one_that_was_told_is_no_twin_of_it() {
     stand.open(0..9);
     assert_eq!(stand.said(), (0, 0));
     // Told, and not yet heard of by the thread that learns: only the files are.
-    let mut files = vec![false; stand.owner.layout.files()];
-    files[stand.files[300].index()] = true;
     let order = Order::drawn(Sampler::SEQUENTIAL, &stand.files[300..302], "path order").unwrap();
-    let (stream, order) = (StreamId(7), Arc::new(order));
-    stand.owner.received.push(Received { stream, order, files, followed: true });
+    let files = stand.thread.layout.files();
+    stand.thread.told.add(StreamId(7), Arc::new(order), files);
     stand.open(9..60);
     assert_eq!(stand.said(), (0, 0));
 }
@@ -198,53 +203,55 @@ fn an_order_over_files_of_one_that_was_told_is_no_twin_of_it() {
 fn other_files_end_no_search() {
     let mut stand = Stand::new();
     stand.open(shuffled().into_iter().take(60));
-    assert!(stand.owner.searches.run());
-    (stand.owner.names, stand.owner.made) = (u64::MAX, long_ago());
-    stand.owner.look();
-    assert_eq!(stand.owner.generation, 0);
-    stand.owner.searches.end_all();
-    stand.owner.look();
-    assert_eq!(stand.owner.generation, 1);
+    assert!(stand.thread.searches.are_running());
+    stand.outdate();
+    stand.thread.look();
+    assert_eq!(stand.thread.searches.generation, 0);
+    stand.thread.searches.end_all();
+    stand.thread.look();
+    assert_eq!(stand.thread.searches.generation, 1);
 }
 
 #[test]
 fn who_has_spent_the_time_of_searches_is_not_searched_for_by_a_new_learner() {
     let mut stand = Stand::new();
-    stand.owner.settings.time = Duration::from_secs(10);
+    stand.thread.searches.settings.time = Duration::from_secs(10);
     stand.open(shuffled().into_iter().take(60));
-    assert!(stand.owner.searches.run());
-    let loader = *stand.owner.loaders.keys().next().unwrap_or(&LoaderId(0));
+    assert!(stand.thread.searches.are_running());
+    let loader = *stand.thread.loaders.all.keys().next().unwrap_or(&LoaderId(0));
     let (search, group, findings) =
         (crate::learn::SearchId(u32::MAX), u64::from(task()), Vec::new());
     let mut slice = |generation, seconds| {
         let (findings, cpu) = (findings.clone(), Duration::from_secs(seconds));
-        let (speed, owner) = (None, &mut stand.owner);
-        owner.take(Note::Slice { generation, search, loader, group, findings, cpu, speed });
-        owner.searches.run()
+        let (speed, thread) = (None, &mut stand.thread);
+        let slice = Slice { generation, search, loader, group, findings, cpu, speed };
+        thread.take(Note::Slice(slice));
+        thread.searches.are_running()
     };
     assert!(slice(0, 6));
     // Those of a learner that is no more count, too.
     assert!(!slice(7, 6));
-    (stand.owner.names, stand.owner.made) = (u64::MAX, long_ago());
-    stand.owner.look();
-    assert_eq!(stand.owner.generation, 1);
+    stand.outdate();
+    stand.thread.look();
+    assert_eq!(stand.thread.searches.generation, 1);
     stand.open(shuffled().into_iter().take(120));
-    assert!(!stand.owner.searches.run());
+    assert!(!stand.thread.searches.are_running());
 }
 
 #[test]
 fn a_split_that_is_found_begins_without_pauses_and_gives_no_more_time() {
     let mut stand = Stand::new();
-    stand.owner.settings.time = Duration::from_secs(10);
+    stand.thread.searches.settings.time = Duration::from_secs(10);
     stand.open(shuffled().into_iter().take(60));
-    assert!(stand.owner.searches.run());
-    let loader = *stand.owner.loaders.keys().next().unwrap_or(&LoaderId(0));
+    assert!(stand.thread.searches.are_running());
+    let loader = *stand.thread.loaders.all.keys().next().unwrap_or(&LoaderId(0));
     let (search, group) = (crate::learn::SearchId(u32::MAX), u64::from(task()));
     let mut slice = |findings, seconds| {
         let cpu = Duration::from_secs(seconds);
-        let (generation, speed, owner) = (0, None, &mut stand.owner);
-        owner.take(Note::Slice { generation, search, loader, group, findings, cpu, speed });
-        (owner.spent[&group].since().as_secs(), owner.searches.run())
+        let (generation, speed, thread) = (0, None, &mut stand.thread);
+        let slice = Slice { generation, search, loader, group, findings, cpu, speed };
+        thread.take(Note::Slice(slice));
+        (thread.searches.spent[&group].since().as_secs(), thread.searches.are_running())
     };
     assert_eq!(slice(Vec::new(), 5), (5, true));
     let split = Finding::Split { list: own(false), view: 0, part: 0..FILES / 2 };
@@ -258,15 +265,15 @@ fn a_split_that_is_found_begins_without_pauses_and_gives_no_more_time() {
 fn a_reader_that_the_planner_lost_is_told_again() {
     let mut stand = Stand::new();
     stand.open(0..60);
-    stand.owner.look();
+    stand.thread.look();
     assert_eq!(stand.said(), (1, 0));
     let stream = stand.loader().stream.unwrap();
     stand.publish(stream, false);
-    stand.loader().told = long_ago();
-    stand.owner.look();
+    stand.loader().told_at = long_ago();
+    stand.thread.look();
     assert_eq!(stand.said(), (1, 0));
     // Not without end.
-    stand.owner.look();
+    stand.thread.look();
     assert_eq!(stand.said(), (0, 0));
 }
 
@@ -276,16 +283,16 @@ fn who_reads_nothing_for_long_is_followed_again_when_it_reads() {
     stand.open(0..60);
     assert_eq!(stand.said(), (1, 0));
     // As if that had been then.
-    let started = std::mem::replace(&mut stand.owner.started, long_ago() - 2 * IDLE_MAX);
-    stand.loader().told = long_ago() - 2 * IDLE_MAX;
-    stand.owner.look();
+    let started = std::mem::replace(&mut stand.thread.started, long_ago() - 2 * IDLE_MAX);
+    stand.loader().told_at = long_ago() - 2 * IDLE_MAX;
+    stand.thread.look();
     assert_eq!(stand.said(), (0, 1));
-    stand.owner.look();
+    stand.thread.look();
     assert_eq!(stand.said(), (0, 0));
-    stand.owner.started = started;
+    stand.thread.started = started;
     stand.open(60..70);
-    stand.loader().told = long_ago();
-    stand.owner.look();
+    stand.loader().told_at = long_ago();
+    stand.thread.look();
     assert_eq!(stand.said(), (1, 0));
 }
 
@@ -298,15 +305,15 @@ fn a_process_that_has_ended_has_no_loader() {
         std::thread::yield_now();
     }
     for &file in &stand.files[..60] {
-        stand.owner.take(Note::Heard(0, Event::Opened { task: child.id(), file }));
+        stand.thread.take(Note::Heard(0, Event::Opened { task: child.id(), file }));
     }
     assert_eq!(stand.said(), (1, 0));
     child.kill().unwrap();
     child.wait().unwrap();
-    stand.owner.look();
+    stand.thread.look();
     assert_eq!(stand.said(), (0, 1));
-    assert!(stand.owner.beliefs().is_empty());
-    let records = stand.owner.learner.iter().flat_map(Learner::records);
+    assert!(stand.thread.beliefs().is_empty());
+    let records = stand.thread.learner().into_iter().flat_map(Learner::records);
     assert_eq!(records.map(|record| record.group).collect::<Vec<u64>>(), [u64::from(child.id())]);
 }
 
@@ -315,17 +322,20 @@ fn opens_are_heard_while_the_journal_is_being_written() {
     let mut stand = Stand::new();
     let store = tempfile::tempdir().unwrap();
     let file = AtomicFile::at(&store.path().join("journal")).unwrap();
-    stand.owner.kept = Kept::open(Some(file.clone()));
+    stand.thread.journal = SavedJournal::open(Some(file.clone()));
     let order = shuffled();
     stand.open(order[..60].iter().copied());
-    let disk = stand.owner.kept.hang();
-    stand.owner.remember(true);
+    let disk = stand.thread.journal.hang();
+    stand.thread.remember(true);
     stand.open(order[60..].iter().copied());
-    stand.owner.remember(true);
-    assert!(!stand.owner.kept.is_due() && stand.owner.kept.is_behind());
+    stand.thread.remember(true);
+    assert!(!stand.thread.journal.is_due() && stand.thread.journal.is_behind);
     assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0);
     // What could not be written is written at the end.
     drop(disk);
-    stand.owner.kept.finish();
-    assert_eq!(Kept::open(Some(file)).words().unwrap(), "1 earlier runs remembered");
+    stand.thread.journal.finish();
+    assert_eq!(
+        SavedJournal::open(Some(file)).words.as_deref().unwrap(),
+        "1 earlier runs remembered"
+    );
 }

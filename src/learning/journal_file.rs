@@ -1,23 +1,20 @@
-//! The file of the learner's journal, beside the store: bytes that are replaced as a whole.
-//!
-//! A checksum over all of it says whether it is what was written.
+//! The file of the learner's journal, beside the store: bytes with a checksum, replaced as a whole.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 
 use crate::disk::AtomicFile;
 
-/// What it begins with: the format's name and version.
+/// The first bytes: the format's name and version.
 const MAGIC: [u8; 8] = *b"blyjrnl1";
 
-/// Before the bytes: magic, their number and their CRC-32C.
+/// The bytes before the content: magic, its length and its CRC-32C.
 const HEAD: usize = 20;
 
-/// What the journal has; none where there is no journal yet.
+/// The content of the journal; none if there is no journal yet.
 ///
 /// # Errors
-/// In words where it has more than `most` bytes, belongs to somebody else, is damaged or cannot be
-/// read.
+/// In words, if it has more than `most` bytes, is another user's, is damaged or cannot be read.
 pub(super) fn read(place: &AtomicFile, most: u64) -> Result<Option<Vec<u8>>, String> {
     let file = match place.open() {
         Ok(file) => file,
