@@ -1,9 +1,9 @@
 //! Where the readers of an order stand: for the planner, whose orders are of blocks, and for the learner,
 //! whose orders are of samples. Both are the *items* here.
 //!
-//! 1. A [`Sequence`] says at which places of its order an item is read.
-//! 2. [`Bits`] say which places have been read.
-//! 3. [`Readers`] say where each reader stands, and how far the foremost has come.
+//! 1. A `Sequence` says at which places of its order an item is read.
+//! 2. `Bits` say which places have been read.
+//! 3. `Readers` say where each reader stands, and how far the foremost has come.
 //!
 //! What an open means is not judged here, since two different questions are asked. The planner knows the
 //! order and sees few opens: it asks whether an open counts as the read of its place, and which unseen places
