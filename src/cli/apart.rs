@@ -29,7 +29,7 @@ const APART: &str = "BELADY_APART";
 /// # Errors
 /// The error of the work, and [`ErrorKind::Disk`] if the disk does not answer.
 pub(super) fn run(cache: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    run_or(|| hanging_disk_error(cache), work)
+    run_or_else(|| hanging_disk_error(cache), work)
 }
 
 /// The same for work that also needs a source. The error cannot tell which of the two does not answer.
@@ -43,10 +43,10 @@ pub(super) fn run_with(
         let what = format!("the disk of {cache} or the source {source} does not answer");
         Error::new(ErrorKind::Disk, what).hint("`dmesg` may say why")
     };
-    run_or(hangs, work)
+    run_or_else(hangs, work)
 }
 
-fn run_or(hangs: impl FnOnce() -> Error, work: impl FnOnce() -> Result<()>) -> Result<()> {
+fn run_or_else(hangs: impl FnOnce() -> Error, work: impl FnOnce() -> Result<()>) -> Result<()> {
     if std::env::var_os(APART).is_some() {
         // When the command has failed, the child must not change anything on the disk any more.
         let _ = set_pdeathsig(Signal::SIGKILL);
@@ -123,8 +123,9 @@ fn wait(
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        let ran = (passing.load(Ordering::Relaxed) == 0).then(|| ran(child.id())).flatten();
-        if standstill.tick(ran) {
+        let run_times =
+            (passing.load(Ordering::Relaxed) == 0).then(|| run_times(child.id())).flatten();
+        if standstill.tick(run_times) {
             return Ok(None);
         }
         if relayed.recv_timeout(TICK) == Err(RecvTimeoutError::Disconnected) {
@@ -135,7 +136,7 @@ fn wait(
 }
 
 /// How long the threads of a process have run and waited to run, as text of the kernel.
-fn ran(process: u32) -> Option<String> {
+fn run_times(process: u32) -> Option<String> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     tasks.map(|task| std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()).collect()
 }

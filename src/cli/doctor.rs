@@ -25,13 +25,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     match (&args.source, &args.cache_dir) {
-        (Some(source), Some(cache)) => apart::run_with(source, cache, || look(args)),
-        (None, Some(cache)) => apart::run(cache, || look(args)),
-        (_, None) => look(args),
+        (Some(source), Some(cache)) => apart::run_with(source, cache, || examine_and_say(args)),
+        (None, Some(cache)) => apart::run(cache, || examine_and_say(args)),
+        (_, None) => examine_and_say(args),
     }
 }
 
-fn look(args: &Args) -> Result<()> {
+fn examine_and_say(args: &Args) -> Result<()> {
     let cache = args.cache_dir.as_deref().map(absolute);
     let measurements = u64::from(args.source.is_some()) + 2 * u64::from(cache.is_some());
     let style = ProgressStyle::with_template("measuring {bar} {bytes} of {total_bytes}");

@@ -48,7 +48,7 @@ pub(super) struct Args {
 /// What the daemon tells the command that started it.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Told {
+enum DaemonMessage {
     Seen(u64),
     Ready(Ready),
     Failed { code: u8, message: String },
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if std::env::var_os(DAEMON).is_some() {
         return daemon(args);
     }
-    let plan = plan(args, CacheDisk::Unseen)?;
+    let plan = plan(args, CacheDisk::Skip)?;
     // The lock is kept until the mount serves. Another command that mounts the source waits, and then shares
     // it.
     let lock = lock_source(&plan)?;
@@ -67,15 +67,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     if args.foreground {
-        let plan = self::plan(args, CacheDisk::Seen)?;
+        let plan = self::plan(args, CacheDisk::Look)?;
         log_to_stderr(&plan.settings);
         let lock = Mutex::new(lock);
-        return watch(&plan, |told| match told {
-            Told::Ready(ready) => {
+        return serve(&plan, |message| match message {
+            DaemonMessage::Ready(ready) => {
                 drop(lock.lock().unwrap_or_else(PoisonError::into_inner).take());
                 announce(&ready, args.json);
             }
-            Told::Seen(_) | Told::Failed { .. } => {}
+            DaemonMessage::Seen(_) | DaemonMessage::Failed { .. } => {}
         });
     }
     start_daemon(args, &plan, lock.as_ref())
@@ -85,16 +85,16 @@ pub(super) fn run(args: &Args) -> Result<()> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CacheDisk {
     /// The process that mounts.
-    Seen,
+    Look,
     /// Not the command that starts the daemon: if the disk hung, the command could not end.
-    Unseen,
+    Skip,
 }
 
 /// Checks everything that can be checked before anything is started.
 fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
     let (mut config, origins) = args.settings.build()?;
     let rendered = render_show(&config, &origins, true);
-    if disk == CacheDisk::Unseen {
+    if disk == CacheDisk::Skip {
         config.cache.dir = PathBuf::new();
         config.cache.disk = Size::Auto;
         config.rehearsal.clear();
@@ -108,7 +108,9 @@ fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
     })?;
     let mountpoint = absolute(&args.mountpoint);
     let mut host = host::detect(cache, Some(&source));
-    let apart = (!host.cache_hangs).then(|| is_apart(cache, &source, &mountpoint)).flatten();
+    let apart = (!host.cache_hangs)
+        .then(|| check_apart_unless_hanging(cache, &source, &mountpoint))
+        .flatten();
     host.cache_hangs |= apart.is_none() && cache.is_some();
     let settings = config.resolve(&host)?;
     if settings.cache.disk.is_some() {
@@ -118,7 +120,11 @@ fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
 }
 
 /// Checks that the cache directory is apart from the others; `None` if its disk does not answer.
-fn is_apart(cache: Option<&Path>, source: &Path, mountpoint: &Path) -> Option<Result<()>> {
+fn check_apart_unless_hanging(
+    cache: Option<&Path>,
+    source: &Path,
+    mountpoint: &Path,
+) -> Option<Result<()>> {
     let (cache, source, mountpoint) = (cache?.to_owned(), source.to_owned(), mountpoint.to_owned());
     unless_it_hangs(move || mount::check_apart(&cache, &source, &mountpoint)).unwrap_or_else(
         |error| Some(Err(Error::new(ErrorKind::Internal, format!("thread: {error}")))),
@@ -195,28 +201,28 @@ fn log_to_stderr(settings: &Settings) {
 }
 
 /// Mounts, and tells the progress until the mount serves. Returns when the mount has ended.
-fn watch(plan: &Plan, tell: impl Fn(Told) + Send + Sync) -> Result<()> {
+fn serve(plan: &Plan, tell: impl Fn(DaemonMessage) + Send + Sync) -> Result<()> {
     let seen = AtomicU64::new(0);
     let (scanning, over) = mpsc::channel::<()>();
-    // After that nothing is told, since the command does not listen any more.
-    let told = Mutex::new(false);
+    // After that nothing more is reported, since the command does not listen any more.
+    let is_ready = Mutex::new(false);
     std::thread::scope(|scope| {
-        let (tell, seen, told) = (&tell, &seen, &told);
-        let lock = || told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (tell, seen, is_ready) = (&tell, &seen, &is_ready);
+        let lock = || is_ready.lock().unwrap_or_else(PoisonError::into_inner);
         scope.spawn(move || {
             let pause = Duration::from_millis(200);
             while over.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let told = lock();
-                if !*told {
-                    tell(Told::Seen(seen.load(Ordering::Relaxed)));
+                let is_ready = lock();
+                if !*is_ready {
+                    tell(DaemonMessage::Seen(seen.load(Ordering::Relaxed)));
                 }
             }
         });
         mount::run(plan, seen, move |ready| {
             drop(scanning);
-            let mut told = lock();
-            tell(Told::Ready(ready.clone()));
-            *told = true;
+            let mut is_ready = lock();
+            tell(DaemonMessage::Ready(ready.clone()));
+            *is_ready = true;
         })
     })
 }
@@ -225,16 +231,16 @@ fn watch(plan: &Plan, tell: impl Fn(Told) + Send + Sync) -> Result<()> {
 fn daemon(args: &Args) -> Result<()> {
     // Fails only if the daemon already leads a session.
     let _ = nix::unistd::setsid();
-    let plan = plan(args, CacheDisk::Seen).inspect_err(tell_failure)?;
+    let plan = plan(args, CacheDisk::Look).inspect_err(tell_failure)?;
     log_to_stderr(&plan.settings);
     let _ = std::env::set_current_dir("/");
-    let tell = |told: Told| {
-        let serves = matches!(told, Told::Ready(_));
-        let mut line = serde_json::to_string(&told).unwrap_or_default();
+    let tell = |message: DaemonMessage| {
+        let serves = matches!(message, DaemonMessage::Ready(_));
+        let mut line = serde_json::to_string(&message).unwrap_or_default();
         line.push('\n');
         let mut stdout = std::io::stdout();
-        let told = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
-        if told.is_err() {
+        let written = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
+        if written.is_err() {
             // The command was ended before the mount served, so the mount is not wanted. The signal takes
             // down what is mounted by now.
             let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM);
@@ -243,7 +249,7 @@ fn daemon(args: &Args) -> Result<()> {
             let _ = nix::unistd::dup2_stdin(nothing);
         }
     };
-    let outcome = watch(&plan, tell);
+    let outcome = serve(&plan, tell);
     if let Err(error) = &outcome {
         tracing::error!(%error, "ended");
         tell_failure(error);
@@ -253,7 +259,7 @@ fn daemon(args: &Args) -> Result<()> {
 
 fn tell_failure(error: &Error) {
     let (code, message) = (error.kind().exit_code(), error.to_string());
-    let line = serde_json::to_string(&Told::Failed { code, message }).unwrap_or_default();
+    let line = serde_json::to_string(&DaemonMessage::Failed { code, message }).unwrap_or_default();
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
@@ -284,20 +290,20 @@ fn start_daemon(args: &Args, plan: &Plan, lock: Option<&SourceLock>) -> Result<(
         ProgressStyle::with_template("{spinner} scanning {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_spinner()),
     );
-    let told = child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines());
-    for line in told.map_while(std::result::Result::ok) {
+    let lines = child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines());
+    for line in lines.map_while(std::result::Result::ok) {
         match serde_json::from_str(&line) {
-            Ok(Told::Seen(seen)) => {
+            Ok(DaemonMessage::Seen(seen)) => {
                 let source = escaped(&plan.source.display().to_string());
                 bar.set_message(format!("{source}: {seen} names"));
                 bar.tick();
             }
-            Ok(Told::Ready(ready)) => {
+            Ok(DaemonMessage::Ready(ready)) => {
                 bar.finish_and_clear();
                 announce(&ready, args.json);
                 return Ok(());
             }
-            Ok(Told::Failed { code, message }) => {
+            Ok(DaemonMessage::Failed { code, message }) => {
                 bar.finish_and_clear();
                 warn(format!("belady: {message}"));
                 std::process::exit(i32::from(code));

@@ -16,7 +16,7 @@ use crate::rehearsal::Question;
 
 /// A buffer of a mount.
 #[derive(Debug, Args)]
-pub(super) struct Which {
+pub(super) struct BufferArgs {
     /// Where the dataset is mounted
     mountpoint: PathBuf,
     /// The buffer's name
@@ -36,7 +36,7 @@ pub(super) enum Verb {
     /// List what a buffer holds: class, task, age in offers, replays, score, path
     Ls {
         #[command(flatten)]
-        which: Which,
+        which: BufferArgs,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -44,7 +44,7 @@ pub(super) enum Verb {
     /// Show what is known of one sample
     Show {
         #[command(flatten)]
-        which: Which,
+        which: BufferArgs,
         /// Its path within the dataset, or that of a file of a view
         path: String,
         /// Print JSON
@@ -54,7 +54,7 @@ pub(super) enum Verb {
     /// Copy what a buffer holds, as CLASS/FILE, to a new directory
     Export {
         #[command(flatten)]
-        which: Which,
+        which: BufferArgs,
         /// The directory; it must not be there yet
         directory: PathBuf,
         /// Print JSON
@@ -64,7 +64,7 @@ pub(super) enum Verb {
     /// Offer files to a buffer: paths within the dataset, one a line
     Offer {
         #[command(flatten)]
-        which: Which,
+        which: BufferArgs,
         /// The list; standard input if left out
         list: Option<PathBuf>,
         /// Print JSON
@@ -74,7 +74,7 @@ pub(super) enum Verb {
     /// Tell a buffer what the trainer found out: lines `path score`
     Score {
         #[command(flatten)]
-        which: Which,
+        which: BufferArgs,
         /// The lines; standard input if left out
         lines: Option<PathBuf>,
         /// Lines are `path feature feature ...`, of all samples of each class that is among them;
@@ -88,7 +88,7 @@ pub(super) enum Verb {
     /// Begin a task: samples that are offered from now on belong to it
     Task {
         #[command(flatten)]
-        which: Which,
+        which: BufferArgs,
         /// The task's number
         task: u32,
         /// A list of its files and directories within the dataset, `-` for standard input; all that
@@ -101,7 +101,7 @@ pub(super) enum Verb {
     /// Print the draws of an epoch from what a buffer holds, in their order
     Draw {
         #[command(flatten)]
-        which: Which,
+        which: BufferArgs,
         /// The epoch
         #[arg(long, default_value_t = 0)]
         epoch: u64,
@@ -115,7 +115,7 @@ pub(super) enum Verb {
     /// Choose a sleep set: samples to be learnt from again, shown as sleep-N/, printed in their order
     Sleep {
         #[command(flatten)]
-        which: Which,
+        which: BufferArgs,
         /// How many samples
         #[arg(long)]
         budget: u64,
@@ -141,7 +141,7 @@ fn chooser(text: &str) -> std::result::Result<Chooser, String> {
 
 /// The mount, the question to it, and whether the answer is to be JSON.
 fn question(verb: &Verb) -> Result<(&Path, Question, bool)> {
-    let buffer = |which: &Which| which.buffer.clone();
+    let buffer = |which: &BufferArgs| which.buffer.clone();
     let (which, question, json) = match verb {
         Verb::Stats { mountpoint, json } => return Ok((mountpoint, Question::Stats, *json)),
         Verb::Ls { which, json } => (which, Question::List { buffer: buffer(which) }, json),
@@ -183,32 +183,32 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
     if json {
         say_json(&answer);
     } else {
-        answer_for_people(verb, &answer);
+        say_answer(verb, &answer);
     }
     match verb {
-        Verb::Export { .. } => refused(&answer, ErrorKind::Cache, "not copied"),
-        Verb::Offer { .. } | Verb::Score { .. } => refused(&answer, ErrorKind::Usage, "not taken"),
+        Verb::Export { .. } => refusal(&answer, ErrorKind::Cache, "not copied"),
+        Verb::Offer { .. } | Verb::Score { .. } => refusal(&answer, ErrorKind::Usage, "not taken"),
         _ => Ok(()),
     }
 }
 
-fn answer_for_people(verb: &Verb, answer: &Value) {
+fn say_answer(verb: &Verb, answer: &Value) {
     let each = || answer.as_array().into_iter().flatten();
     match verb {
-        Verb::Stats { .. } => each().for_each(for_people),
+        Verb::Stats { .. } => each().for_each(say_stats),
         Verb::Ls { .. } => {
             say(format!(
                 "{:<16} {:>4} {:>8} {:>7} {:>10}  path",
                 "class", "task", "age", "replays", "score"
             ));
-            each().for_each(member_for_people);
+            each().for_each(say_member);
         }
-        Verb::Show { .. } => member_for_people(answer),
+        Verb::Show { .. } => say_member(answer),
         Verb::Export { .. } => say(format!("{} samples", answer["copied"])),
         Verb::Offer { .. } => {
             say(format!("{} offered; decided one by one, as their bytes come", answer["offered"]));
         }
-        Verb::Score { .. } => say(format!("{} taken{}", answer["taken"], passed(answer))),
+        Verb::Score { .. } => say(format!("{} taken{}", answer["taken"], not_held_note(answer))),
         Verb::Task { .. } => {}
         Verb::Draw { .. } => say_paths(answer),
         Verb::Sleep { .. } => {
@@ -230,18 +230,18 @@ fn text(file: Option<&Path>) -> Result<String> {
 }
 
 /// Says how many lines were about samples that are not held, if any.
-fn passed(came: &Value) -> String {
-    let count = came["passed"].as_u64().filter(|count| *count > 0);
+fn not_held_note(answer: &Value) -> String {
+    let count = answer["passed"].as_u64().filter(|count| *count > 0);
     count.map_or(String::new(), |count| format!(", {count} of samples that are not held"))
 }
 
 /// Returns an error for what was refused, after all else was done.
-fn refused(came: &Value, kind: ErrorKind, what: &str) -> Result<()> {
-    let count = came["refused"].as_u64().unwrap_or(0);
+fn refusal(answer: &Value, kind: ErrorKind, what: &str) -> Result<()> {
+    let count = answer["refused"].as_u64().unwrap_or(0);
     if count == 0 {
         return Ok(());
     }
-    let why = came["why"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let why = answer["why"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let mut message = format!("{count} {what}:");
     why.for_each(|why| message.push_str(&format!("\n  {why}")));
     Err(Error::new(kind, message))
@@ -255,7 +255,7 @@ fn say_paths(paths: &Value) {
     }
 }
 
-fn for_people(stats: &Value) {
+fn say_stats(stats: &Value) {
     let word = |key: &str| stats[key].as_str().unwrap_or_default().to_owned();
     let number = |key: &str| stats[key].as_u64().unwrap_or(0);
     let capacity = &stats["capacity"];
@@ -306,7 +306,7 @@ fn for_people(stats: &Value) {
     }
 }
 
-fn member_for_people(member: &Value) {
+fn say_member(member: &Value) {
     let word = |key: &str| member[key].as_str().unwrap_or_default();
     let score = member["score"].as_f64().map_or("-".to_owned(), |score| format!("{score:.4}"));
     say(format!(

@@ -120,8 +120,8 @@ struct Row {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let (orders, layout) = match args.order.as_slice() {
-        [] => generated(args)?,
-        given => told(args, given)?,
+        [] => workload_orders(args)?,
+        given => given_orders(args, given)?,
     };
     let bytes = |flag: &str, size: &Size, all: u64| {
         let message = format!("--{flag} auto means nothing here; write a size or a share");
@@ -150,21 +150,21 @@ pub(super) fn run(args: &Args) -> Result<()> {
 type Work = (Vec<Arc<Order>>, Arc<Layout>);
 
 /// The orders of the workload, and at least as many samples as they name.
-fn generated(args: &Args) -> Result<Work> {
+fn workload_orders(args: &Args) -> Result<Work> {
     let orders =
         (0..args.jobs).map(|job| order(args, u64::from(job))).collect::<Result<Vec<_>>>()?;
     let named = orders.iter().flat_map(|order| order.ids()).max().map_or(0, |last| last + 1);
-    Ok((orders, alike(args, named.max(args.samples))))
+    Ok((orders, uniform_layout(args, named.max(args.samples))))
 }
 
 /// Samples of the same size.
-fn alike(args: &Args, count: u32) -> Arc<Layout> {
+fn uniform_layout(args: &Args, count: u32) -> Arc<Layout> {
     let bytes = args.sample_size.0.max(1);
     Arc::new(Layout::new((0..count).map(|_| bytes)))
 }
 
 /// The given orders, over the dataset, or over `--samples` images of one class.
-fn told(args: &Args, given: &[String]) -> Result<Work> {
+fn given_orders(args: &Args, given: &[String]) -> Result<Work> {
     if let Some(dataset) = &args.dataset {
         let mut layout = Arc::new(Layout::new([]));
         let mut orders = Vec::new();
@@ -183,7 +183,7 @@ fn told(args: &Args, given: &[String]) -> Result<Work> {
     let listing = Listing::new(entries.collect());
     let order = |text: &String| resolve_order(text, &listing).map(Arc::new);
     let orders = given.iter().map(order).collect::<Result<Vec<_>>>()?;
-    Ok((orders, alike(args, args.samples)))
+    Ok((orders, uniform_layout(args, args.samples)))
 }
 
 fn order(args: &Args, job: u64) -> Result<Arc<Order>> {

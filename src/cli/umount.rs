@@ -15,7 +15,7 @@ use crate::process::{is_stopped, wait_until_gone};
 const SAY_AFTER: Duration = Duration::from_secs(2);
 
 /// How long the end of the daemon's process is waited for.
-const LAST_PATIENCE: Duration = Duration::from_secs(30);
+const DAEMON_END_WAIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let killed = cut_off_killed(&mountpoint, noted);
     if !killed && directory.socket().exists() {
         let request = Request::Unmount { mountpoint: mountpoint.clone(), force: args.force };
-        match while_told(|| control::call(&directory.socket(), &request)) {
+        match explaining_if_slow(|| control::call(&directory.socket(), &request)) {
             Ok(ends) => {
                 wait_for_daemon(noted.filter(|_| ends == true));
                 return Ok(());
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// Waits until the daemon has closed the source, which the user may want to unmount next.
 fn wait_for_daemon(daemon: Option<&MountNote>) {
     let Some(MountNote { pid, source, .. }) = daemon else { return };
-    if !while_told(|| wait_until_gone(*pid, LAST_PATIENCE)) {
+    if !explaining_if_slow(|| wait_until_gone(*pid, DAEMON_END_WAIT)) {
         let source = source.display();
         warn(format!(
             "belady: it is unmounted, but process {pid} still waits for {source} or the cache disk; \
@@ -84,7 +84,7 @@ fn wait_for_daemon(daemon: Option<&MountNote>) {
 }
 
 /// Does work that may take long, and says why if it does.
-fn while_told<T>(work: impl FnOnce() -> T) -> T {
+fn explaining_if_slow<T>(work: impl FnOnce() -> T) -> T {
     let (working, over) = mpsc::channel::<()>();
     thread::scope(|scope| {
         // If no thread can be started, nothing is said.

@@ -18,14 +18,14 @@
 //! is subtracted from the configured budget, in steps of a 64th: less is not worth a change.
 //!
 //! A budget that does not fit shrinks at once, to a sixteenth less than fits. It grows if it could grow by a
-//! sixteenth, or to what is wanted, at [`CALM_LOOKS`] looks in a row. It then grows to the least that was
+//! sixteenth, or to what is wanted, at [`LARGER_LOOKS`] looks in a row. It then grows to the least that was
 //! possible at these looks. Between the two lies a band of an eighth in which the budget stays.
 
 use super::resolve::RESERVED_PERCENT;
 use super::units::{Bytes, share};
 
 /// Looks in a row at which a larger budget must fit before it is taken.
-const CALM_LOOKS: u32 = 10;
+const LARGER_LOOKS: u32 = 10;
 
 /// The smallest step, in bytes, in which the kernel's nodes are subtracted from the budget.
 const NODES_STEP_MIN: u64 = 8 << 20;
@@ -83,7 +83,7 @@ pub struct Budget {
     present: u64,
     reduced: Option<String>,
     /// Looks in a row at which more would have fitted, and the least of it.
-    calm: (u32, u64),
+    larger_looks: (u32, u64),
     /// Bytes that fitted at the last look, even beyond what is wanted.
     room: u64,
 }
@@ -92,7 +92,7 @@ impl Budget {
     /// A budget of `present` bytes if `configured` bytes are wanted.
     pub fn new(configured: u64, present: u64) -> Self {
         let present = present.min(configured);
-        Budget { configured, present, reduced: None, calm: (0, u64::MAX), room: present }
+        Budget { configured, present, reduced: None, larger_looks: (0, u64::MAX), room: present }
     }
 
     pub fn present(&self) -> u64 {
@@ -132,30 +132,29 @@ impl Budget {
 
     /// Fits the budget to the limits, and to the bytes that the kernel takes for the files that it knows.
     /// Returns whether the budget has changed.
-    pub fn look(&mut self, readings: &[Reading], nodes: u64) -> bool {
+    pub fn fit(&mut self, readings: &[Reading], nodes: u64) -> bool {
         let wanted = self.wanted(nodes);
         let tightest = readings.iter().min_by_key(|reading| reading.fits());
         self.room = tightest.map_or(self.room, Reading::fits);
         let fits = tightest.map_or(self.present, Reading::fits).min(wanted);
         let before = self.present;
         // A budget keeps some distance from a limit that it reaches, but none from what is wanted.
-        let roomy = |limit: &Reading| match limit.fits() < before || before < wanted {
+        let with_slack = |limit: &Reading| match limit.fits() < before || before < wanted {
             true => limit.fits() - limit.fits() / 16,
             false => limit.fits(),
         };
-        let target = tightest.map_or(fits, roomy).min(wanted);
-        let worth = target == wanted || target >= before + before / 16;
+        let target = tightest.map_or(fits, with_slack).min(wanted);
+        let is_worth_it = target == wanted || target >= before + before / 16;
+        let (looks, least) = self.larger_looks;
+        self.larger_looks = (0, u64::MAX);
         if fits < before {
             self.present = target;
-            self.calm = (0, u64::MAX);
-        } else if target > before && worth {
-            self.calm = (self.calm.0 + 1, self.calm.1.min(target));
-            if self.calm.0 == CALM_LOOKS {
-                self.present = self.calm.1;
-                self.calm = (0, u64::MAX);
+        } else if target > before && is_worth_it {
+            if looks + 1 == LARGER_LOOKS {
+                self.present = least.min(target);
+            } else {
+                self.larger_looks = (looks + 1, least.min(target));
             }
-        } else {
-            self.calm = (0, u64::MAX);
         }
         if self.present != before || self.reduced.is_none() {
             let of_nodes =

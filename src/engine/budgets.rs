@@ -30,9 +30,9 @@ const IDLE_FIT_EVERY: Duration = Duration::from_secs(5);
 const NOTE_USE_EVERY: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Found {
+struct DiskUse {
     /// The answer of [`Store::rests`].
-    rests: bool,
+    is_idle: bool,
     /// Writing calls that the disk has answered.
     written: u64,
     /// Bytes of others on the disk.
@@ -96,7 +96,7 @@ impl Budgets {
         self.disk.iter().for_each(|disk| disk.note_memory(&readings));
         let known = self.serving.known_nodes() * KNOWN_BYTES;
         let mut budget = self.ram.lock();
-        let changed = budget.look(&readings, known);
+        let changed = budget.fit(&readings, known);
         let memory = self.core.cache.memory();
         memory.resize(budget.moving(memory.used() as u64) as usize);
         self.serving.write_account().resize(budget.for_a_file() as usize);
@@ -118,9 +118,9 @@ impl Budgets {
         let follow = move || {
             let (mut pause, mut before) = (FIT_EVERY, None);
             while budgets.core.stop.pause(pause) {
-                let found = budgets.look_at_disk();
-                let rests = found.is_some_and(|found| found.rests) && found == before;
-                pause = if rests { IDLE_FIT_EVERY } else { FIT_EVERY };
+                let found = budgets.fit_disk();
+                let is_idle = found.is_some_and(|found| found.is_idle) && found == before;
+                pause = if is_idle { IDLE_FIT_EVERY } else { FIT_EVERY };
                 before = found;
             }
         };
@@ -130,7 +130,7 @@ impl Budgets {
     }
 
     /// Looks at the disk. `None` if it could not be looked at.
-    fn look_at_disk(&self) -> Option<Found> {
+    fn fit_disk(&self) -> Option<DiskUse> {
         let (disk, store) = (self.disk.as_ref()?, self.core.cache.store()?);
         let mut noted = disk.noted.lock();
         if noted.elapsed() >= NOTE_USE_EVERY {
@@ -141,8 +141,8 @@ impl Budgets {
         self.core.cache.sync_old();
         // A disk that cannot be looked at is no reason to change anything.
         let share = store.disk_usage().ok()?;
-        let found = Found {
-            rests: store.is_settled(),
+        let found = DiskUse {
+            is_idle: store.is_settled(),
             written: store.writes_answered(),
             others: share.others,
         };
@@ -156,7 +156,7 @@ impl Budgets {
         let mut readings = disk.limits_of_memory(store.totals().1 + store.idle_bytes());
         readings.push(reading);
         let mut budget = disk.budget.lock();
-        if !budget.look(&readings, 0) {
+        if !budget.fit(&readings, 0) {
             return Some(found);
         }
         let capacity = budget.present();
@@ -195,14 +195,14 @@ impl Budgets {
 }
 
 /// How many bytes a file that a user names may have, before the first look at what fits.
-pub(super) fn for_a_file(budget: &Budget, readings: &[Reading]) -> usize {
-    let mut looking = budget.clone();
-    looking.look(readings, 0);
-    looking.for_a_file() as usize
+pub(super) fn room_for_a_file(budget: &Budget, readings: &[Reading]) -> usize {
+    let mut fitted = budget.clone();
+    fitted.fit(readings, 0);
+    fitted.for_a_file() as usize
 }
 
 /// The RAM budget before the first look at what fits.
-pub(super) fn of_ram(settings: &Settings, cache: &Cache) -> Budget {
+pub(super) fn ram_budget(settings: &Settings, cache: &Cache) -> Budget {
     let budget = Budget::new(settings.cache.ram_configured_bytes, settings.cache.ram_bytes);
     cache.memory().resize(budget.moving(0) as usize);
     budget

@@ -50,7 +50,7 @@ pub use catalog_keeper::ScanProgress;
 use lease::StoreLease;
 use opening::OpenedStore;
 pub use orders::{Orders, resolve as resolve_order, tell_unreadable};
-pub use record::{RecordSummary, RecordedEpoch, Recording, Wanted};
+pub use record::{RecordSelection, RecordSummary, RecordedEpoch, Recording};
 pub use serving::Serving;
 pub use status::{OrderStatus, RamStatus, Status, TierStatus};
 use stop_flag::StopFlag;
@@ -203,8 +203,8 @@ impl Engine {
         let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
         let basis = Basis::open(&mut settings, source_path, source, first)?;
         let Basis { owner, store_dir, store_note, catalog, inbox, cache, all_known } = basis;
-        let ram = budgets::of_ram(&settings, &cache);
-        let memory = budgets::for_a_file(&ram, readings);
+        let ram = budgets::ram_budget(&settings, &cache);
+        let memory = budgets::room_for_a_file(&ram, readings);
         let (streams, published) = (Streams::default(), Arc::default());
         let journal = store_dir.as_ref().map(StoreDir::journal);
         let around =
@@ -362,9 +362,9 @@ impl Engine {
     /// out, unless their order is known or there is no other epoch.
     ///
     /// # Errors
-    /// If there is no such loader, or `wanted` fits several.
-    pub fn record(&self, wanted: &Wanted) -> Result<Recording> {
-        Recording::of(wanted, &self.orders, &self.core.catalog)
+    /// If there is no such loader, or `selection` fits several.
+    pub fn record(&self, selection: &RecordSelection) -> Result<Recording> {
+        Recording::of(selection, &self.orders, &self.core.catalog)
     }
 
     pub fn status(&self) -> Status {

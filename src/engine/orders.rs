@@ -118,27 +118,29 @@ impl Orders {
     /// # Errors
     /// If the order is wrong. The stream keeps the order that it had.
     pub fn set(&self, name: &str, spec: &str) -> Result<String> {
-        self.receive_spec(name, spec, &self.serving.points()).map(|received| self.follow(received))
+        self.resolve_spec(name, spec, &self.serving.points()).map(|order| self.follow(order))
     }
 
     /// Gives a stream the order that the text of an order file lists.
     pub fn set_list(&self, name: &str, text: &[u8]) -> Result<String> {
         let written: OrderSpec = "file:written".parse()?;
         let resolve = |listing: &Listing<'_>| written.resolve(listing, &[text]);
-        self.receive(name, WRITTEN, &self.serving.points(), None, resolve)
-            .map(|received| self.follow(received))
+        self.resolve_for(name, WRITTEN, &self.serving.points(), None, resolve)
+            .map(|order| self.follow(order))
     }
 
     /// Resolves an order that a stream is to [`follow`](Self::follow) later, for example once the mount
     /// serves. Paths may begin with the source's path or a mount point.
-    pub fn receive_spec(
+    pub fn resolve_spec(
         &self,
         name: &str,
         spec: &str,
         mountpoints: &[PathBuf],
     ) -> Result<ResolvedOrder> {
         let (view, memory) = (self.view_of(spec), self.budgets.room_for_a_request());
-        self.receive(name, spec, mountpoints, view, |listing| resolve_here(spec, listing, memory))
+        self.resolve_for(name, spec, mountpoints, view, |listing| {
+            resolve_here(spec, listing, memory)
+        })
     }
 
     /// The files of the rehearsal view that an order is over; `None` if it is over the dataset.
@@ -147,7 +149,7 @@ impl Orders {
         self.rehearsal.as_ref()?.view_listing(&spec.filter.root)
     }
 
-    fn receive(
+    fn resolve_for(
         &self,
         name: &str,
         given: &str,
@@ -190,8 +192,8 @@ impl Orders {
     }
 
     /// Has a stream follow an order. Returns the order in plain words.
-    pub fn follow(&self, received: ResolvedOrder) -> String {
-        let ResolvedOrder { stream, name, order } = received;
+    pub fn follow(&self, resolved: ResolvedOrder) -> String {
+        let ResolvedOrder { stream, name, order } = resolved;
         let words = order.describe().to_string();
         tracing::info!(stream = name, order = words, "order received");
         let order = Arc::new(order);
@@ -250,7 +252,7 @@ impl Orders {
     }
 
     /// Whether any stream has been told an order.
-    pub(super) fn are_told(&self) -> bool {
+    pub(super) fn has_told(&self) -> bool {
         self.streams.lock().iter().any(|stream| !stream.is_learnt() && stream.spec.is_some())
     }
 

@@ -17,14 +17,14 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(20);
 
 /// How often the thread checks whether the tasks that hold files open still exist: while events come and
 /// shortly afterwards, and while none come.
-const ROLL_CALL_EVERY: Duration = Duration::from_secs(1);
-const IDLE_ROLL_CALL_EVERY: Duration = Duration::from_secs(5);
+const CHECK_TASKS_EVERY: Duration = Duration::from_secs(1);
+const IDLE_CHECK_TASKS_EVERY: Duration = Duration::from_secs(5);
 
 /// If there are this many tasks more than at the last check, they are checked at once: threads that a loader
 /// makes for each batch end soon.
-const NEWCOMERS_MAX: usize = 16;
+const NEW_TASKS_MAX: usize = 16;
 
-struct RollCall {
+struct TaskCheck {
     last: Instant,
     /// Tasks at the last check.
     tasks: usize,
@@ -32,24 +32,24 @@ struct RollCall {
     is_quiet: bool,
 }
 
-impl RollCall {
+impl TaskCheck {
     /// Whether a check is due before the new events are applied: a task may have ended before they happened.
     fn is_due(&self, tasks: usize, now: Instant) -> bool {
-        tasks > self.tasks + NEWCOMERS_MAX || now >= self.last + ROLL_CALL_EVERY
+        tasks > self.tasks + NEW_TASKS_MAX || now >= self.last + CHECK_TASKS_EVERY
     }
 
     /// How long the thread may wait for an event.
     fn patience(&self, tasks: usize) -> Duration {
         match (tasks, self.is_quiet) {
             (0, _) => Duration::from_secs(3600),
-            (_, false) => ROLL_CALL_EVERY,
-            (_, true) => IDLE_ROLL_CALL_EVERY,
+            (_, false) => CHECK_TASKS_EVERY,
+            (_, true) => IDLE_CHECK_TASKS_EVERY,
         }
     }
 
     /// Notes that a check is done, with the number of tasks that are left.
-    fn called(&mut self, tasks: usize, now: Instant) {
-        *self = RollCall { last: now, tasks, is_quiet: true };
+    fn checked(&mut self, tasks: usize, now: Instant) {
+        *self = TaskCheck { last: now, tasks, is_quiet: true };
     }
 }
 
@@ -77,38 +77,38 @@ fn run(
 ) {
     let mut messages = Vec::new();
     let mut questions = Vec::new();
-    let mut says = Vec::new();
+    let mut observer_events = Vec::new();
     let mut actions = Vec::new();
-    let (mut due, mut stale) = (Instant::now(), true);
-    let mut roll_call = RollCall { last: due, tasks: 0, is_quiet: true };
+    let (mut publish_at, mut stale) = (Instant::now(), true);
+    let mut task_check = TaskCheck { last: publish_at, tasks: 0, is_quiet: true };
     loop {
         let patience = match stale {
             true => PUBLISH_EVERY,
-            false => roll_call.patience(planner.tasks().count()),
+            false => task_check.patience(planner.tasks().count()),
         };
         let open = inbox.take(&mut messages, &mut questions, patience);
-        if roll_call.is_due(planner.tasks().count(), Instant::now()) {
-            let gone = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
-            for task in planner.tasks().filter(gone).collect::<Vec<_>>() {
+        if task_check.is_due(planner.tasks().count(), Instant::now()) {
+            let has_ended = |task: &u32| !Path::new("/proc").join(task.to_string()).exists();
+            for task in planner.tasks().filter(has_ended).collect::<Vec<_>>() {
                 planner.apply(Event::Left { task }, &mut actions);
-                act(&mut actions, None, inbox, cache, &mut observers);
+                carry_out(&mut actions, None, inbox, cache, &mut observers);
                 stale = true;
             }
-            roll_call.called(planner.tasks().count(), Instant::now());
+            task_check.checked(planner.tasks().count(), Instant::now());
         }
-        roll_call.is_quiet &= messages.is_empty();
+        task_check.is_quiet &= messages.is_empty();
         stale |= !messages.is_empty();
         for message in messages.drain(..) {
             for observer in &mut observers {
-                observer.observe(&message.event, message.arrival.as_ref(), &mut says);
+                observer.observe(&message.event, message.arrival.as_ref(), &mut observer_events);
             }
             let arrival = match (&message.event, message.arrival) {
                 (Event::Arrived { block, .. }, Some(arrival)) => Some((*block, arrival)),
                 _ => None,
             };
             planner.apply(message.event, &mut actions);
-            says.drain(..).for_each(|event| planner.apply(event, &mut actions));
-            act(&mut actions, arrival.as_ref(), inbox, cache, &mut observers);
+            observer_events.drain(..).for_each(|event| planner.apply(event, &mut actions));
+            carry_out(&mut actions, arrival.as_ref(), inbox, cache, &mut observers);
         }
         // A caller that has its answer may read the status at once. The status must not be older than the
         // answer.
@@ -116,9 +116,9 @@ fn run(
             publish(&planner, published);
         }
         questions.drain(..).for_each(|question| question(&planner));
-        if stale && Instant::now() >= due {
+        if stale && Instant::now() >= publish_at {
             publish(&planner, published);
-            due = Instant::now() + PUBLISH_EVERY;
+            publish_at = Instant::now() + PUBLISH_EVERY;
             stale = false;
         }
         if !open {
@@ -128,7 +128,7 @@ fn run(
 }
 
 /// Carries out the planner's actions. `arrival` has the bytes of a block that has just arrived.
-fn act(
+fn carry_out(
     actions: &mut Vec<Action>,
     arrival: Option<&(BlockId, Arrival)>,
     inbox: &Inbox,
@@ -177,17 +177,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_roll_is_called_before_news_and_seldom_without() {
+    fn tasks_are_checked_before_new_events_and_seldom_without() {
         let start = Instant::now();
-        let mut roll_call = RollCall { last: start, tasks: 0, is_quiet: true };
-        assert!(!roll_call.is_due(NEWCOMERS_MAX, start), "they have just come");
-        assert!(roll_call.is_due(NEWCOMERS_MAX + 1, start), "many have come");
-        assert!(roll_call.is_due(1, start + ROLL_CALL_EVERY), "whatever is heard next");
-        roll_call.is_quiet = false;
-        assert_eq!(roll_call.patience(1), ROLL_CALL_EVERY);
-        roll_call.called(1, start + ROLL_CALL_EVERY);
-        assert!(!roll_call.is_due(1, start + ROLL_CALL_EVERY));
-        assert_eq!(roll_call.patience(1), IDLE_ROLL_CALL_EVERY);
-        assert!(roll_call.patience(0) > IDLE_ROLL_CALL_EVERY, "there is nobody");
+        let mut task_check = TaskCheck { last: start, tasks: 0, is_quiet: true };
+        assert!(!task_check.is_due(NEW_TASKS_MAX, start), "they have just come");
+        assert!(task_check.is_due(NEW_TASKS_MAX + 1, start), "many have come");
+        assert!(task_check.is_due(1, start + CHECK_TASKS_EVERY), "whatever is heard next");
+        task_check.is_quiet = false;
+        assert_eq!(task_check.patience(1), CHECK_TASKS_EVERY);
+        task_check.checked(1, start + CHECK_TASKS_EVERY);
+        assert!(!task_check.is_due(1, start + CHECK_TASKS_EVERY));
+        assert_eq!(task_check.patience(1), IDLE_CHECK_TASKS_EVERY);
+        assert!(task_check.patience(0) > IDLE_CHECK_TASKS_EVERY, "there is nobody");
     }
 }

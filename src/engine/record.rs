@@ -17,9 +17,9 @@ use crate::order::file::write_sample;
 /// Samples that are written in one call.
 const CHUNK: usize = 4096;
 
-/// The loader, and its epochs, that an order file is wanted of.
+/// The loader, and its epochs, that an order file is selection of.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub struct RecordSelection {
     pub loader: Option<u32>,
     /// The process that the loader reads for.
     pub process: Option<u64>,
@@ -58,13 +58,17 @@ pub struct Recording {
 }
 
 impl Recording {
-    pub(super) fn of(wanted: &Wanted, orders: &Orders, catalog: &Arc<Catalog>) -> Result<Self> {
+    pub(super) fn of(
+        selection: &RecordSelection,
+        orders: &Orders,
+        catalog: &Arc<Catalog>,
+    ) -> Result<Self> {
         let Some(learning) = &orders.learning else {
             let message = "nothing is observed here: order.learn is off, or nothing is read ahead";
             return Err(Error::new(ErrorKind::Order, message));
         };
-        let (record, program) = choose(learning.records()?, wanted).map_err(|error| {
-            let told = orders.are_told();
+        let (record, program) = choose(learning.records()?, selection).map_err(|error| {
+            let told = orders.has_told();
             let hint =
                 "`belady order show` writes an order that was told, whether it is read or not";
             if told { error.hint(hint) } else { error }
@@ -74,7 +78,7 @@ impl Recording {
         if epochs.iter().any(whole) {
             epochs.retain(whole);
         }
-        let most = wanted.epochs.map_or(usize::MAX, |epochs| epochs as usize);
+        let most = selection.epochs.map_or(usize::MAX, |epochs| epochs as usize);
         epochs.drain(..epochs.len().saturating_sub(most));
         let recorded = |epoch: &Epoch| RecordedEpoch {
             epoch: epoch.number,
@@ -122,14 +126,14 @@ impl Recording {
     }
 }
 
-/// Finds the one loader that is wanted.
-fn choose(records: Vec<Named>, wanted: &Wanted) -> Result<Named> {
-    let is_it = |(record, _): &Named| {
+/// Finds the one loader that is selection.
+fn choose(records: Vec<Named>, selection: &RecordSelection) -> Result<Named> {
+    let is_selected = |(record, _): &Named| {
         !record.epochs.is_empty()
-            && wanted.loader.is_none_or(|loader| loader == record.loader.0)
-            && wanted.process.is_none_or(|process| process == record.group)
+            && selection.loader.is_none_or(|loader| loader == record.loader.0)
+            && selection.process.is_none_or(|process| process == record.group)
     };
-    let mut found: Vec<Named> = records.into_iter().filter(is_it).collect();
+    let mut found: Vec<Named> = records.into_iter().filter(is_selected).collect();
     match (found.pop(), found.len()) {
         (Some(only), 0) => Ok(only),
         (Some(last), _) => {
@@ -146,7 +150,7 @@ fn choose(records: Vec<Named>, wanted: &Wanted) -> Result<Named> {
             let message = format!("several loaders have read here\n    {}", all.join("\n    "));
             Err(Error::new(ErrorKind::Order, message).hint("give one by --loader or --process"))
         }
-        (None, _) if wanted.loader.is_some() || wanted.process.is_some() => {
+        (None, _) if selection.loader.is_some() || selection.process.is_some() => {
             Err(Error::new(ErrorKind::Order, "no such loader has read anything here")
                 .hint("`belady order status` lists loaders"))
         }

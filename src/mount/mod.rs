@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::config::{Settings, hanging_disk_error};
 use crate::control::{self, MountDirectory, MountNote, Reply, Request};
 use crate::disk::{TICK, unless_it_hangs};
-use crate::engine::{Engine, Wanted};
+use crate::engine::{Engine, RecordSelection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
 use crate::source::PosixSource;
@@ -143,7 +143,7 @@ fn serve(
     let mut orders = Vec::new();
     for stream in &plan.settings.streams {
         let at = std::slice::from_ref(&plan.mountpoint);
-        orders.push((&stream.name, engine.orders().receive_spec(&stream.name, &stream.order, at)?));
+        orders.push((&stream.name, engine.orders().resolve_spec(&stream.name, &stream.order, at)?));
     }
     let runtime = control_runtime()?;
     let mut note = MountNote {
@@ -313,7 +313,7 @@ impl Handler {
                 json!(self.engine.orders().set(&stream, &order)?)
             }
             Request::Record { loader, process, epochs } => {
-                let recording = self.engine.record(&Wanted { loader, process, epochs })?;
+                let recording = self.engine.record(&RecordSelection { loader, process, epochs })?;
                 let summary = json!(recording.summary);
                 return Ok(Reply::with_text(summary, Box::new(|out| recording.write(out))));
             }

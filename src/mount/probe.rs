@@ -135,7 +135,7 @@ fn memory() -> MemoryFindings {
         Ok(settings) => {
             let ram = &settings.cache;
             let mut budget = Budget::new(ram.ram_configured_bytes, ram.ram_bytes);
-            budget.look(&host::readings(), 0);
+            budget.fit(&host::readings(), 0);
             let decided = settings.decisions.into_iter().find(|line| line.starts_with("cache.ram"));
             let because = budget.reduced().map(str::to_owned).or(decided).unwrap_or_default();
             MemoryFindings { limit, available, budget: budget.present(), because }

@@ -98,7 +98,7 @@ pub(super) enum Verb {
 pub(super) fn run(verb: &Verb) -> Result<()> {
     match verb {
         Verb::Show { order, dataset, epochs, from, target } => {
-            let text = listed(order, dataset, *from, *epochs)?;
+            let text = order_text(order, dataset, *from, *epochs)?;
             target.fill(|out| out.write_all(&text).map_err(|error| target.cannot_write(&error)))
         }
         Verb::Record(args) => record::run(args),
@@ -160,7 +160,7 @@ pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
 }
 
 /// The text of an order file with these epochs.
-fn listed(text: &str, dataset: &Path, from: u32, epochs: u32) -> Result<Vec<u8>> {
+fn order_text(text: &str, dataset: &Path, from: u32, epochs: u32) -> Result<Vec<u8>> {
     let Resolved { order, paths, .. } = resolved(text, dataset)?;
     let path = |file: FileId| Cow::Borrowed(paths.get(&file).map_or(&b""[..], Vec::as_slice));
     write_text(&order, from..from.saturating_add(epochs), path)

@@ -18,36 +18,36 @@ fn the_tightest_limit_decides_and_is_named() {
     let machine = Reading::memory("the machine", 64 * GIB, 8 * GIB);
     let job = Reading::memory("cgroup /job", 16 * GIB, 6 * GIB);
     let mut budget = Budget::new(20 * GIB, 20 * GIB);
-    assert!(!budget.look(std::slice::from_ref(&machine), 0));
+    assert!(!budget.fit(std::slice::from_ref(&machine), 0));
     assert_eq!(budget.reduced(), None);
-    assert!(budget.look(&[machine, job], 0));
+    assert!(budget.fit(&[machine, job], 0));
     assert_eq!(budget.present(), 8 * GIB - GIB / 2);
     let said = "cgroup /job has 16 GiB, of which others take 6 GiB and 2 GiB are kept in reserve";
     assert_eq!(budget.reduced(), Some(said));
-    assert!(!budget.look(&[], 0), "limits that cannot be read change nothing");
+    assert!(!budget.fit(&[], 0), "limits that cannot be read change nothing");
 }
 
 #[test]
 fn a_budget_that_never_fitted_says_why() {
     let mut budget = Budget::new(20 * GIB, 10 * GIB);
-    assert!(!budget.look(&fitting(10 * GIB), 0));
+    assert!(!budget.fit(&fitting(10 * GIB), 0));
     assert!(budget.reduced().is_some());
 }
 
 #[test]
 fn it_grows_back_when_headroom_has_returned_for_a_while() {
     let mut budget = Budget::new(8 * GIB, 8 * GIB);
-    assert!(budget.look(&fitting(GIB), 0));
-    let looks: Vec<bool> = (0..9).map(|_| budget.look(&fitting(40 * GIB), 0)).collect();
+    assert!(budget.fit(&fitting(GIB), 0));
+    let looks: Vec<bool> = (0..9).map(|_| budget.fit(&fitting(40 * GIB), 0)).collect();
     assert!(!looks.contains(&true), "too early");
-    assert!(!budget.look(&fitting(GIB), 0), "a short relief is none");
+    assert!(!budget.fit(&fitting(GIB), 0), "a short relief is none");
     for _ in 0..9 {
-        assert!(!budget.look(&fitting(40 * GIB), 0));
+        assert!(!budget.fit(&fitting(40 * GIB), 0));
     }
-    assert!(budget.look(&fitting(4 * GIB), 0));
+    assert!(budget.fit(&fitting(4 * GIB), 0));
     assert_eq!(budget.present(), 4 * GIB - GIB / 4, "what fitted at the worst of the looks");
     for _ in 0..10 {
-        budget.look(&fitting(40 * GIB), 0);
+        budget.fit(&fitting(40 * GIB), 0);
     }
     assert_eq!((budget.present(), budget.reduced()), (8 * GIB, None));
 }
@@ -56,17 +56,17 @@ fn it_grows_back_when_headroom_has_returned_for_a_while() {
 fn what_the_kernel_takes_for_files_it_knows_counts() {
     let mut budget = Budget::new(32 * GIB, 32 * GIB);
     let plenty = fitting(50 * GIB);
-    assert!(!budget.look(&plenty, GIB / 2 - 1), "not worth a change");
-    assert!(budget.look(&plenty, 11 * GIB + 5));
+    assert!(!budget.fit(&plenty, GIB / 2 - 1), "not worth a change");
+    assert!(budget.fit(&plenty, 11 * GIB + 5));
     assert_eq!(budget.present(), 21 * GIB);
     assert_eq!(budget.reduced(), Some("the kernel takes 11 GiB for files it knows"));
-    let grown: Vec<bool> = (0..10).map(|_| budget.look(&plenty, 0)).collect();
+    let grown: Vec<bool> = (0..10).map(|_| budget.fit(&plenty, 0)).collect();
     assert_eq!(grown.iter().filter(|grown| **grown).count(), 1);
     assert_eq!((budget.present(), budget.reduced()), (32 * GIB, None));
-    assert!(budget.look(&plenty, 500 * GIB));
+    assert!(budget.fit(&plenty, 500 * GIB));
     assert_eq!(budget.present(), 16 * GIB, "half of it is left at least");
     let mut small = Budget::new(GIB / 64, GIB / 64);
-    assert!(!small.look(&plenty, 7 << 20), "a few thousand files are no matter");
+    assert!(!small.fit(&plenty, 7 << 20), "a few thousand files are no matter");
 }
 
 proptest! {
@@ -80,7 +80,7 @@ proptest! {
         let mut budget = Budget::new(configured, configured);
         for fits in fits {
             let before = budget.present();
-            let changed = budget.look(&fitting(fits), 0);
+            let changed = budget.fit(&fitting(fits), 0);
             prop_assert_eq!(changed, budget.present() != before);
             prop_assert!(budget.present() <= configured);
             prop_assert!(budget.present() <= fits);
@@ -96,7 +96,7 @@ proptest! {
     ) {
         let mut budget = Budget::new(configured, configured);
         let fits = |waver: f64| fitting((around as f64 * (1.0 + waver)) as u64);
-        let changes = wavers.iter().filter(|waver| budget.look(&fits(**waver), 0)).count();
+        let changes = wavers.iter().filter(|waver| budget.fit(&fits(**waver), 0)).count();
         prop_assert!(changes <= 2, "{changes} changes");
     }
 }
@@ -106,7 +106,7 @@ fn bytes_on_their_way_take_half_of_what_fits_and_no_more_than_they_are_worth() {
     const MIB: u64 = 1 << 20;
     let moving = |configured, fits, moving| {
         let mut budget = Budget::new(configured, configured);
-        budget.look(&fitting(fits), 0);
+        budget.fit(&fitting(fits), 0);
         budget.moving(moving)
     };
     assert_eq!(moving(64 * MIB, 10 * GIB, 0), 32 * MIB);
@@ -126,5 +126,5 @@ fn a_store_in_memory_may_take_half_of_what_there_is() {
     assert_eq!(group.to_store(0).fits(), 2 << 20);
     assert_eq!(group.to_store(10 << 20).fits(), 12 << 20);
     let mut budget = Budget::new(32 << 20, 32 << 20);
-    assert!(budget.look(&[group.to_store(0)], 0) && budget.present() <= 2 << 20);
+    assert!(budget.fit(&[group.to_store(0)], 0) && budget.present() <= 2 << 20);
 }

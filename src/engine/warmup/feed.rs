@@ -62,38 +62,38 @@ impl Allowance {
 }
 
 /// A block that waits at the planner.
-struct Waiting {
+struct PlannedBlock {
     block: BlockId,
     tries: u8,
 }
 
 struct Feed<'w> {
-    around: &'w EngineHandles,
+    engine: &'w EngineHandles,
     blocks: &'w [BlockId],
     /// The first block that was not looked at yet.
     next: usize,
-    waiting: Vec<Waiting>,
+    at_planner: Vec<PlannedBlock>,
     /// Blocks that were here or have been fetched.
-    came: Vec<BlockId>,
+    arrived: Vec<BlockId>,
     /// Looks in a row that have found that the cache disk hangs.
-    hung: u32,
+    hanging_looks: u32,
     allowance: Allowance,
     progress: Progress,
 }
 
 /// Has the planner bring blocks here until all are counted, and publishes the progress.
 pub(super) fn run(
-    around: &EngineHandles,
+    engine: &EngineHandles,
     warmup: &Warmup,
     blocks: &[BlockId],
     pace: Pace,
-    begun: Instant,
+    started: Instant,
 ) {
-    let _end = End(warmup);
+    let _end = EndGuard(warmup);
     let progress = warmup.progress.lock().clone();
-    let mut feed = Feed::new(around, blocks, Allowance::new(pace.rate), progress);
+    let mut feed = Feed::new(engine, blocks, Allowance::new(pace.rate), progress);
     // A deadline beyond what time can express is none.
-    let until = |seconds| begun.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
+    let until = |seconds| started.checked_add(Duration::try_from_secs_f64(seconds).ok()?);
     let deadline = pace.deadline_s.and_then(until);
     let late = || deadline.and_then(|deadline| Instant::now().checked_duration_since(deadline));
     let over = |by: Duration| late().is_some_and(|late| late >= by);
@@ -103,7 +103,7 @@ pub(super) fn run(
             break true;
         }
         if over(Duration::ZERO) {
-            if over(GRACE) || feed.waiting.is_empty() {
+            if over(GRACE) || feed.at_planner.is_empty() {
                 break false;
             }
         } else if feed.feed().is_none() {
@@ -126,9 +126,9 @@ pub(super) fn run(
 }
 
 /// Says that a warm-up is over and broke off, if its thread panics before it has said how it ended.
-struct End<'w>(&'w Warmup);
+struct EndGuard<'w>(&'w Warmup);
 
-impl Drop for End<'_> {
+impl Drop for EndGuard<'_> {
     fn drop(&mut self) {
         let mut progress = self.0.progress.lock();
         progress.broken |= !progress.done;
@@ -138,39 +138,39 @@ impl Drop for End<'_> {
 
 impl<'w> Feed<'w> {
     fn new(
-        around: &'w EngineHandles,
+        engine: &'w EngineHandles,
         blocks: &'w [BlockId],
         allowance: Allowance,
         progress: Progress,
     ) -> Self {
-        let (waiting, came) = (Vec::new(), Vec::new());
-        Feed { around, blocks, next: 0, waiting, came, hung: 0, allowance, progress }
+        let (at_planner, arrived) = (Vec::new(), Vec::new());
+        Feed { engine, blocks, next: 0, at_planner, arrived, hanging_looks: 0, allowance, progress }
     }
 
     fn is_done(&self) -> bool {
-        self.next == self.blocks.len() && self.waiting.is_empty()
+        self.next == self.blocks.len() && self.at_planner.is_empty()
     }
 
     fn count(&mut self, block: BlockId, of: fn(&mut Progress) -> &mut Tally) {
         // This is the size that it was chosen with, unless its file has changed.
-        let bytes = self.around.catalog.layout().range(block).1;
+        let bytes = self.engine.catalog.layout().range(block).1;
         of(&mut self.progress).add(bytes);
         self.progress.waiting.blocks = self.progress.waiting.blocks.saturating_sub(1);
         self.progress.waiting.bytes = self.progress.waiting.bytes.saturating_sub(bytes);
     }
 
-    fn count_came(&mut self, block: BlockId, of: fn(&mut Progress) -> &mut Tally) {
+    fn count_arrived(&mut self, block: BlockId, of: fn(&mut Progress) -> &mut Tally) {
         self.count(block, of);
-        self.came.push(block);
+        self.arrived.push(block);
     }
 
     /// Counts the blocks that are here in the end, and those that came and are gone. Blocks that are on their
     /// way, for example from RAM to the disk, are looked at again, at most `looks` times.
     fn count_end(&mut self, mut looks: u32, is_over: impl Fn() -> bool) -> Option<()> {
-        let mut left = std::mem::take(&mut self.came);
+        let mut left = std::mem::take(&mut self.arrived);
         loop {
-            let standings = self.around.standings(&left)?;
-            let layout = self.around.catalog.layout();
+            let standings = self.engine.standings(&left)?;
+            let layout = self.engine.catalog.layout();
             looks = if is_over() { 0 } else { looks };
             let mut coming = Vec::new();
             for (block, standing) in left.into_iter().zip(standings) {
@@ -181,7 +181,7 @@ impl<'w> Feed<'w> {
                 }
             }
             if coming.is_empty() {
-                return self.around.count_here(self.blocks, &mut self.progress);
+                return self.engine.count_here(self.blocks, &mut self.progress);
             }
             (left, looks) = (coming, looks - 1);
             std::thread::sleep(LOOK_EVERY);
@@ -190,24 +190,27 @@ impl<'w> Feed<'w> {
 
     /// Looks where the blocks are that wait at the planner; `None` if the planner has ended.
     fn look(&mut self) -> Option<()> {
-        let blocks: Vec<BlockId> = self.waiting.iter().map(|waiting| waiting.block).collect();
-        let standings = self.around.standings(&blocks)?;
+        let blocks: Vec<BlockId> = self.at_planner.iter().map(|planned| planned.block).collect();
+        let standings = self.engine.standings(&blocks)?;
         // The standings are asked for first. A block that is away because the disk hangs is then not counted
         // as failed.
-        self.hung = if (self.around.hangs)() { self.hung.saturating_add(1) } else { 0 };
-        let waits = (1..=HANGS_FOR).contains(&self.hung);
+        self.hanging_looks =
+            if (self.engine.hangs)() { self.hanging_looks.saturating_add(1) } else { 0 };
+        let disk_hangs = (1..=HANGS_FOR).contains(&self.hanging_looks);
         let mut again = Vec::new();
-        for (Waiting { block, tries }, standing) in
-            std::mem::take(&mut self.waiting).into_iter().zip(standings)
+        for (PlannedBlock { block, tries }, standing) in
+            std::mem::take(&mut self.at_planner).into_iter().zip(standings)
         {
             match standing {
-                Standing::Coming => self.waiting.push(Waiting { block, tries }),
-                Standing::Ram | Standing::Tier(_) => self.count_came(block, |p| &mut p.fetched),
+                Standing::Coming => self.at_planner.push(PlannedBlock { block, tries }),
+                Standing::Ram | Standing::Tier(_) => self.count_arrived(block, |p| &mut p.fetched),
                 Standing::Refused => self.count(block, |p| &mut p.unfit),
-                Standing::Away if waits => self.waiting.push(Waiting { block, tries: 0 }),
+                Standing::Away if disk_hangs => {
+                    self.at_planner.push(PlannedBlock { block, tries: 0 })
+                }
                 Standing::Away if tries < TRIES => {
                     again.push(block);
-                    self.waiting.push(Waiting { block, tries: tries + 1 });
+                    self.at_planner.push(PlannedBlock { block, tries: tries + 1 });
                 }
                 Standing::Away => self.count(block, |p| &mut p.failed),
             }
@@ -218,27 +221,27 @@ impl<'w> Feed<'w> {
 
     fn want(&self, blocks: Vec<BlockId>) {
         if !blocks.is_empty() {
-            self.around.inbox.put(Event::Wanted { blocks }, None);
+            self.engine.inbox.put(Event::Wanted { blocks }, None);
         }
     }
 
     /// Hands as many further blocks to the planner as it can take and the rate allows.
     fn feed(&mut self) -> Option<()> {
         self.allowance.earn();
-        let layout = self.around.catalog.layout();
+        let layout = self.engine.catalog.layout();
         let mut wanted = Vec::new();
-        'blocks: while self.next < self.blocks.len() && self.waiting.len() < AHEAD {
+        'blocks: while self.next < self.blocks.len() && self.at_planner.len() < AHEAD {
             let end = self.blocks.len().min(self.next + 4 * AHEAD);
             let some = &self.blocks[self.next..end];
-            for (block, standing) in some.iter().zip(self.around.standings(some)?) {
+            for (block, standing) in some.iter().zip(self.engine.standings(some)?) {
                 match standing {
                     Standing::Ram | Standing::Tier(_) => {
-                        self.count_came(*block, |p| &mut p.already);
+                        self.count_arrived(*block, |p| &mut p.already);
                     }
-                    _ if self.waiting.len() >= AHEAD => break 'blocks,
+                    _ if self.at_planner.len() >= AHEAD => break 'blocks,
                     _ if !self.allowance.pay(layout.range(*block).1) => break 'blocks,
                     _ => {
-                        self.waiting.push(Waiting { block: *block, tries: 1 });
+                        self.at_planner.push(PlannedBlock { block: *block, tries: 1 });
                         wanted.push(*block);
                     }
                 }
@@ -266,7 +269,7 @@ mod tests {
 
     /// A planner, and a disk that takes nothing while it hangs and answers late while it is slow.
     struct World {
-        around: EngineHandles,
+        engine: EngineHandles,
         hangs: Arc<AtomicBool>,
         slow: Arc<AtomicBool>,
         blocks: Vec<BlockId>,
@@ -275,7 +278,7 @@ mod tests {
 
     impl Drop for World {
         fn drop(&mut self) {
-            self.around.inbox.close();
+            self.engine.inbox.close();
         }
     }
 
@@ -306,18 +309,18 @@ mod tests {
             let (heard, disk, later) = (Arc::clone(&inbox), Arc::clone(&hangs), Arc::clone(&slow));
             std::thread::spawn(move || plan(planner, &heard, &disk, &later));
             let disk = Arc::clone(&hangs);
-            let around = EngineHandles {
+            let engine = EngineHandles {
                 inbox,
                 catalog,
                 hangs: Arc::new(move || disk.load(Ordering::SeqCst)),
             };
             let blocks = (0..FILES).map(BlockId).collect();
-            World { around, hangs, slow, blocks, _directory: directory }
+            World { engine, hangs, slow, blocks, _directory: directory }
         }
 
         fn feed(&self) -> Feed<'_> {
             let (allowance, progress) = (Allowance::new(None), Progress::default());
-            let mut feed = Feed::new(&self.around, &self.blocks, allowance, progress);
+            let mut feed = Feed::new(&self.engine, &self.blocks, allowance, progress);
             assert_eq!(feed.feed(), Some(()));
             feed
         }
@@ -360,7 +363,7 @@ mod tests {
         let world = World::new();
         let mut feed = world.feed();
         look(&mut feed, 3 * u32::from(TRIES));
-        assert_eq!((feed.waiting.len(), feed.progress.failed.blocks), (FILES as usize, 0));
+        assert_eq!((feed.at_planner.len(), feed.progress.failed.blocks), (FILES as usize, 0));
         world.hangs.store(false, Ordering::SeqCst);
         look(&mut feed, 2);
         assert!(feed.is_done());
@@ -371,9 +374,9 @@ mod tests {
     fn a_disk_that_hangs_on_is_not_waited_for() {
         let world = World::new();
         let mut feed = world.feed();
-        feed.hung = HANGS_FOR - 1;
+        feed.hanging_looks = HANGS_FOR - 1;
         look(&mut feed, 1);
-        assert_eq!(feed.waiting.len(), FILES as usize);
+        assert_eq!(feed.at_planner.len(), FILES as usize);
         look(&mut feed, 1 + u32::from(TRIES));
         assert_eq!(feed.progress.failed.blocks, u64::from(FILES));
     }
@@ -386,15 +389,15 @@ mod tests {
         look(&mut feed, 1);
         assert_eq!(feed.progress.fetched.blocks, u64::from(FILES));
         world.slow.store(true, Ordering::SeqCst);
-        let put = |event| world.around.inbox.put(event, None);
+        let put = |event| world.engine.inbox.put(event, None);
         put(Event::Unwanted { blocks: vec![BlockId(3), BlockId(7)] });
-        assert_eq!(world.around.standings(&[BlockId(3)]), Some(vec![Standing::Away]));
+        assert_eq!(world.engine.standings(&[BlockId(3)]), Some(vec![Standing::Away]));
         put(Event::Wanted { blocks: vec![BlockId(3)] });
         // The warm-up waits for it neither beyond the deadline nor for ever.
         for (looks, over) in [(10, true), (2, false)] {
             let mut other =
-                Feed::new(feed.around, feed.blocks, Allowance::new(None), Progress::default());
-            other.came.clone_from(&feed.came);
+                Feed::new(feed.engine, feed.blocks, Allowance::new(None), Progress::default());
+            other.arrived.clone_from(&feed.arrived);
             assert_eq!(other.count_end(looks, || over), Some(()));
             assert_eq!((other.progress.gone.blocks, other.progress.disk.blocks), (2, 18));
         }
@@ -413,14 +416,14 @@ mod tests {
         let mut world = World::new();
         let asked = AtomicU32::new(0);
         // The panic comes after something has been published.
-        world.around.hangs = Arc::new(move || {
+        world.engine.hangs = Arc::new(move || {
             assert!(asked.fetch_add(1, Ordering::SeqCst) < 3, "injected");
             true
         });
         let warmup = Warmup { progress: Mutex::default(), unasked: AtomicU32::new(0) };
-        let (around, pace) = (&world.around, Pace::default());
+        let (engine, pace) = (&world.engine, Pace::default());
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            run(around, &warmup, &world.blocks, pace, Instant::now());
+            run(engine, &warmup, &world.blocks, pace, Instant::now());
         }));
         let progress = warmup.progress.lock().clone();
         assert!(ended.is_err() && progress.done && progress.broken);
@@ -433,8 +436,8 @@ mod tests {
         let chosen = Tally { blocks: u64::from(FILES), bytes: u64::from(FILES) * 5 };
         let progress = Mutex::new(Progress { chosen, waiting: chosen, ..Progress::default() });
         let warmup = Warmup { progress, unasked: AtomicU32::new(0) };
-        world.around.inbox.close();
-        run(&world.around, &warmup, &world.blocks, Pace::default(), Instant::now());
+        world.engine.inbox.close();
+        run(&world.engine, &warmup, &world.blocks, Pace::default(), Instant::now());
         let progress = warmup.progress.lock().clone();
         assert!(progress.done && progress.broken);
         assert_eq!((progress.waiting, progress.late), (chosen, Tally::default()));
@@ -446,7 +449,7 @@ mod tests {
         let progress = Mutex::default();
         let warmup = Warmup { progress, unasked: AtomicU32::new(UNASKED_FOR - 3) };
         // Without this end it would wait for the disk.
-        run(&world.around, &warmup, &world.blocks, Pace::default(), Instant::now());
+        run(&world.engine, &warmup, &world.blocks, Pace::default(), Instant::now());
         let progress = warmup.progress.lock().clone();
         assert!(progress.done && progress.broken && progress.failed.blocks == 0);
         assert_eq!(warmup.unasked.into_inner(), UNASKED_FOR + 1, "each look counts once");

@@ -1,6 +1,6 @@
 //! Warm-ups and evictions: users ask for samples to be here before they are read, or to be dropped.
 //!
-//! 1. The choice of samples ([`Selection`]) is looked up in the catalog and becomes a list of blocks.
+//! 1. The selector of samples ([`Selection`]) is looked up in the catalog and becomes a list of blocks.
 //! 2. A *warm-up* is a thread that hands the list to the planner, a little ahead of what arrives (`feed.rs`).
 //!    The planner decides where a block goes, and the cache brings it.
 //! 3. The command that began the warm-up asks now and then how far it is. If it has not asked for many looks
@@ -33,7 +33,7 @@ const WARMUPS_MAX: usize = 16;
 const ASKED_AT_ONCE: usize = 1 << 14;
 
 /// How long an answer of the planner is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
@@ -48,7 +48,7 @@ impl Tally {
         self.bytes += bytes;
     }
 
-    fn with(self, other: Tally) -> Self {
+    fn plus(self, other: Tally) -> Self {
         Tally { blocks: self.blocks + other.blocks, bytes: self.bytes + other.bytes }
     }
 }
@@ -98,8 +98,8 @@ struct Warmup {
 }
 
 pub struct Warmups {
-    around: EngineHandles,
-    choice: Selector,
+    engine: EngineHandles,
+    selector: Selector,
     running: Mutex<Running>,
 }
 
@@ -129,15 +129,15 @@ impl EngineHandles {
             // The asker may have stopped waiting.
             let _ = sender.send(question(planner));
         }));
-        answer.recv_timeout(PATIENCE).ok()
+        answer.recv_timeout(ANSWER_WAIT).ok()
     }
 
     fn standings(&self, blocks: &[BlockId]) -> Option<Vec<Standing>> {
         let mut standings = Vec::with_capacity(blocks.len());
-        for some in blocks.chunks(ASKED_AT_ONCE) {
-            let some = some.to_vec();
+        for chunk in blocks.chunks(ASKED_AT_ONCE) {
+            let chunk = chunk.to_vec();
             let ask = move |planner: &Planner| -> Vec<Standing> {
-                some.iter().map(|block| planner.standing(*block)).collect()
+                chunk.iter().map(|block| planner.standing(*block)).collect()
             };
             standings.append(&mut self.ask(ask)?);
         }
@@ -166,22 +166,22 @@ fn ended() -> Error {
 }
 
 impl Warmups {
-    pub(super) fn new(choice: Selector) -> Self {
-        let core = choice.core();
+    pub(super) fn new(selector: Selector) -> Self {
+        let core = selector.core();
         let store = core.cache.store().map(Arc::clone);
         let hangs = Arc::new(move || store.as_ref().is_some_and(|store| store.hangs()));
         let (inbox, catalog) = (Arc::clone(&core.inbox), Arc::clone(&core.catalog));
-        let around = EngineHandles { inbox, catalog, hangs };
-        Warmups { around, choice, running: Mutex::default() }
+        let engine = EngineHandles { inbox, catalog, hangs };
+        Warmups { engine, selector, running: Mutex::default() }
     }
 
     /// Begins a warm-up. Returns the number to [ask](Self::progress) about it with.
     ///
     /// # Errors
-    /// If the choice is wrong, and `Busy` if there are too many warm-ups.
-    pub fn start(&self, chosen: &Selection, pace: Pace) -> Result<u64> {
-        let begun = Instant::now();
-        let (blocks, progress) = self.choice.blocks(chosen)?;
+    /// If the selector is wrong, and `Busy` if there are too many warm-ups.
+    pub fn start(&self, selection: &Selection, pace: Pace) -> Result<u64> {
+        let started = Instant::now();
+        let (blocks, progress) = self.selector.blocks(selection)?;
         let progress = Mutex::new(progress);
         let warmup = Arc::new(Warmup { progress, unasked: AtomicU32::new(0) });
         let mut running = self.running.lock();
@@ -191,9 +191,9 @@ impl Warmups {
             let over = over.ok_or_else(|| Error::new(ErrorKind::Busy, message))?;
             running.warmups.remove(over);
         }
-        let around = self.around.clone();
+        let engine = self.engine.clone();
         let shared = Arc::clone(&warmup);
-        let run = move || feed::run(&around, &shared, &blocks, pace, begun);
+        let run = move || feed::run(&engine, &shared, &blocks, pace, started);
         std::thread::Builder::new().name("belady-warmup".into()).spawn(run).map_err(|error| {
             Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
         })?;
@@ -218,24 +218,24 @@ impl Warmups {
     }
 
     /// Counts the chosen samples that are here.
-    pub fn count_here(&self, chosen: &Selection) -> Result<Progress> {
-        let (blocks, mut progress) = self.choice.blocks(chosen)?;
-        self.around.count_here(&blocks, &mut progress).ok_or_else(ended)?;
+    pub fn count_here(&self, selection: &Selection) -> Result<Progress> {
+        let (blocks, mut progress) = self.selector.blocks(selection)?;
+        self.engine.count_here(&blocks, &mut progress).ok_or_else(ended)?;
         (progress.waiting, progress.done) = (Tally::default(), true);
         Ok(progress)
     }
 
     /// Drops the chosen blocks, except those that are read at this moment. Returns what is still here. Blocks
     /// that an order reads soon come back.
-    pub fn evict(&self, chosen: &Selection) -> Result<Progress> {
-        let (blocks, mut progress) = self.choice.blocks(chosen)?;
-        let around = &self.around;
-        around.count_here(&blocks, &mut progress).ok_or_else(ended)?;
-        progress.already = progress.ram.with(progress.disk);
-        for some in blocks.chunks(ASKED_AT_ONCE) {
-            around.inbox.put(Event::Unwanted { blocks: some.to_vec() }, None);
+    pub fn evict(&self, selection: &Selection) -> Result<Progress> {
+        let (blocks, mut progress) = self.selector.blocks(selection)?;
+        let engine = &self.engine;
+        engine.count_here(&blocks, &mut progress).ok_or_else(ended)?;
+        progress.already = progress.ram.plus(progress.disk);
+        for chunk in blocks.chunks(ASKED_AT_ONCE) {
+            engine.inbox.put(Event::Unwanted { blocks: chunk.to_vec() }, None);
         }
-        around.count_here(&blocks, &mut progress).ok_or_else(ended)?;
+        engine.count_here(&blocks, &mut progress).ok_or_else(ended)?;
         (progress.waiting, progress.done) = (Tally::default(), true);
         Ok(progress)
     }
