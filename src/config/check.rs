@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 const NAME_BYTES: usize = 64;
 
 /// The error for an impossible setting.
-pub(super) fn wrong(message: String) -> Error {
+pub(super) fn config_error(message: String) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
@@ -37,25 +37,24 @@ pub(super) fn source(source: &SourceConfig) -> Result<SourceSettings> {
 
 pub(super) fn mount(mount: &MountConfig) -> Result<MountConfig> {
     if mount.force_allow_other && !mount.allow_other {
-        return Err(wrong("mount.force-allow-other needs mount.allow-other".to_owned())
+        return Err(config_error("mount.force-allow-other needs mount.allow-other".to_owned())
             .hint("set mount.allow-other = true, or leave mount.force-allow-other out"));
     }
     for (key, wish) in [("mount.control", &mount.control), ("mount.rehearsal", &mount.rehearsal)] {
         if let Control::Dir(dir) = wish
             && path(key, dir)?.is_none()
         {
-            return Err(
-                wrong(format!("{key} is empty")).hint("write \"auto\", \"off\" or a directory")
-            );
+            return Err(config_error(format!("{key} is empty"))
+                .hint("write \"auto\", \"off\" or a directory"));
         }
     }
     for option in &mount.options {
         if option.is_empty() || option.contains([',', ' ', '\n', '\0']) {
             let message = format!("mount.options: {option:?} is not one mount option");
-            return Err(wrong(message).hint("write them like [\"noatime\", \"nodev\"]"));
+            return Err(config_error(message).hint("write them like [\"noatime\", \"nodev\"]"));
         }
         if matches!(option.as_str(), "allow_other" | "allow_root") {
-            return Err(wrong(format!("mount.options: {option} is decided by belady"))
+            return Err(config_error(format!("mount.options: {option} is decided by belady"))
                 .hint("set mount.allow-other = true"));
         }
     }
@@ -67,7 +66,9 @@ pub(super) fn mount(mount: &MountConfig) -> Result<MountConfig> {
 pub(super) fn log(log: &LogConfig) -> Result<LogConfig> {
     if let Err(error) = log.level.parse::<EnvFilter>() {
         let message = format!("log.level: {:?} is not a filter: {error}", log.level);
-        return Err(wrong(message).hint("write it like \"info\" or \"info,belady::plan=debug\""));
+        return Err(
+            config_error(message).hint("write it like \"info\" or \"info,belady::plan=debug\"")
+        );
     }
     path("log.file", &log.file)?;
     Ok(log.clone())
@@ -77,19 +78,19 @@ pub(super) fn streams(streams: &[StreamConfig]) -> Result<Vec<StreamConfig>> {
     for (index, StreamConfig { name, order }) in streams.iter().enumerate() {
         let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() {
-            return Err(wrong(format!("stream[{index}] has no name"))
+            return Err(config_error(format!("stream[{index}] has no name"))
                 .hint("give it one, such as name = \"train\""));
         }
         if !name.chars().all(plain) {
-            return Err(wrong(format!("stream[{index}].name {name:?} is not a plain name"))
+            return Err(config_error(format!("stream[{index}].name {name:?} is not a plain name"))
                 .hint("use letters, digits, '-', '_' and '.'"));
         }
         if order.trim().is_empty() {
-            return Err(wrong(format!("stream `{name}` has no order"))
+            return Err(config_error(format!("stream `{name}` has no order"))
                 .hint("a stream without a known order need not be written down"));
         }
         if streams.iter().take(index).any(|other| other.name == *name) {
-            return Err(wrong(format!("two streams are called `{name}`"))
+            return Err(config_error(format!("two streams are called `{name}`"))
                 .hint("names tell streams apart in status and commands"));
         }
     }
@@ -106,16 +107,16 @@ pub(super) fn rehearsal(
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if name.is_empty() || name.len() > NAME_BYTES || !name.chars().all(plain) {
             let message = format!("rehearsal.{name:?} is not a plain name");
-            return Err(wrong(message)
+            return Err(config_error(message)
                 .hint("its views are a directory of this name: use letters, digits, '-' and '_'"));
         }
         let capacity = buffer.size.0;
         if capacity.limit() == 0 && buffer.latent == 0 {
-            return Err(wrong(format!("{key} has no size"))
+            return Err(config_error(format!("{key} has no size"))
                 .hint("write size = 5000 for samples, or size = \"2GiB\""));
         }
         let disk = disk.map_err(|why| {
-            wrong(format!("{key} needs a cache disk, and {why}")).hint(
+            config_error(format!("{key} needs a cache disk, and {why}")).hint(
                 "what a buffer holds is kept there: name a local directory with room in cache.dir",
             )
         })?;
@@ -124,7 +125,7 @@ pub(super) fn rehearsal(
         }
         if all > disk.buffers_bytes {
             let (asked, tier) = (Bytes(all).human(), Bytes(disk.buffers_bytes).human());
-            return Err(wrong(format!(
+            return Err(config_error(format!(
                 "{key}.size: buffers of {asked} do not fit cache.disk {tier}"
             ))
             .hint("make the buffer smaller, or cache.disk larger"));
@@ -160,7 +161,7 @@ fn inside(key: &str, path: &Path) -> Result<PathBuf> {
             Component::CurDir => {}
             _ => {
                 let message = format!("{key} \"{}\" is not within the dataset", path.display());
-                return Err(wrong(message).hint("write it like root = \"train\""));
+                return Err(config_error(message).hint("write it like root = \"train\""));
             }
         }
     }
@@ -176,7 +177,7 @@ pub(super) fn within<T: PartialOrd + Display + Copy>(
         return Ok(value);
     }
     let (least, most) = (range.start(), range.end());
-    Err(wrong(format!("{key} {value} is not from {least} to {most}")))
+    Err(config_error(format!("{key} {value} is not from {least} to {most}")))
 }
 
 /// A path that does not depend on where belady was started; `None` if empty.
@@ -185,7 +186,7 @@ pub(super) fn path(key: &str, path: &Path) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     if !path.is_absolute() {
-        return Err(wrong(format!("{key} \"{}\" is not an absolute path", path.display()))
+        return Err(config_error(format!("{key} \"{}\" is not an absolute path", path.display()))
             .hint("a mount runs in the background, where relative paths mean something else"));
     }
     Ok(Some(path.to_path_buf()))

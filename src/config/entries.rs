@@ -58,7 +58,7 @@ impl Entries {
     /// The entries of one key given as text on the command line or in the environment.
     pub(super) fn of_text(key: &str, text: &str, origin: &Origin) -> Result<Entries> {
         if keys::sections().contains(&key) {
-            let table = Table::from_iter([(key.to_owned(), free(text))]);
+            let table = Table::from_iter([(key.to_owned(), value_or_text(text))]);
             return flatten(table, &|_| origin.clone());
         }
         if key.starts_with(STREAM) {
@@ -66,7 +66,8 @@ impl Entries {
                 .context(origin.place())
                 .hint("write [[stream]] in a file, or stream=[{name=\"train\", order=\"...\"}]"));
         }
-        let value = typed(key, text)?.ok_or_else(|| keys::unknown(key).context(origin.place()))?;
+        let value =
+            typed(key, text)?.ok_or_else(|| keys::unknown_key(key).context(origin.place()))?;
         let entry = Entry { key: key.to_owned(), value, origin: origin.clone() };
         Ok(Entries { leaves: vec![entry], streams: None })
     }
@@ -81,12 +82,12 @@ impl Entries {
 
 impl Entry {
     fn check(&self) -> Result<()> {
-        let key = keys::find(&self.key).ok_or_else(|| keys::unknown(&self.key))?;
-        let Err(error) = alone(key, self.value.clone()) else { return Ok(()) };
+        let key = keys::find(&self.key).ok_or_else(|| keys::unknown_key(&self.key))?;
+        let Err(error) = config_of_one(key, self.value.clone()) else { return Ok(()) };
         let mut message = error.message().to_owned();
         if NOT_A_NAME.iter().any(|words| message.contains(words)) {
             // Ask again with a text: only then does serde list the names that it knows.
-            if let Err(error) = alone(key, Value::String(shown(&self.value))) {
+            if let Err(error) = config_of_one(key, Value::String(shown(&self.value))) {
                 message = error.message().to_owned();
             }
         }
@@ -96,7 +97,7 @@ impl Entry {
 }
 
 /// A configuration in which only `key` is written.
-fn alone(key: &Key, value: Value) -> std::result::Result<Config, toml::de::Error> {
+fn config_of_one(key: &Key, value: Value) -> std::result::Result<Config, toml::de::Error> {
     let section = Value::Table(Table::from_iter([(key.leaf(), value)]));
     let section = match key.section {
         STREAM => Value::Array(vec![section]),
@@ -128,35 +129,35 @@ fn reword(value: &Value, message: &str) -> String {
 fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
     let mut entries = Entries::default();
     for (name, value) in table {
-        plain(&name, &name, origin)?;
+        check_unquoted(&name, &name, origin)?;
         let leaves = keys::leaves(&name);
-        let wrong =
+        let refuse =
             |message: String| Error::new(ErrorKind::Config, message).context(origin(&name).place());
         match value {
             Value::Array(streams) if name == STREAM => {
                 entries.streams = Some(streams.len());
                 for (index, stream) in streams.into_iter().enumerate() {
                     let Value::Table(stream) = stream else {
-                        return Err(wrong(format!("stream[{index}] is not a table"))
+                        return Err(refuse(format!("stream[{index}] is not a table"))
                             .hint("write it like { name = \"train\", order = \"...\" }"));
                     };
                     push(&mut entries, &format!("stream[{index}]"), stream, origin)?;
                 }
             }
             _ if name == STREAM => {
-                return Err(wrong("`stream` is a list of streams".to_owned())
+                return Err(refuse("`stream` is a list of streams".to_owned())
                     .hint("begin each stream with [[stream]]"));
             }
             Value::Table(buffers) if name == REHEARSAL => {
                 for (buffer, value) in buffers {
                     let key = format!("{REHEARSAL}.{buffer}");
-                    plain(&buffer, &key, origin)?;
+                    check_unquoted(&buffer, &key, origin)?;
                     match value {
                         Value::Table(leaves) if !leaves.is_empty() => {
                             push(&mut entries, &key, leaves, origin)?;
                         }
                         _ => {
-                            return Err(wrong(format!("`{key}` is not a buffer with a size"))
+                            return Err(refuse(format!("`{key}` is not a buffer with a size"))
                                 .hint("begin each buffer with [rehearsal.NAME]"));
                         }
                     }
@@ -165,7 +166,7 @@ fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
             Value::Table(section) => push(&mut entries, &name, section, origin)?,
             _ if leaves.is_empty() => push_leaf(&mut entries, name, value, origin),
             _ => {
-                return Err(wrong(format!("`{name}` is a section, not a key"))
+                return Err(refuse(format!("`{name}` is a section, not a key"))
                     .hint(format!("its keys are {}", leaves.join(", "))));
             }
         }
@@ -174,7 +175,7 @@ fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
 }
 
 /// Refuses a quoted name such as `"cache.ram"`, which would pass for the key `cache.ram`.
-fn plain(name: &str, key: &str, origin: &dyn Fn(&str) -> Origin) -> Result<()> {
+fn check_unquoted(name: &str, key: &str, origin: &dyn Fn(&str) -> Origin) -> Result<()> {
     if !name.contains(['.', '[']) {
         return Ok(());
     }
@@ -197,7 +198,7 @@ fn push(
     }
     for (leaf, value) in table {
         let key = format!("{section}.{leaf}");
-        plain(&leaf, &key, origin)?;
+        check_unquoted(&leaf, &key, origin)?;
         push_leaf(entries, key, value, origin);
     }
     Ok(())
@@ -248,7 +249,7 @@ fn line(text: &str, offset: usize) -> usize {
 }
 
 /// A text as a TOML value, or else the text itself: `"4GiB"` and `4GiB` are the same.
-fn free(text: &str) -> Value {
+fn value_or_text(text: &str) -> Value {
     text.parse().unwrap_or_else(|_| Value::String(text.to_owned()))
 }
 
@@ -264,7 +265,7 @@ fn typed(key: &str, text: &str) -> Result<Option<Value>> {
     };
     let default = section.as_ref().and_then(|section| section.get(key.leaf()));
     let bare = || Value::String(text.to_owned());
-    Ok(default.map(|default| match (default, free(text)) {
+    Ok(default.map(|default| match (default, value_or_text(text)) {
         (Value::String(_), value) if !value.is_str() => bare(),
         (Value::Array(_), value) if !value.is_array() => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());

@@ -67,10 +67,10 @@ pub(super) fn leaves(section: &str) -> Vec<String> {
 }
 
 /// The error for a key that does not exist, with the key that was probably meant.
-pub(super) fn unknown(name: &str) -> Error {
+pub(super) fn unknown_key(name: &str) -> Error {
     let mut message = format!("unknown key `{}`", name.escape_debug());
     let error = |message| Error::new(ErrorKind::Config, message);
-    if let Some(meant) = meant(name) {
+    if let Some(meant) = closest_key(name) {
         // Writing to a String cannot fail.
         let _ = write!(message, "; did you mean `{meant}`?");
         return error(message);
@@ -84,15 +84,15 @@ pub(super) fn unknown(name: &str) -> Error {
 }
 
 /// The key that was probably meant by `name`: a letter or two are wrong, or the section is missing or wrong.
-fn meant(name: &str) -> Option<String> {
+fn closest_key(name: &str) -> Option<String> {
     // Names are short, so no slip is this long. The distance takes quadratic time.
     if name.len() > 64 {
         return None;
     }
     let (section, leaf) = name.rsplit_once('.').unwrap_or(("", name));
-    let far = |a: &str, b: &str| strsim::osa_distance(&a.replace('_', "-"), b);
+    let distance = |a: &str, b: &str| strsim::osa_distance(&a.replace('_', "-"), b);
     let within = |keys: &[Key], leaf: &str| {
-        let near = keys.iter().map(Key::leaf).find(|key| far(leaf, key) <= 2)?;
+        let near = keys.iter().map(Key::leaf).find(|key| distance(leaf, key) <= 2)?;
         Some(format!("{section}.{near}"))
     };
     if section.starts_with("stream[") {
@@ -101,8 +101,10 @@ fn meant(name: &str) -> Option<String> {
     if let Some(leaf) = leaf_of_buffer(name) {
         return within(REHEARSAL_KEYS, leaf);
     }
-    let closest = KEYS.iter().map(|key| (far(name, &key.name()), key)).min_by_key(|(far, _)| *far);
+    let closest =
+        KEYS.iter().map(|key| (distance(name, &key.name()), key)).min_by_key(|(far, _)| *far);
     let slip = closest.filter(|(far, key)| *far <= 2.min(key.field.len() - 1)).map(|(_, key)| key);
-    let moved = || KEYS.iter().find(|key| far(leaf, &key.leaf()) <= usize::from(leaf.len() > 3));
+    let moved =
+        || KEYS.iter().find(|key| distance(leaf, &key.leaf()) <= usize::from(leaf.len() > 3));
     slip.or_else(moved).map(Key::name)
 }

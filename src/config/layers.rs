@@ -40,12 +40,12 @@ pub struct Origins(BTreeMap<String, Origin>);
 pub struct Layers {
     files: Vec<(String, String)>,
     env: Vec<(String, String)>,
-    flags: Vec<Given>,
+    flags: Vec<FlagArgument>,
     streams: Vec<(String, String, String)>,
 }
 
 #[derive(Clone, Debug)]
-enum Given {
+enum FlagArgument {
     Set(String),
     Flag { key: String, value: String, flag: String },
 }
@@ -102,7 +102,7 @@ impl Layers {
 
     /// Adds the argument of a `--set`, such as `cache.ram="4GiB"`. The quotes may be left out.
     pub fn set(mut self, assignment: impl Into<String>) -> Layers {
-        self.flags.push(Given::Set(assignment.into()));
+        self.flags.push(FlagArgument::Set(assignment.into()));
         self
     }
 
@@ -114,7 +114,7 @@ impl Layers {
         flag: impl Into<String>,
     ) -> Layers {
         let (key, value, flag) = (key.into(), value.into(), flag.into());
-        self.flags.push(Given::Flag { key, value, flag });
+        self.flags.push(FlagArgument::Flag { key, value, flag });
         self
     }
 
@@ -159,13 +159,13 @@ impl Layers {
     }
 }
 
-impl Given {
+impl FlagArgument {
     fn entries(&self) -> Result<Entries> {
         match self {
-            Given::Flag { key, value, flag } => {
+            FlagArgument::Flag { key, value, flag } => {
                 Entries::of_text(key, value, &Origin::Flag(flag.clone()))
             }
-            Given::Set(assignment) => {
+            FlagArgument::Set(assignment) => {
                 let (key, value) = assignment.split_once('=').ok_or_else(|| {
                     let shown = assignment.escape_debug();
                     Error::new(ErrorKind::Usage, format!("--set: `{shown}` has no value"))
@@ -212,7 +212,7 @@ fn key_of_variable(name: &str) -> Result<Option<String>> {
     if keys::leaves(section).is_empty() {
         return Ok(None);
     }
-    Err(keys::unknown(&format!("{section}.{}", leaf.replace('_', "-"))).context(name))
+    Err(keys::unknown_key(&format!("{section}.{}", leaf.replace('_', "-"))).context(name))
 }
 
 struct Merge {

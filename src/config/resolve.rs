@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::check::{self, path, within, wrong};
+use super::check::{self, config_error, path, within};
 use super::schema::{CacheConfig, Config, Learn, OrderConfig, PolicyKind, PrefetchConfig};
 use super::settings::{
     CacheSettings, DiskSettings, Host, LearnSettings, PrefetchSettings, Settings,
@@ -130,7 +130,7 @@ fn disk(
     }
     let written = cache.disk;
     let Some(dir) = path("cache.dir", &cache.dir)? else {
-        return Err(wrong(format!("cache.disk is \"{written}\" but cache.dir is empty"))
+        return Err(config_error(format!("cache.disk is \"{written}\" but cache.dir is empty"))
             .hint("name a local directory in cache.dir, or leave cache.disk out"));
     };
     let (free, total) = host.cache_free.ok_or_else(|| {
@@ -172,7 +172,7 @@ fn disk(
     let large_file_bytes = cache.large_file.0;
     if large_file_bytes < LARGE_FILE_MIN {
         let (large, least) = (human(large_file_bytes), human(LARGE_FILE_MIN));
-        return Err(wrong(format!("cache.large-file {large} is less than {least}"))
+        return Err(config_error(format!("cache.large-file {large} is less than {least}"))
             .hint("smaller files are many: each would be a file in the cache directory"));
     }
     Ok(Ok(DiskSettings {
@@ -217,13 +217,17 @@ fn prefetch(
     match (prefetch.window, window_bytes) {
         (_, Some(window)) if window > ram_bytes => {
             let (window, ram) = (human(window), human(ram_bytes));
-            return Err(wrong(format!("prefetch.window {window} is more than cache.ram {ram}"))
-                .hint("the window is a part of cache.ram: make it smaller or cache.ram larger"));
+            return Err(config_error(format!(
+                "prefetch.window {window} is more than cache.ram {ram}"
+            ))
+            .hint("the window is a part of cache.ram: make it smaller or cache.ram larger"));
         }
         (_, Some(window)) if window < BLOCK_BYTES => {
             let (window, block) = (human(window), human(BLOCK_BYTES));
             let message = format!("prefetch.window {window} is less than one block of {block}");
-            return Err(wrong(message).hint("prefetch.enabled = false turns reading ahead off"));
+            return Err(
+                config_error(message).hint("prefetch.enabled = false turns reading ahead off")
+            );
         }
         (Size::Percent(_), Some(window)) => {
             let (window, ram) = (human(window), human(ram_bytes));

@@ -114,7 +114,7 @@ impl FromStr for Bytes {
     /// # Errors
     /// [`ErrorKind::Config`] if the text is not a number with a known unit, or exceeds 16 EiB.
     fn from_str(text: &str) -> Result<Self, Error> {
-        bytes(text).ok_or_else(|| not(text, "a number of bytes", "\"64GiB\" or \"500MB\""))
+        bytes(text).ok_or_else(|| text_error(text, "a number of bytes", "\"64GiB\" or \"500MB\""))
     }
 }
 
@@ -133,7 +133,7 @@ impl FromStr for Size {
         } else {
             bytes(trimmed).map(Size::Bytes)
         };
-        size.ok_or_else(|| not(text, "a size", "\"64GiB\", \"500MB\", \"25%\" or \"auto\""))
+        size.ok_or_else(|| text_error(text, "a size", "\"64GiB\", \"500MB\", \"25%\" or \"auto\""))
     }
 }
 
@@ -150,7 +150,7 @@ impl FromStr for BufferSize {
             Err(_) => bytes(text).map(|bytes| Capacity::Bytes(bytes.0)),
         };
         let size = capacity.map(BufferSize);
-        size.ok_or_else(|| not(text, "the size of a buffer", "5000 samples or \"2GiB\""))
+        size.ok_or_else(|| text_error(text, "the size of a buffer", "5000 samples or \"2GiB\""))
     }
 }
 
@@ -160,16 +160,17 @@ impl FromStr for Period {
     /// # Errors
     /// [`ErrorKind::Config`] if the text is not a number with a unit; a bare number is an error, too.
     fn from_str(text: &str) -> Result<Self, Error> {
-        period(text).ok_or_else(|| not(text, "a duration", "\"200ms\", \"60s\", \"5m\" or \"1h\""))
+        period(text)
+            .ok_or_else(|| text_error(text, "a duration", "\"200ms\", \"60s\", \"5m\" or \"1h\""))
     }
 }
 
 /// The error for a text that is not `what`, with examples of how to write it.
-fn not(text: &str, what: &str, examples: &str) -> Error {
-    not_value(&Value::String(text.to_owned()), what, examples)
+fn text_error(text: &str, what: &str, examples: &str) -> Error {
+    value_error(&Value::String(text.to_owned()), what, examples)
 }
 
-fn not_value(value: &Value, what: &str, examples: &str) -> Error {
+fn value_error(value: &Value, what: &str, examples: &str) -> Error {
     let shown = shown(value);
     Error::new(ErrorKind::Config, format!("{shown} is not {what}; write it like {examples}"))
 }
@@ -290,8 +291,8 @@ macro_rules! from_value {
                 match &value {
                     Value::String(text) => text.parse(),
                     Value::Integer(number) => u64::try_from(*number).ok().and_then(integer)
-                        .ok_or_else(|| not_value(&value, $what, $examples)),
-                    other => Err(not_value(other, $what, $examples)),
+                        .ok_or_else(|| value_error(&value, $what, $examples)),
+                    other => Err(value_error(other, $what, $examples)),
                 }
             }
         }

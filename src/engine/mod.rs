@@ -382,7 +382,7 @@ impl Engine {
         self.core.cache.rest() && self.core.dataset.is_idle()
     }
 
-    /// Looks at everything that may hang. To be called each [`TICK`](crate::disk::TICK), or each second if the engine
+    /// Looks at everything that may hang. To be called each [`TICK`], or each second if the engine
     /// [is idle](Self::is_idle).
     ///
     /// * Reads may begin beside reads that hang.

@@ -17,7 +17,7 @@ use crate::order::file::write_sample;
 /// Samples that are written in one call.
 const CHUNK: usize = 4096;
 
-/// The loader, and its epochs, that an order file is selection of.
+/// The loader and the epochs of which an order file is wanted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordSelection {
     pub loader: Option<u32>,
@@ -126,7 +126,7 @@ impl Recording {
     }
 }
 
-/// Finds the one loader that is selection.
+/// Finds the one loader that is selected.
 fn choose(records: Vec<Named>, selection: &RecordSelection) -> Result<Named> {
     let is_selected = |(record, _): &Named| {
         !record.epochs.is_empty()
