@@ -103,7 +103,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         directory.clear_own();
     }
     engine.stop();
-    // Threads that use our own mount have descriptors of their own (`fuse/inside`). None of them may be the
+    // Threads that use our own mount have descriptors of their own (`fuse/self_access`). None of them may be the
     // one that drops the engine, and so closes what it has open. The end of the process closes it.
     std::mem::forget(engine);
     served.and(unmounted)
