@@ -1,7 +1,7 @@
 //! A userspace filesystem that reads training data ahead of the loader.
 //!
-//! The pure rooms ([`order`], ids, errors) hold no I/O, clock, lock or task. The other rooms move bytes as
-//! the pure rooms decide. `ARCHITECTURE.md` is the map.
+//! The pure rooms hold no I/O, clock, lock or task. The other rooms move bytes as the pure rooms decide.
+//! `ARCHITECTURE.md` is the map, and names the pure rooms.
 
 pub mod buffer;
 pub mod cache;

@@ -9,7 +9,8 @@
 //! fits = least of (limit − limit/8 − taken), over each cgroup above the daemon and the machine
 //! ```
 //!
-//! For a disk, the limit is its size, *taken* is what others have there, and the reserve is `cache.min-free`.
+//! For a disk, the limit is its size, *taken* is what others have there, and the reserve is seven eighths of
+//! `cache.min-free`, with an eighth of slack.
 //!
 //! Bytes on their way are not page cache: they are in the memory of the daemon while they are fetched,
 //! answered, pushed and stored. They may take half of what fits, but no more than is useful.

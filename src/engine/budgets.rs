@@ -31,7 +31,7 @@ const NOTE_USE_EVERY: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct DiskUse {
-    /// The answer of [`Store::rests`].
+    /// The answer of [`Store::is_settled`].
     is_idle: bool,
     /// Writing calls that the disk has answered.
     written: u64,

@@ -17,11 +17,11 @@
 //! 5. it has more than 16 blocks: one request costs little compared with reading them;
 //! 6. it is withheld ([`Event::Withheld`](super::Event::Withheld)): rehearsal has to see its first read.
 //!
-//! The cache adds one rule (`cache/file_flags`): a file of which nothing was fetched yet is opened without a
+//! The tree adds one rule (`fs`): a file of which nothing was fetched yet is opened without a
 //! request, too. Its first read is a request, and shows the reader as well.
 //!
 //! inotify(7) would also report the opens of untracked files. It is not used, since each open would wake the
-//! daemon. A reader's place is known well enough if nine of ten opens are unseen (`tests/tracker`). Python
+//! daemon. A reader's place is known well enough if nine of ten opens are unseen (`plan/tests/tracker`). Python
 //! sends further requests for each file that it opens, which make the place exact.
 
 use super::event::{Action, Settings};

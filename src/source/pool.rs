@@ -1,9 +1,10 @@
 //! A pool of threads for jobs that wait.
 //!
 //! If there are more jobs than idle threads, another thread starts, up to a limit. Jobs for waiting readers are
-//! taken first. Prefetches never get a share of the threads, so that a reader's job starts at once even if
-//! prefetches hang. A [`KeyedPool`](super::KeyedPool) is for jobs that may hang: there a job that takes long
-//! gives its slot to others, so more jobs run than there are slots. Its queue is slower, so it is not used here.
+//! taken first. Some threads are reserved for readers and never run a prefetch, so that a reader's job starts
+//! at once even if prefetches hang. A [`KeyedPool`](super::KeyedPool) is for jobs that may hang: there a job
+//! that takes long gives its slot to others, so more jobs run than there are slots. Its queue is slower, so it
+//! is not used here.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
