@@ -60,7 +60,11 @@ pub(super) fn show(
     }
     for (mountpoint, status) in mounts {
         match status {
-            Ok(status) => say(text(status)?),
+            // One daemon of another version must not hide the others.
+            Ok(status) => match text(status) {
+                Ok(text) => say(text),
+                Err(error) => say(format!("{}: {error}", mountpoint.display())),
+            },
             Err(_) => say(format!(
                 "{at}: its daemon is dead; `belady umount --force {at}` clears it",
                 at = mountpoint.display()

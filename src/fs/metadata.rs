@@ -183,7 +183,7 @@ impl Dataset {
         });
     }
 
-    /// Asks a question about a directory. If the source takes longer than [`MOMENT`], the answer comes from
+    /// Asks a question about a directory. If the source takes longer than [`BRIEF_PATIENCE`], the answer comes from
     /// memory.
     pub(super) fn ask_briefly<T: 'static>(
         self: &Arc<Self>,
