@@ -2,9 +2,11 @@
 //!
 //! A part is charged to RAM by its pages, beside kept and staged blocks, and gives way to both. If RAM is
 //! full, the parts that came first go, one section of a block at a time. The planner does not know how
-//! often a page is used, since reads that find it are not seen. If orders cover few of the reads, parts
-//! have a small share of RAM, and blocks that this epoch has read give way to them there: otherwise a
-//! mapping's pages would be dropped before they are used, and fetched again and again.
+//! often a page is used, since reads that find it are not seen.
+//!
+//! If orders cover few of the reads, parts have a small share of RAM. There, blocks that this epoch has read
+//! give way to them. Otherwise a mapping's pages would be dropped before they are used, and fetched again and
+//! again.
 
 use std::collections::BTreeMap;
 

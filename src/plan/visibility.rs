@@ -6,19 +6,19 @@
 //! - Tracked: each open is a lookup, and shows which task reads which file.
 //! - Untracked: an open causes no request at all.
 //!
-//! A file is untracked if RAM keeps it, an order that is followed has it, and the policy is not `lru`. It is
-//! tracked nevertheless if:
+//! A file is untracked if RAM keeps it, an order that is followed has it, and the policy is not `lru`. In these
+//! cases it is tracked nevertheless:
 //!
-//! 1. it is among the first files of an epoch, which show that the epoch starts;
-//! 2. it is a *probe*, one of a pseudo-random sixteenth of all files. A probe is tracked from shortly before
-//!    its read until it is seen, and shows how far a reader is;
-//! 3. it is staged for one read: its open shows when it can go;
-//! 4. the known part of an order is about to end: the epoch after it may begin with any file;
-//! 5. it has more than 16 blocks: one request costs little compared with reading them;
-//! 6. it is withheld ([`Event::Withheld`](super::Event::Withheld)): rehearsal has to see its first read.
+//! 1. It is among the first files of an epoch. They show that the epoch starts.
+//! 2. It is a *probe*, one of a pseudo-random sixteenth of all files. A probe is tracked from shortly before
+//!    its read until it is seen. Probes show how far a reader is.
+//! 3. It is staged for one read. Its open shows when it can go.
+//! 4. The known part of an order is about to end. The epoch after it may begin with any file.
+//! 5. It has more than 16 blocks. One request costs little compared with reading them.
+//! 6. It is withheld ([`Event::Withheld`](super::Event::Withheld)). Rehearsal has to see its first read.
 //!
-//! The tree adds one rule (`fs`): a file of which nothing was fetched yet is opened without a
-//! request, too. Its first read is a request, and shows the reader as well.
+//! The tree adds one rule (`fs`): a file of which nothing was fetched yet is opened without a request, too.
+//! Its first read is a request, and shows the reader as well.
 //!
 //! inotify(7) would also report the opens of untracked files. It is not used, since each open would wake the
 //! daemon. A reader's place is known well enough if nine of ten opens are unseen (`plan/tests/tracker`). Python

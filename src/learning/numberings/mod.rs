@@ -1,9 +1,13 @@
 //! The ways in which a loader may number the files of a source.
 //!
 //! A dataset is all files below some directory, or those of a kind, sorted in some way. Each numbering costs
-//! memory and a part of every search, so only the likeliest are tried: of the directories with the most
-//! files, and not far below the source, all files, those of usual kinds, those of each of the commonest kinds,
-//! and those that are not hidden.
+//! memory and a part of every search, so only the likeliest are tried. Their directories have the most files
+//! and are not far below the source. Of each directory they number:
+//!
+//! - all files;
+//! - the files of usual kinds;
+//! - the files of each of the commonest kinds;
+//! - the files that are not hidden.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -16,15 +16,15 @@
 //! Samplers and their keys are those of [`Sampler::all`]; [`help`] lists them. Keys of all orders, with their
 //! defaults:
 //!
-//! - `index` (`path`; `keras` and `dali` have their own): how the files are numbered: a [`Sorting`] or
-//!   `manifest:FILE`. `column` says where the path [stands](crate::order::index::Manifest::column) in an
-//!   entry of the manifest;
-//! - `root` (the source): the dataset's directory;
-//! - `ext` (the index order's own): endings of the names of its files;
-//! - `count`: how many samples the dataset must have;
-//! - `split`: the part of the dataset that the sampler draws from: one or more [`Split`]s;
-//! - `whole_batches`: the batch size of a loader that reads only whole batches, whatever the sampler does:
-//!   torch's `DataLoader(batch_size=64, drop_last=True)` is `whole_batches=64`.
+//! - `index` (`path`; `keras` and `dali` have their own): how the files are numbered. It is a [`Sorting`] or
+//!   `manifest:FILE`.
+//! - `column`: where the path [stands](crate::order::index::Manifest::column) in an entry of the manifest.
+//! - `root` (the source): the dataset's directory.
+//! - `ext` (the index order's own): endings of the names of its files.
+//! - `count`: how many samples the dataset must have.
+//! - `split`: the part of the dataset that the sampler draws from, as one or more [`Split`]s.
+//! - `whole_batches`: the batch size of a loader that reads only whole batches, whatever the sampler does.
+//!   Torch's `DataLoader(batch_size=64, drop_last=True)` is `whole_batches=64`.
 //!
 //! Each rank of a distributed job has an order of its own.
 
