@@ -91,9 +91,9 @@ impl Limits {
 /// # Errors
 /// Of the kind of the limits: when the file cannot be read, is a directory or a device, or breaks a limit.
 pub fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
-    let about = |error: Refused| error.of(&path.display().to_string(), limits);
-    let file = open(path, limits).map_err(about)?;
-    take(file, limits).map_err(about)
+    let name = path.display().to_string();
+    let bytes = open(path, limits).and_then(|file| read_all(file, limits));
+    bytes.map_err(|refusal| refusal.into_error(&name, limits))
 }
 
 /// Reads a file of text.
@@ -106,7 +106,7 @@ pub fn read_text(path: &Path, limits: &Limits) -> Result<String> {
 
 /// Reads standard input, whatever kind of file it is.
 pub fn read_stdin(limits: &Limits) -> Result<Vec<u8>> {
-    take(io::stdin().lock(), limits).map_err(|error| error.of(STDIN, limits))
+    read_all(io::stdin().lock(), limits).map_err(|refusal| refusal.into_error(STDIN, limits))
 }
 
 /// Reads standard input as text.
@@ -124,7 +124,7 @@ fn text(bytes: Vec<u8>, name: &str, limits: &Limits) -> Result<String> {
 }
 
 /// Why a file was not read.
-enum Refused {
+enum Refusal {
     Failed(io::Error),
     /// It is a file of this kind.
     Kind(&'static str),
@@ -137,25 +137,25 @@ enum Refused {
     Memory(usize),
 }
 
-impl Refused {
-    fn of(self, name: &str, limits: &Limits) -> Error {
+impl Refusal {
+    fn into_error(self, name: &str, limits: &Limits) -> Error {
         let error = |what: String| Error::new(limits.kind, format!("cannot read {name}: {what}"));
         match self {
-            Refused::Failed(why) => error(why.to_string()),
-            Refused::Kind(kind) => {
+            Refusal::Failed(why) => error(why.to_string()),
+            Refusal::Kind(kind) => {
                 let hint = if limits.pipe { "a file or a pipe" } else { "a regular file" };
                 error(format!("it is {kind}")).hint(format!("name {hint}"))
             }
-            Refused::TooLong => error(format!("it has more than {} bytes", limits.bytes))
+            Refusal::TooLong => error(format!("it has more than {} bytes", limits.bytes))
                 .hint("is it the right file? if it is, give less of it, or give it in parts"),
-            Refused::Line(number) => {
+            Refusal::Line(number) => {
                 error(format!("line {number} has more than {} bytes", limits.line))
                     .hint("is it the right file? each line is an entry of its own")
             }
-            Refused::Binary => {
+            Refusal::Binary => {
                 error("it has a NUL byte and is no text".into()).hint("is it the right file?")
             }
-            Refused::Memory(bytes) => {
+            Refusal::Memory(bytes) => {
                 error(format!("there is no memory for more than {bytes} bytes of it"))
                     .hint("raise the limit on memory, or give less of it")
             }
@@ -164,32 +164,32 @@ impl Refused {
 }
 
 /// Opens a file of an allowed kind. Opening waits only for a pipe that is allowed.
-fn open(path: &Path, limits: &Limits) -> std::result::Result<File, Refused> {
-    let found = std::fs::metadata(path).map_err(Refused::Failed)?;
+fn open(path: &Path, limits: &Limits) -> std::result::Result<File, Refusal> {
+    let found = std::fs::metadata(path).map_err(Refusal::Failed)?;
     check_kind(&found, limits)?;
     let flags = if found.is_file() { libc::O_NONBLOCK } else { 0 };
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = file.map_err(Refused::Failed)?;
+    let file = file.map_err(Refusal::Failed)?;
     // The path may lead to another file than before.
-    let found = file.metadata().map_err(Refused::Failed)?;
+    let found = file.metadata().map_err(Refusal::Failed)?;
     check_kind(&found, limits)?;
     if found.is_file() && found.len() > limits.bytes as u64 {
-        return Err(Refused::TooLong);
+        return Err(Refusal::TooLong);
     }
     if found.is_file() && found.len() > limits.memory as u64 {
-        return Err(Refused::Memory(limits.memory));
+        return Err(Refusal::Memory(limits.memory));
     }
     Ok(file)
 }
 
-fn check_kind(found: &Metadata, limits: &Limits) -> std::result::Result<(), Refused> {
+fn check_kind(found: &Metadata, limits: &Limits) -> std::result::Result<(), Refusal> {
     let kind = found.file_type();
     // Users name `/dev/null` as an empty file.
     let is_null = kind.is_char_device() && found.rdev() == libc::makedev(1, 3);
     if kind.is_file() || is_null || kind.is_fifo() && limits.pipe {
         return Ok(());
     }
-    Err(Refused::Kind(match () {
+    Err(Refusal::Kind(match () {
         () if kind.is_dir() => "a directory",
         () if kind.is_fifo() => "a pipe",
         () if kind.is_socket() => "a socket",
@@ -198,24 +198,24 @@ fn check_kind(found: &Metadata, limits: &Limits) -> std::result::Result<(), Refu
 }
 
 /// Reads all bytes, within the limits.
-fn take(mut from: impl Read, limits: &Limits) -> std::result::Result<Vec<u8>, Refused> {
+fn read_all(mut from: impl Read, limits: &Limits) -> std::result::Result<Vec<u8>, Refusal> {
     let (mut bytes, mut lines) = (Vec::new(), Lines { number: 1, length: 0 });
     loop {
         let had = bytes.len();
         if had > limits.memory || bytes.try_reserve(STEP_BYTES).is_err() {
-            return Err(Refused::Memory(had.min(limits.memory)));
+            return Err(Refusal::Memory(had.min(limits.memory)));
         }
         let step = from.by_ref().take(STEP_BYTES as u64).read_to_end(&mut bytes);
-        step.map_err(Refused::Failed)?;
+        step.map_err(Refusal::Failed)?;
         let is_text = !bytes[..bytes.len().min(PROBE_BYTES)].contains(&0);
         if !is_text && !limits.binary {
-            return Err(Refused::Binary);
+            return Err(Refusal::Binary);
         }
         if is_text {
-            lines.pass(&bytes[had..], limits.line).map_err(Refused::Line)?;
+            lines.advance(&bytes[had..], limits.line).map_err(Refusal::Line)?;
         }
         if bytes.len() > limits.bytes {
-            return Err(Refused::TooLong);
+            return Err(Refusal::TooLong);
         }
         if bytes.len() == had {
             return Ok(bytes);
@@ -233,7 +233,7 @@ struct Lines {
 
 impl Lines {
     /// Moves on by these bytes. The error is the first line that is longer than `most`.
-    fn pass(&mut self, bytes: &[u8], most: usize) -> std::result::Result<(), usize> {
+    fn advance(&mut self, bytes: &[u8], most: usize) -> std::result::Result<(), usize> {
         let mut parts = bytes.split(|byte| *byte == b'\n');
         let first = parts.next().map_or(0, <[u8]>::len);
         self.length += first;
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_limits_is_read_whole() {
+    fn a_file_within_the_limits_is_read_whole() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("list");
         let text = format!("{}\n", "x".repeat(100)).repeat(25_000);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_of_what_is_no_file() {
+    fn directories_sockets_and_devices_are_not_read() {
         let root = tempfile::tempdir().unwrap();
         let (pipe, socket) = (root.path().join("pipe"), root.path().join("socket"));
         mkfifo(&pipe, Mode::S_IRWXU).unwrap();
@@ -330,32 +330,32 @@ mod tests {
         let limits = Limits::ORDER.for_daemon(2 << 20);
         assert!(why(&path, &limits).contains("no memory for more than 2097152 bytes of it"));
         let mut zeros = Endless(0, 0);
-        assert!(matches!(take(&mut zeros, &limits), Err(Refused::Memory(_))));
+        assert!(matches!(read_all(&mut zeros, &limits), Err(Refusal::Memory(_))));
         assert_eq!(zeros.1, 3 << 20);
     }
 
     #[test]
     fn reading_ends_at_the_first_byte_that_cannot_be_right() {
         let mut zeros = Endless(0, 0);
-        assert!(matches!(take(&mut zeros, &SMALL), Err(Refused::Binary)));
+        assert!(matches!(read_all(&mut zeros, &SMALL), Err(Refusal::Binary)));
         assert_eq!(zeros.1, STEP_BYTES);
         let mut line = Endless(b'x', 0);
-        assert!(matches!(take(&mut line, &SMALL), Err(Refused::Line(1))));
+        assert!(matches!(read_all(&mut line, &SMALL), Err(Refusal::Line(1))));
         assert_eq!(line.1, STEP_BYTES);
         let mut empty = Endless(b'\n', 0);
-        assert!(matches!(take(&mut empty, &SMALL), Err(Refused::TooLong)));
+        assert!(matches!(read_all(&mut empty, &SMALL), Err(Refusal::TooLong)));
         assert_eq!(empty.1, SMALL.bytes + STEP_BYTES);
         let numbers = Limits { binary: true, ..SMALL };
-        assert!(matches!(take(Endless(0, 0), &numbers), Err(Refused::TooLong)));
+        assert!(matches!(read_all(Endless(0, 0), &numbers), Err(Refusal::TooLong)));
     }
 
     #[test]
     fn lines_are_counted_across_steps() {
         let mut lines = Lines { number: 1, length: 0 };
-        assert_eq!(lines.pass(b"ab\nabc\nab", 3), Ok(()));
+        assert_eq!(lines.advance(b"ab\nabc\nab", 3), Ok(()));
         assert_eq!((lines.number, lines.length), (3, 2));
-        assert_eq!(lines.pass(b"c\nabcd", 3), Err(4));
+        assert_eq!(lines.advance(b"c\nabcd", 3), Err(4));
         let long = [b"x\n".as_slice(), &[b'y'; 200]].concat();
-        assert!(matches!(take(long.as_slice(), &SMALL), Err(Refused::Line(2))));
+        assert!(matches!(read_all(long.as_slice(), &SMALL), Err(Refusal::Line(2))));
     }
 }

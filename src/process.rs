@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The bit of `SIGKILL` in a set of signals, as the kernel writes it.
-const KILL: u64 = 1 << 8;
+const SIGKILL_BIT: u64 = 1 << 8;
 
 /// The kernel's status text of a process or thread. `None` if there is no such task, or if this container
 /// does not see it.
@@ -22,21 +22,22 @@ fn status_of(task: u32) -> Option<String> {
 }
 
 /// The value of a line of a status text.
-fn value<'a>(status: &'a str, key: &str) -> Option<&'a str> {
+fn status_value<'a>(status: &'a str, key: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
 }
 
 /// Whether the task of a status text will run no more code of its own.
 fn is_over(status: &str) -> bool {
-    let is_gone = value(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']));
-    let pends = |key| u64::from_str_radix(value(status, key)?, 16).ok();
-    let killed = ["SigPnd", "ShdPnd"].into_iter().filter_map(pends).any(|set| set & KILL != 0);
-    is_gone || killed || value(status, "CoreDumping") == Some("1")
+    let is_gone = status_value(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']));
+    let signals = |key| u64::from_str_radix(status_value(status, key)?, 16).ok();
+    let mut pending = ["SigPnd", "ShdPnd"].into_iter().filter_map(signals);
+    let is_killed = pending.any(|set| set & SIGKILL_BIT != 0);
+    is_gone || is_killed || status_value(status, "CoreDumping") == Some("1")
 }
 
 /// Whether the task of a status text is stopped: it was sent a `SIGSTOP`, or a debugger holds it.
 fn is_stopped_status(status: &str) -> bool {
-    value(status, "State").is_some_and(|state| state.starts_with(['T', 't']))
+    status_value(status, "State").is_some_and(|state| state.starts_with(['T', 't']))
 }
 
 /// Whether a process is stopped. It answers nothing until it is continued.

@@ -14,38 +14,38 @@ mod held {
     use std::cell::Cell;
 
     thread_local! {
-        static HELD: Cell<usize> = const { Cell::new(0) };
+        static HELD_LOCKS: Cell<usize> = const { Cell::new(0) };
     }
 
     /// A lock that this thread holds.
-    pub(super) struct Held;
+    pub(super) struct HeldLock;
 
-    impl Held {
+    impl HeldLock {
         pub(super) fn new() -> Self {
-            HELD.set(HELD.get() + 1);
-            Held
+            HELD_LOCKS.set(HELD_LOCKS.get() + 1);
+            HeldLock
         }
     }
 
-    impl Drop for Held {
+    impl Drop for HeldLock {
         fn drop(&mut self) {
-            HELD.set(HELD.get() - 1);
+            HELD_LOCKS.set(HELD_LOCKS.get() - 1);
         }
     }
 
     pub(super) fn count() -> usize {
-        HELD.get()
+        HELD_LOCKS.get()
     }
 }
 
 #[cfg(not(debug_assertions))]
 mod held {
     /// A lock that this thread holds. It is not counted.
-    pub(super) struct Held;
+    pub(super) struct HeldLock;
 
-    impl Held {
+    impl HeldLock {
         pub(super) fn new() -> Self {
-            Held
+            HeldLock
         }
     }
 
@@ -62,14 +62,14 @@ pub fn is_holding() -> bool {
 /// std's guard, counted.
 pub struct Guard<G> {
     guard: G,
-    _held: held::Held,
+    _lock: held::HeldLock,
 }
 
 impl<G> Guard<G> {
     /// Ignores poison: the value stays as a panicked thread left it.
     fn of(locked: LockResult<G>) -> Self {
         let guard = locked.unwrap_or_else(PoisonError::into_inner);
-        Guard { guard, _held: held::Held::new() }
+        Guard { guard, _lock: held::HeldLock::new() }
     }
 }
 

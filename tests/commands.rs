@@ -15,11 +15,11 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-struct Ground(TempDir);
+struct Fixture(TempDir);
 
-impl Ground {
+impl Fixture {
     fn new() -> Self {
-        Ground(TempDir::new().unwrap())
+        Fixture(TempDir::new().unwrap())
     }
 
     fn path(&self) -> &Path {
@@ -72,11 +72,11 @@ fn line<'a>(shown: &'a str, key: &str) -> &'a str {
 
 #[test]
 fn flags_go_before_the_environment_before_the_file_before_defaults() {
-    let ground = Ground::new();
-    ground.write("a.toml", "[cache]\nram = \"1GiB\"\n[source]\nrevalidate = \"7s\"\n");
-    ground.write("b.toml", "[cache]\nram = \"2GiB\"\n");
+    let fixture = Fixture::new();
+    fixture.write("a.toml", "[cache]\nram = \"1GiB\"\n[source]\nrevalidate = \"7s\"\n");
+    fixture.write("b.toml", "[cache]\nram = \"2GiB\"\n");
     let show = |words: &[&str], env: &[(&str, &str)]| {
-        let shown = ground.prints(&[&["config", "show", "--origin"], words].concat(), env);
+        let shown = fixture.prints(&[&["config", "show", "--origin"], words].concat(), env);
         line(&shown, "cache.ram").to_owned()
     };
     let has = |line: String, value: &str, origin: &str| {
@@ -97,9 +97,9 @@ fn flags_go_before_the_environment_before_the_file_before_defaults() {
         has(show(&[&["--config", "a.toml"], flags].concat(), &[variable]), "4GiB", origin);
     }
     // Without origins, the output is a settings file.
-    let shown = ground.prints(&["config", "show", "--config", "a.toml", "--ram", "4GiB"], &[]);
-    ground.write("shown.toml", &shown);
-    assert_eq!(ground.prints(&["config", "show", "--config", "shown.toml"], &[]), shown);
+    let shown = fixture.prints(&["config", "show", "--config", "a.toml", "--ram", "4GiB"], &[]);
+    fixture.write("shown.toml", &shown);
+    assert_eq!(fixture.prints(&["config", "show", "--config", "shown.toml"], &[]), shown);
     assert!(
         line(&shown, "source.revalidate").contains("7s")
             && line(&shown, "cache.ram").contains("4GiB")
@@ -108,10 +108,10 @@ fn flags_go_before_the_environment_before_the_file_before_defaults() {
 
 #[test]
 fn options_as_in_fstab_are_settings() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let options = "defaults,ro,_netdev,nofail,x-systemd.automount,allow_other,ram=1GiB,disk=2GiB,\
                    cache_dir=/local/belady,source.revalidate=9s,dirsync";
-    let shown = ground.prints(&["config", "show", "-o", options], &[]);
+    let shown = fixture.prints(&["config", "show", "-o", options], &[]);
     for (key, value) in [
         ("mount.allow-other", "true"),
         ("cache.ram", "1GiB"),
@@ -124,25 +124,25 @@ fn options_as_in_fstab_are_settings() {
     }
     // The option's first name.
     for words in [["-o", "nvme=3GiB"], ["--nvme", "3GiB"], ["--disk", "3GiB"]] {
-        let shown = ground.prints(&[&["config", "show"][..], &words].concat(), &[]);
+        let shown = fixture.prints(&[&["config", "show"][..], &words].concat(), &[]);
         assert!(line(&shown, "cache.disk").contains("3GiB"), "{words:?}");
     }
-    ground.fails(&["config", "show", "-o", "rw"], 2, &["read-only"]);
-    ground.fails(&["config", "show", "-o", "ram=much"], 3, &["much", "-o"]);
+    fixture.fails(&["config", "show", "-o", "rw"], 2, &["read-only"]);
+    fixture.fails(&["config", "show", "-o", "ram=much"], 3, &["much", "-o"]);
 }
 
 #[test]
 fn settings_files_are_checked() {
-    let ground = Ground::new();
-    ground.write(
+    let fixture = Fixture::new();
+    fixture.write(
         "good.toml",
         "[cache]\nram = \"64MiB\"\n[[stream]]\nname = \"a\"\norder = \"sequential\"\n",
     );
-    let said = ground.prints(&["config", "check", "good.toml"], &[]);
+    let said = fixture.prints(&["config", "check", "good.toml"], &[]);
     assert!(said.starts_with("good.toml: ok"), "{said}");
-    let default = ground.prints(&["config", "show", "--default"], &[]);
-    ground.write("default.toml", &default);
-    ground.prints(&["config", "check", "default.toml"], &[]);
+    let default = fixture.prints(&["config", "show", "--default"], &[]);
+    fixture.write("default.toml", &default);
+    fixture.prints(&["config", "check", "default.toml"], &[]);
     for (text, why) in [
         ("[cache]\nrum = \"1GiB\"\n", &["rum", "ram"][..]),
         ("[cache]\nram = \"1 parsec\"\n", &["cache.ram"]),
@@ -150,18 +150,18 @@ fn settings_files_are_checked() {
         ("[[stream]]\nname = \"a\"\norder = \"keras:sed=1\"\n", &["sed", "seed"]),
         ("[mount]\nthreads = 0\n", &["mount.threads"]),
     ] {
-        ground.write("bad.toml", text);
-        ground.fails(&["config", "check", "bad.toml"], 3, why);
+        fixture.write("bad.toml", text);
+        fixture.fails(&["config", "check", "bad.toml"], 3, why);
     }
-    ground.fails(&["config", "check", "none.toml"], 3, &["cannot read none.toml"]);
-    ground.fails(&["config", "check"], 2, &["FILE"]);
+    fixture.fails(&["config", "check", "none.toml"], 3, &["cannot read none.toml"]);
+    fixture.fails(&["config", "check"], 2, &["FILE"]);
 }
 
 #[test]
 fn a_simulation_is_that_of_its_seed() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let some = ["--samples", "500", "--cache", "50%,30MB", "--epochs", "3"];
-    let run = |more: &[&str]| ground.simulates(&[&some[..], more].concat());
+    let run = |more: &[&str]| fixture.simulates(&[&some[..], more].concat());
     let rows = run(&["--seed", "3"]);
     assert_eq!(rows.len(), 2 * 4, "each size with each policy");
     assert_eq!(run(&["--seed", "3"]), rows);
@@ -173,16 +173,16 @@ fn a_simulation_is_that_of_its_seed() {
         let read = number("source_reads") / 500.0;
         assert!((number("hits") + read - 1.0).abs() < 0.01, "{row}");
     }
-    let table = ground.prints(&[&["simulate"], &some[..]].concat(), &[]);
+    let table = fixture.prints(&[&["simulate"], &some[..]].concat(), &[]);
     assert!(table.contains("epochs 2 to 3") && table.contains("minio"), "{table}");
-    ground.fails(&["simulate", "--cache", "auto"], 2, &["--cache auto"]);
-    ground.fails(&["simulate", "--policy", "clairvoyant"], 2, &["belady"]);
+    fixture.fails(&["simulate", "--cache", "auto"], 2, &["--cache auto"]);
+    fixture.fails(&["simulate", "--policy", "clairvoyant"], 2, &["belady"]);
 }
 
 #[test]
 fn an_epoch_of_the_steady_state_is_not_the_cold_one() {
-    let ground = Ground::new();
-    let rows = ground.simulates(&["--samples", "500", "--cache", "100%", "--policy", "belady"]);
+    let fixture = Fixture::new();
+    let rows = fixture.simulates(&["--samples", "500", "--cache", "100%", "--policy", "belady"]);
     // Everything is in RAM. Each of the two workers thinks for a millisecond a sample.
     assert_eq!((&rows[0]["hits"], &rows[0]["source_reads"]), (&1.0.into(), &0.0.into()));
     let epoch = rows[0]["epoch_s"].as_f64().unwrap();
@@ -191,24 +191,24 @@ fn an_epoch_of_the_steady_state_is_not_the_cold_one() {
 
 #[test]
 fn a_disk_below_the_cache_is_simulated() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let some = ["--samples", "500", "--cache", "10%", "--policy", "belady"];
-    let run = |more: &[&str]| ground.simulates(&[&some[..], more].concat()).remove(0);
+    let run = |more: &[&str]| fixture.simulates(&[&some[..], more].concat()).remove(0);
     let (without, with) = (run(&[]), run(&["--disk", "60%"]));
     let hits = |row: &Value| row["hits"].as_f64().unwrap();
     assert!(hits(&without) < 0.2 && hits(&with) > 0.6, "{without} {with}");
     // At 8450 us and 200 MB/s the source takes 9 ms for a sample.
     assert_eq!(run(&["--disk", "60%", "--disk-us", "9500"]), without);
     assert!(hits(&run(&["--disk", "60%", "--disk-us", "8000"])) > 0.6);
-    ground.fails(&["simulate", "--disk", "auto"], 2, &["--disk auto"]);
-    ground.fails(&["simulate", "--disk-us", "1"], 2, &["--disk"]);
+    fixture.fails(&["simulate", "--disk", "auto"], 2, &["--disk auto"]);
+    fixture.fails(&["simulate", "--disk-us", "1"], 2, &["--disk"]);
 }
 
 #[test]
 fn rehearsed_samples_cost_the_source_reads_too() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let workload = ["--workload", "rehearsal", "--samples", "700", "--epochs", "6"];
-    let rows = ground.simulates(&[&workload[..], &["--cache", "1%", "--policy", "none"]].concat());
+    let rows = fixture.simulates(&[&workload[..], &["--cache", "1%", "--policy", "none"]].concat());
     // The workload draws an eighth more than the new samples. Hardly any of them is in RAM.
     let reads = rows[0]["source_reads"].as_f64().unwrap();
     assert!(reads > 700.0 * 1.1, "{reads}");
@@ -217,68 +217,69 @@ fn rehearsed_samples_cost_the_source_reads_too() {
 
 #[test]
 fn an_order_is_simulated() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let none = ["--cache", "50%", "--policy", "minio", "--epochs", "3"];
     let distributed = "torch-distributed:seed=1,world=2,rank=1,index=imagefolder";
     let two = ["--order", distributed, "--order", "torch-random:seed=2", "--samples", "400"];
-    let rows = ground.simulates(&[&none[..], &two].concat());
+    let rows = fixture.simulates(&[&none[..], &two].concat());
     // One job reads half of the samples, the other all of them.
     let (hits, reads) = (&rows[0]["hits"], rows[0]["source_reads"].as_f64().unwrap());
     assert!((hits.as_f64().unwrap() + reads / 600.0 - 1.0).abs() < 1e-9, "{}", rows[0]);
 
     // Over a dataset: files of several blocks, and parts of them.
     for number in 0..20 {
-        ground.write(&format!("data/{number:02}.bin"), &"x".repeat(3 << 20));
+        fixture.write(&format!("data/{number:02}.bin"), &"x".repeat(3 << 20));
     }
     let ranges: String =
         (0..20).map(|number| format!("{number:02}.bin\t{}\t1000\n", 1 << 20)).collect();
-    ground.write("order", &ranges);
+    fixture.write("order", &ranges);
     let data = ["--policy", "none", "--dataset", "data", "--no-prefetch", "--cache", "0"];
     for (order, blocks) in [("file:order", 20.0), ("sequential", 60.0)] {
-        let rows = ground.simulates(&[&data[..], &["--order", order]].concat());
+        let rows = fixture.simulates(&[&data[..], &["--order", order]].concat());
         assert_eq!(rows[0]["source_reads"], blocks, "{order}");
         assert_eq!(rows[0]["hits"], 0.0, "{order}");
     }
     // The weights say which files a sampler draws, and how often: here every third one, 24 in all.
     let weights: String =
         (0..20).map(|number| if number % 3 == 0 { "2.5\n" } else { "0\n" }).collect();
-    ground.write("weights", &weights);
+    fixture.write("weights", &weights);
     let weighted = "torch-weighted:seed=5,weights=weights,num_samples=24";
-    let listed = ground.prints(&["order", "show", weighted, "data"], &[]);
+    let listed = fixture.prints(&["order", "show", weighted, "data"], &[]);
     let read: Vec<&str> = listed.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(read.len(), 24, "{listed}");
     let third = |name: &&str| name[..2].parse::<u32>().unwrap() % 3 == 0;
     assert!(read.iter().all(third), "{listed}");
-    let rows = ground.simulates(&[&data[..], &["--order", weighted]].concat());
+    let rows = fixture.simulates(&[&data[..], &["--order", weighted]].concat());
     assert_eq!(rows[0]["source_reads"], 72.0, "{}", rows[0]);
-    ground.write("weights", "1\n");
-    ground.fails(&["order", "check", weighted, "data"], 3, &["1 weights and 20 samples", "hint: "]);
+    fixture.write("weights", "1\n");
+    let why = ["1 weights and 20 samples", "hint: "];
+    fixture.fails(&["order", "check", weighted, "data"], 3, &why);
 
-    ground.fails(&["simulate", "--order", "file:none"], 3, &["cannot read none"]);
-    ground.fails(&["simulate", "--dataset", "data"], 2, &["--order"]);
+    fixture.fails(&["simulate", "--order", "file:none"], 3, &["cannot read none"]);
+    fixture.fails(&["simulate", "--dataset", "data"], 2, &["--order"]);
 }
 
 #[test]
 fn errors_of_files_say_what_to_do() {
-    let ground = Ground::new();
-    ground.write("source/file", "bytes");
-    ground.write("bad", "no catalog");
-    ground.fails(&["cache", "ls", "typo"], 5, &["typo", "hint: is it what --cache-dir"]);
-    ground.fails(&["cache", "ls", "bad"], 5, &["hint: "]);
+    let fixture = Fixture::new();
+    fixture.write("source/file", "bytes");
+    fixture.write("bad", "no catalog");
+    fixture.fails(&["cache", "ls", "typo"], 5, &["typo", "hint: is it what --cache-dir"]);
+    fixture.fails(&["cache", "ls", "bad"], 5, &["hint: "]);
     let import = |file, source| ["catalog", "import", file, source, "--cache-dir", "cache"];
-    ground.fails(&import("none", "source"), 5, &["none", "hint: is the path right?"]);
-    ground.fails(&import("bad", "source"), 5, &["hint: `belady catalog export`"]);
-    ground.fails(&import("bad", "none"), 4, &["hint: is the parallel filesystem mounted"]);
+    fixture.fails(&import("none", "source"), 5, &["none", "hint: is the path right?"]);
+    fixture.fails(&import("bad", "source"), 5, &["hint: `belady catalog export`"]);
+    fixture.fails(&import("bad", "none"), 4, &["hint: is the parallel filesystem mounted"]);
 }
 
 /// An endless device, a directory, and a sparse file of a terabyte: each command says what is wrong with
 /// each, and needs no memory for it.
 #[test]
 fn a_file_without_end_is_refused() {
-    let ground = Ground::new();
-    ground.write("data/a/1.jpg", "x");
-    fs::create_dir(ground.path().join("folder")).unwrap();
-    fs::File::create(ground.path().join("long")).unwrap().set_len(1 << 40).unwrap();
+    let fixture = Fixture::new();
+    fixture.write("data/a/1.jpg", "x");
+    fs::create_dir(fixture.path().join("folder")).unwrap();
+    fs::File::create(fixture.path().join("long")).unwrap().set_len(1 << 40).unwrap();
     let wrong = [("/dev/zero", "a device"), ("./folder", "a directory"), ("./long", "more than")];
     for (name, why) in wrong {
         let manifest = format!("sequential:index=manifest:{name}");
@@ -295,7 +296,7 @@ fn a_file_without_end_is_refused() {
         ];
         for (words, code) in commands {
             let file = name.trim_start_matches("./");
-            ground.fails(words, code, &[file, why, "hint: "]);
+            fixture.fails(words, code, &[file, why, "hint: "]);
         }
     }
 }
@@ -303,10 +304,10 @@ fn a_file_without_end_is_refused() {
 /// Names of files are escaped, unless they are data for another program.
 #[test]
 fn control_characters_of_names_do_not_reach_the_terminal() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let name = "\x1b[31mred\x07";
-    ground.write(&format!("{name}/a\u{9b}/1.jpg"), "x");
-    ground.write("empty", "# nothing\n");
+    fixture.write(&format!("{name}/a\u{9b}/1.jpg"), "x");
+    fixture.write("empty", "# nothing\n");
     let (dataset, missing) = (name, format!("{name}/none"));
     let raw = ['\x1b', '\x07', '\u{9b}'];
     let commands: [&[&str]; 9] = [
@@ -321,36 +322,36 @@ fn control_characters_of_names_do_not_reach_the_terminal() {
         &["status", name, "--no-such-option-\x1b"],
     ];
     for words in commands {
-        let output = ground.run(words, &[]);
+        let output = fixture.run(words, &[]);
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(!said.is_empty() && !said.contains(raw), "{words:?}: {said:?}");
     }
-    ground.fails(&["order", "check", &missing, dataset], 3, &["\\x1b[31mred\\x07/none"]);
-    let shown = ground.prints(&["order", "show", "sequential:index=path", dataset], &[]);
+    fixture.fails(&["order", "check", &missing, dataset], 3, &["\\x1b[31mred\\x07/none"]);
+    let shown = fixture.prints(&["order", "show", "sequential:index=path", dataset], &[]);
     assert!(shown.contains("a\u{9b}/1.jpg"), "{shown:?}");
-    let file = ground.path().join("saved");
+    let file = fixture.path().join("saved");
     let words = ["catalog", "export", dataset, file.to_str().unwrap(), "--json"];
-    serde_json::from_str::<Value>(&ground.prints(&words, &[])).unwrap();
+    serde_json::from_str::<Value>(&fixture.prints(&words, &[])).unwrap();
 }
 
 /// If a directory of the dataset cannot be read, the error names it and says why and what to do.
 #[test]
 fn a_directory_that_cannot_be_read_is_named() {
-    let ground = Ground::new();
-    ground.write("data/train/a/1.jpg", "x");
-    ground.write("data/train/b/2.jpg", "x");
+    let fixture = Fixture::new();
+    fixture.write("data/train/a/1.jpg", "x");
+    fixture.write("data/train/b/2.jpg", "x");
     let set = |path: &str, mode| {
         let mode = fs::Permissions::from_mode(mode);
-        fs::set_permissions(ground.path().join(path), mode).unwrap();
+        fs::set_permissions(fixture.path().join(path), mode).unwrap();
     };
     set("", 0o755);
     // The build directory may be closed to others. If this process wrote a copy, it could not be run.
-    let program = ground.path().join("belady");
+    let program = fixture.path().join("belady");
     let built = env!("CARGO_BIN_EXE_belady");
     assert!(Command::new("cp").arg(built).arg(&program).status().unwrap().success());
     let said = |order: &str, code: i32| {
         let mut command = Command::new(&program);
-        command.current_dir(ground.path()).args(["order", "check", order, "data"]);
+        command.current_dir(fixture.path()).args(["order", "check", order, "data"]);
         if nix::unistd::geteuid().is_root() {
             command.uid(65534).gid(65534);
         }
@@ -377,13 +378,13 @@ fn a_directory_that_cannot_be_read_is_named() {
 /// does not grow with it.
 #[test]
 fn a_pipe_without_end_is_refused() {
-    let ground = Ground::new();
-    ground.write("data/a/1.jpg", "x");
+    let fixture = Fixture::new();
+    fixture.write("data/a/1.jpg", "x");
     let program = env!("CARGO_BIN_EXE_belady");
     let pipe = |from: &str, words: &str| {
         let script = format!("ulimit -v 4000000; {from} | {program} {words}");
         let mut command = Command::new("sh");
-        command.args(["-c", &script]).current_dir(ground.path()).env_clear();
+        command.args(["-c", &script]).current_dir(fixture.path()).env_clear();
         command.env("PATH", "/usr/bin:/bin").output().unwrap()
     };
     let zeros = "cat /dev/zero";

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belady::config::{Config, Host, Layers, Origins, Settings, default_toml, render_show};
+use belady::config::{Config, Host, Layers, Origins, Settings, default_toml, render_show, resolve};
 use belady::error::Result;
 
 /// A node on which every valid file resolves: 64 GiB of memory, 1 of 2 TiB free on the disk.
@@ -41,7 +41,7 @@ fn files(directory: &Path) -> std::io::Result<Vec<(String, String)>> {
 
 fn load(name: &str, text: &str) -> Result<(Config, Origins, Settings)> {
     let (config, origins) = Layers::new().file(name, text).build()?;
-    let settings = config.resolve(&HOST)?;
+    let settings = resolve(&config, &HOST)?;
     Ok((config, origins, settings))
 }
 
@@ -85,7 +85,7 @@ fn default_toml_is_what_belady_writes() {
 fn default_toml_holds_the_defaults() {
     let (config, _, settings) = load("default.toml", &default_toml()).unwrap();
     assert_eq!(config, Config::default());
-    assert_eq!(settings, Config::default().resolve(&HOST).unwrap());
+    assert_eq!(settings, resolve(&Config::default(), &HOST).unwrap());
 }
 
 #[test]

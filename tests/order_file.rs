@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use belady::ids::FileId;
 use belady::order::file::{parse, write_text};
-use belady::order::{Entry, Listing, Order, OrderSpec, Range, Sample, SampleTable};
+use belady::order::{Entry, FileRange, Listing, Order, OrderSpec, Sample, SampleTable};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
@@ -46,13 +46,13 @@ fn samples(epochs: &[Arc<[u32]>], table: &SampleTable) -> Vec<Vec<Sample>> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back((names, epochs) in orders(), ranged: bool) {
+    fn a_written_order_reads_back((names, epochs) in orders(), ranged: bool) {
         let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
         let mut rows = Vec::new();
         let mut id = |&(file, offset, length): &Row| {
             let file = FileId(file as u32);
             if ranged {
-                let range = Range { file, offset, length };
+                let range = FileRange { file, offset, length };
                 let row = rows.iter().position(|row| *row == range);
                 row.unwrap_or_else(|| { rows.push(range); rows.len() - 1 }) as u32
             } else {

@@ -6,9 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use belady::ids::FileId;
-use belady::order::samplers::Workers;
 use belady::order::{Entry, Listing, OrderSpec};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -17,7 +15,7 @@ const PYTHON: &str = "/usr/bin/python3";
 /// hash over all.
 const SCRIPT: &str = include_str!("order_libraries.py");
 
-fn ask<T: DeserializeOwned>(cases: &[Value]) -> Vec<T> {
+fn ask(cases: &[Value]) -> Vec<Vec<Summary>> {
     let output = Command::new(PYTHON)
         .args(["-c", SCRIPT, &json!(cases).to_string()])
         .output()
@@ -28,7 +26,7 @@ fn ask<T: DeserializeOwned>(cases: &[Value]) -> Vec<T> {
         "this test compares with the real libraries: install python3-torch and python3-numpy for \
          {PYTHON}\n{stderr}"
     );
-    let answers: Vec<T> = serde_json::from_slice(&output.stdout).unwrap();
+    let answers: Vec<Vec<Summary>> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answers.len(), cases.len());
     answers
 }
@@ -53,7 +51,7 @@ fn compare(cases: &[(String, u32, u32)]) {
     let asked: Vec<_> = cases.iter().map(|(spec, n, epochs)| json!([spec, n, epochs])).collect();
     let most = cases.iter().map(|(_, n, _)| *n).max().unwrap_or(0);
     let names: Vec<String> = (0..most).map(|at| format!("{at:08}")).collect();
-    for ((text, n, _), expected) in cases.iter().zip(ask::<Vec<Summary>>(&asked)) {
+    for ((text, n, _), expected) in cases.iter().zip(ask(&asked)) {
         let spec: OrderSpec = text.parse().unwrap();
         let entries = names.iter().zip(0..*n).map(|(name, at)| Entry {
             path: name.as_bytes(),
@@ -241,24 +239,4 @@ fn shuffles_agree_with_numpy_and_python() {
         cases.push((format!("python-random:seed={seed}"), 1000, 2));
     }
     compare(&cases);
-}
-
-#[test]
-fn workers_get_the_batches_that_torch_gives_them() {
-    let loaders = [(100, 7, 3, false), (100, 7, 3, true), (5, 2, 4, false), (64, 8, 1, true)];
-    let cases: Vec<_> =
-        loaders.iter().map(|(n, b, w, d)| json!(["workers", n, [b, w, d]])).collect();
-    for ((n, batch_size, workers, drop_last), expected) in
-        loaders.into_iter().zip(ask::<Vec<u32>>(&cases))
-    {
-        let loader = Workers { batch_size, workers, drop_last, prefetch_factor: 2 };
-        let read = loader.read(n);
-        let found: Vec<_> = (0..read).map(|place| loader.worker_of(place)).collect();
-        assert_eq!(found, expected, "{loader:?} over {n}");
-        for worker in 0..workers {
-            let own: Vec<_> =
-                (0..read).filter(|place| loader.worker_of(*place) == worker).collect();
-            assert_eq!(loader.places_of(worker, n).collect::<Vec<_>>(), own, "{loader:?}");
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use belady::ids::FileId;
 use belady::order::samplers::Sampler;
-use belady::order::spec::Source;
+use belady::order::spec::SequenceSpec;
 use belady::order::{Entry, Listing, OrderSpec, Split};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -80,7 +80,7 @@ proptest! {
         let Ok(spec) = text.parse::<OrderSpec>() else { return Ok(()) };
         prop_assert_eq!(spec.to_string().parse::<OrderSpec>().unwrap(), spec.clone());
         // Positions that take seconds to reach are left out of a property.
-        let Source::Sampler(sampler) = &spec.source else { return Ok(()) };
+        let SequenceSpec::Sampler(sampler) = &spec.sequence else { return Ok(()) };
         let draws = sampler.draws_before(n, 2);
         if (1 << 18..1 << 36).contains(&draws) {
             return Ok(());

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use belady::ids::FileId;
 use belady::order::samplers::Sampler;
-use belady::order::spec::Source;
+use belady::order::spec::SequenceSpec;
 use belady::order::{Entry, Listing, OrderSpec};
 use serde::Deserialize;
 
@@ -92,7 +92,7 @@ macro_rules! libraries {
             let vectors: Vectors = serde_json::from_str(text).unwrap();
             for case in vectors.cases {
                 let spec: OrderSpec = case.order.parse().unwrap();
-                if let Source::Sampler(sampler) = spec.source {
+                if let SequenceSpec::Sampler(sampler) = spec.sequence {
                     seen.insert(sampler.name());
                 }
             })*

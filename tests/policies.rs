@@ -15,7 +15,7 @@ const SAMPLE_BYTES: u64 = 110_000;
 const EPOCHS: u32 = 4;
 
 /// A source that gives 16 readers 200 MB/s at 8.45 ms.
-const BUSY: SourceModel = SourceModel { latency_us: 8_450, slots: 16, bandwidth: 200_000_000 };
+const BUSY: SourceModel = SourceModel { latency_us: 8_450, servers: 16, bandwidth: 200_000_000 };
 
 fn workloads() -> Vec<(&'static str, Vec<Arc<Order>>)> {
     let shuffled = |seed| workload::permutations(SAMPLES, EPOCHS, seed).expect("samples");
@@ -49,7 +49,7 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
         workers: 2,
         batch: 64,
         think_us: 1_000,
-        take_us: 0,
+        step_us: 0,
         ahead: 0,
     };
     Scenario {
@@ -78,7 +78,7 @@ fn line(name: &str, policy: &str, share: u64, report: &Report) -> String {
     let epochs = u64::from(EPOCHS) - 1;
     format!(
         "{name:<12}{policy:<14}{share:>4} %{:>9.3}{:>10}{:>12}{:>12}\n",
-        report.hit_share(1),
+        report.hit_ratio(1),
         steady.source_reads / epochs,
         steady.stall_us / epochs / 1000,
         report.elapsed_us / 1000,
@@ -175,10 +175,10 @@ fn three_tiers(third_us: u64) -> Scenario {
 #[test]
 fn a_tier_that_vanishes_is_done_without() {
     let whole = run(&three_tiers(100));
-    assert!(whole.hit_share(1) > 0.75, "three tiers hold 80 %: {}", whole.hit_share(1));
+    assert!(whole.hit_ratio(1) > 0.75, "three tiers hold 80 %: {}", whole.hit_ratio(1));
     let mut with = three_tiers(8_000);
     let slow = run(&with);
-    assert!(slow.hit_share(1) > 0.75, "faster than the source all the same");
+    assert!(slow.hit_ratio(1) > 0.75, "faster than the source all the same");
     assert!(slow.after(1).stall_us > whole.after(1).stall_us, "the third tier is slow");
     with.vanish = Some((2, u64::from(SAMPLES) * 2));
     let broken = run(&with);
@@ -196,7 +196,7 @@ fn a_tier_that_is_slower_than_the_source_is_not_used() {
     let left_alone = run(&with);
     with.settings.source_us = None;
     let used = run(&with);
-    assert!(used.hit_share(1) > 0.75 && left_alone.hit_share(1) < 0.45);
+    assert!(used.hit_ratio(1) > 0.75 && left_alone.hit_ratio(1) < 0.45);
     let (before, after) = (used.after(1).stall_us, left_alone.after(1).stall_us);
     assert!(after < before, "{after} us instead of {before}");
     with.settings.tiers.pop();

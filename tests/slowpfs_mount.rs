@@ -164,7 +164,7 @@ fn fails<T>(result: io::Result<T>, errno: i32) {
 }
 
 /// A tree of all kinds of entries.
-fn plant(mount: &Mount) {
+fn write_tree(mount: &Mount) {
     fs::create_dir_all(mount.source("dir/deep")).unwrap();
     for (seed, (name, len)) in
         [("empty", 0), ("one", 1), ("dir/page", 4096), ("dir/deep/large", 3_000_001)]
@@ -209,7 +209,7 @@ fn tree_is_passed_through_unchanged() {
     for options in [&["--threads", "1"][..], &["--direct-io"], &["--no-readdirplus", "--ttl", "0"]]
     {
         let mut mount = Mount::idle(options);
-        plant(&mount);
+        write_tree(&mount);
         compare(&mount.source(""), &mount.through(""));
         fails(fs::write(mount.through("one"), "x"), libc::EROFS);
         fails(fs::read(mount.through("none")), libc::ENOENT);

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_of_classes_is_refused() {
+    fn a_text_without_a_rule_for_classes_is_refused() {
         for text in ["", "folder", "train/*/x.jpg", "{class}/{class}", "/{class}/x"] {
             assert!(text.parse::<Classes>().is_err(), "{text}");
         }

@@ -20,8 +20,8 @@ pub(super) enum Purpose {
     Sleep = 4,
     /// The samples of a supply.
     Supply = 5,
-    /// The order of a stream.
-    Stream = 6,
+    /// The order in which the samples of ordinals are due.
+    Ordinals = 6,
     /// The victims when the capacity shrinks.
     Resize = 7,
 }

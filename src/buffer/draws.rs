@@ -11,8 +11,8 @@ use super::members::SampleId;
 
 /// The draws of an epoch from a fixed set of samples.
 ///
-/// [`Draws::at`] depends only on the seed, the epoch, the samples and `k`.
-pub struct Draws {
+/// [`EpochDraws::at`] depends only on the seed, the epoch, the samples and `k`.
+pub struct EpochDraws {
     samples: Vec<SampleId>,
     distance: usize,
     seed: u64,
@@ -22,7 +22,7 @@ pub struct Draws {
     order: Vec<SampleId>,
 }
 
-impl Draws {
+impl EpochDraws {
     /// The draws of an epoch. No sample repeats within `distance` consecutive draws. With fewer samples than
     /// that, a sample repeats only after all others.
     pub fn new(
@@ -30,13 +30,14 @@ impl Draws {
         epoch: u64,
         samples: impl IntoIterator<Item = SampleId>,
         distance: usize,
-    ) -> Draws {
+    ) -> EpochDraws {
         let mut samples: Vec<SampleId> = samples.into_iter().collect();
         samples.sort_unstable();
         samples.dedup();
         let rng = CounterRng::new(seed, Purpose::Draws, epoch);
         let distance = distance.min(samples.len());
-        let mut draws = Draws { order: Vec::new(), samples, distance, seed, epoch, rng, round: 0 };
+        let mut draws =
+            EpochDraws { order: Vec::new(), samples, distance, seed, epoch, rng, round: 0 };
         draws.restart();
         draws
     }
@@ -63,22 +64,22 @@ impl Draws {
     ///
     /// Draws in sequence take O(1) each. A draw of an earlier round takes O(k).
     pub fn at(&mut self, k: u64) -> Option<SampleId> {
-        let n = u64::try_from(self.samples.len()).ok().filter(|n| *n > 0)?;
-        let (round, place) = (k / n, k % n);
+        let n = self.samples.len() as u64;
+        let (round, place) = (k.checked_div(n)?, k % n);
         if round < self.round {
             self.restart();
         }
         while self.round < round {
             self.advance();
         }
-        self.order.get(usize::try_from(place).ok()?).copied()
+        self.order.get(place as usize).copied()
     }
 }
 
 /// How many draws a mix has: `replay` for each `batch` of its `new` samples. A batch of 0 counts as 1.
-pub fn replays(new: u64, batch: u32, replay: u32) -> u64 {
-    let replays = u128::from(new) * u128::from(replay) / u128::from(batch.max(1));
-    u64::try_from(replays).unwrap_or(u64::MAX)
+pub fn replay_count(new: u64, batch: u32, replay: u32) -> u64 {
+    let count = u128::from(new) * u128::from(replay) / u128::from(batch.max(1));
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -90,8 +91,8 @@ mod tests {
     use super::super::{Capacity, Policy};
     use super::*;
 
-    fn draws(n: u32, distance: usize, epoch: u64) -> Draws {
-        Draws::new(11, epoch, (0..n).map(SampleId), distance)
+    fn draws(n: u32, distance: usize, epoch: u64) -> EpochDraws {
+        EpochDraws::new(11, epoch, (0..n).map(SampleId), distance)
     }
 
     #[test]
@@ -104,7 +105,7 @@ mod tests {
         }
         let next: Vec<_> = (0..500).map(|k| draws(50, 20, 4).at(k)).collect();
         assert_ne!(next, expected, "another epoch has other draws");
-        let backwards = Draws::new(11, 3, (0..50).rev().map(SampleId), 20).at(77);
+        let backwards = EpochDraws::new(11, 3, (0..50).rev().map(SampleId), 20).at(77);
         assert_eq!(backwards, expected[77]);
     }
 
@@ -114,7 +115,7 @@ mod tests {
         let mut buffer = buffer_of(Policy::Reservoir, Capacity::Samples(200), 1);
         fill(&mut buffer, &[(0, 100), (1, 37)]);
         let samples = buffer.members().map(|member| member.sample);
-        let mut draws = Draws::new(5, 0, samples, 7);
+        let mut draws = EpochDraws::new(5, 0, samples, 7);
         let mut counts = vec![0_u64; 137];
         for k in 0..1_000_000 {
             counts[draws.at(k).unwrap().0 as usize] += 1;
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_mix_has_so_many_draws_for_each_batch() {
-        assert_eq!((replays(56, 56, 7), replays(111, 56, 7), replays(0, 56, 7)), (7, 13, 0));
-        assert_eq!((replays(u64::MAX, 1, u32::MAX), replays(3, 0, 1)), (u64::MAX, 3));
+        assert_eq!([56, 111, 0].map(|new| replay_count(new, 56, 7)), [7, 13, 0]);
+        assert_eq!((replay_count(u64::MAX, 1, u32::MAX), replay_count(3, 0, 1)), (u64::MAX, 3));
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use super::members::{ClassId, SampleId};
 use super::policies::Policy;
-use super::rehearsal_buffer::UpdateError;
 
 /// A feature vector of a sample, from the trainer's network.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +15,15 @@ pub struct Feature {
     pub values: Vec<f32>,
 }
 
+/// Why features make no scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeatureError {
+    /// A feature is not of finite numbers.
+    NotFinite,
+    /// A feature differs in length from the first, which has `expected` numbers.
+    Dimension { found: usize, expected: usize },
+}
+
 /// Makes scores for [`Policy::Herding`] and [`Policy::Prototypical`]. Other policies use no features and get
 /// no scores.
 ///
@@ -24,14 +32,14 @@ pub struct Feature {
 ///
 /// # Errors
 /// If features are not finite or differ in length.
-pub fn scores(policy: Policy, list: &[Feature]) -> Result<Vec<(SampleId, f32)>, UpdateError> {
+pub fn scores(policy: Policy, list: &[Feature]) -> Result<Vec<(SampleId, f32)>, FeatureError> {
     let expected = list.first().map_or(0, |feature| feature.values.len());
     for Feature { values, .. } in list {
         if values.len() != expected {
-            return Err(UpdateError::Dimension { found: values.len(), expected });
+            return Err(FeatureError::Dimension { found: values.len(), expected });
         }
         if !values.iter().all(|value| value.is_finite()) {
-            return Err(UpdateError::NotFinite);
+            return Err(FeatureError::NotFinite);
         }
     }
     let score: fn(&[Vec<f64>]) -> Vec<f64> = match policy {
@@ -178,9 +186,9 @@ mod tests {
         let mut list = random_features(0, 0, 3);
         assert_eq!(scores(Policy::MaxLoss, &list), Ok(Vec::new()));
         list[1].values[3] = f32::NAN;
-        assert_eq!(scores(Policy::Herding, &list), Err(UpdateError::NotFinite));
+        assert_eq!(scores(Policy::Herding, &list), Err(FeatureError::NotFinite));
         list[1].values.pop();
-        let refused = UpdateError::Dimension { found: 7, expected: 8 };
+        let refused = FeatureError::Dimension { found: 7, expected: 8 };
         assert_eq!(scores(Policy::Herding, &list), Err(refused));
         assert_eq!(scores(Policy::Herding, &[]), Ok(Vec::new()));
     }

@@ -1,4 +1,5 @@
-//! The samples of a stream: each gets one ordinal, in an order that depends on which samples are ready.
+//! The ordinals of a sample stream: each sample gets one, in an order that depends on which samples are
+//! ready.
 //!
 //! The set of an epoch is fixed. The order in which its samples are due is fixed, too: a random permutation,
 //! known ahead. The ordinals are numbers from 0, as many as there are samples. An ordinal that a reader asks
@@ -45,7 +46,7 @@ impl Ordinals {
                 *place = Some(sample);
             }
         }
-        CounterRng::new(seed, Purpose::Stream, epoch).shuffle(&mut due);
+        CounterRng::new(seed, Purpose::Ordinals, epoch).shuffle(&mut due);
         due.reverse();
         due.retain(|sample| held(*sample) && !taken.contains(sample));
         Ordinals { bound, due }
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ready_is_skipped_and_come_back_to() {
+    fn skipped_samples_stay_due() {
         let order = order(5, 0);
         let mut ordinals = ordinals(5, 0);
         let late = [order[0], order[2]];
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_bound_is_bound_again() {
+    fn bindings_are_restored() {
         let order = order(6, 2);
         let [a, b, gone, c, d, e] = order[..] else { panic!("six") };
         let pairs = [(4, a), (1, c), (1, d), (0, c), (9, e), (2, SampleId(17))];
@@ -157,7 +158,7 @@ mod tests {
         }
     }
 
-    /// An event of a stream.
+    /// An event of a sample stream.
     #[derive(Clone, Debug)]
     enum Step {
         /// A reader asks for an ordinal.

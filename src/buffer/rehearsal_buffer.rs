@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::counter_rng::{CounterRng, Purpose};
 use super::members::{Capacity, ClassId, Member, Members, SampleId};
-use super::policies::{LowestEvicted, Newcomer, Policy, Retention, Victim};
+use super::policies::{LowestEvicted, Newcomer, OfferContext, Policy, Retention, Victim};
 
 /// The rules that a buffer decides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,19 +45,13 @@ pub struct OfferResult {
     pub evicted: Vec<SampleId>,
 }
 
-/// Why a buffer does not take a score, a feature or a replay.
+/// Why a buffer does not take a score or a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateError {
-    /// The buffer does not hold it.
+    /// The buffer does not hold the sample.
     NotHeld,
-    /// A score or a feature is not a finite number.
+    /// The score is not a finite number.
     NotFinite,
-    /// A feature differs in length from the first.
-    Dimension {
-        found: usize,
-        /// The length of the first feature.
-        expected: usize,
-    },
 }
 
 /// A buffer of samples.
@@ -66,7 +60,7 @@ pub enum UpdateError {
 /// offer, so the caller must know which samples were offered already.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "State", into = "State")]
-pub struct Buffer {
+pub struct RehearsalBuffer {
     rules: Rules,
     offers: u32,
     members: Members,
@@ -84,8 +78,8 @@ struct State {
     evicted: LowestEvicted,
 }
 
-impl From<Buffer> for State {
-    fn from(buffer: Buffer) -> State {
+impl From<RehearsalBuffer> for State {
+    fn from(buffer: RehearsalBuffer) -> State {
         State {
             rules: buffer.rules,
             offers: buffer.offers,
@@ -96,11 +90,11 @@ impl From<Buffer> for State {
     }
 }
 
-impl TryFrom<State> for Buffer {
+impl TryFrom<State> for RehearsalBuffer {
     type Error = String;
 
-    fn try_from(state: State) -> Result<Buffer, String> {
-        let mut buffer = Buffer::new(state.rules);
+    fn try_from(state: State) -> Result<RehearsalBuffer, String> {
+        let mut buffer = RehearsalBuffer::new(state.rules);
         buffer.offers = state.offers;
         buffer.evicted = state.evicted;
         state.classes.into_iter().for_each(|class| buffer.members.add_class(class));
@@ -121,10 +115,10 @@ impl TryFrom<State> for Buffer {
     }
 }
 
-impl Buffer {
-    pub fn new(rules: Rules) -> Buffer {
+impl RehearsalBuffer {
+    pub fn new(rules: Rules) -> RehearsalBuffer {
         let members = Members::new(rules.capacity, rules.policy.retention().by_class());
-        Buffer { rules, offers: 0, members, evicted: LowestEvicted::default() }
+        RehearsalBuffer { rules, offers: 0, members, evicted: LowestEvicted::default() }
     }
 
     fn retention(&self) -> &'static dyn Retention {
@@ -143,13 +137,13 @@ impl Buffer {
         let mut rng = CounterRng::new(self.rules.seed, Purpose::Offer, u64::from(sample.0));
         let retention = self.retention();
         if capacity.share(bytes) > capacity.limit()
-            || !retention.admits(&self.members, &self.evicted, &newcomer, &mut rng)
+            || !retention.admits(&self.context(&newcomer), &mut rng)
         {
             return Some(offered);
         }
         let mut victims = Vec::new();
         while !self.members.fits(bytes) {
-            let victim = retention.victim(&self.members, &self.evicted, &newcomer, &mut rng);
+            let victim = retention.victim(&self.context(&newcomer), &mut rng);
             let Victim::Held(victim) = victim else { break };
             let Some(victim) = self.members.take(victim) else { break };
             let lowest = self.evicted.note(victim.member.class, self.rules.rank(&victim.member));
@@ -177,11 +171,15 @@ impl Buffer {
         let newcomer = self.newcomer(SampleId(number), candidate);
         let mut rng = CounterRng::new(self.rules.seed, Purpose::Offer, u64::from(number));
         let (retention, capacity) = (self.retention(), self.rules.capacity);
+        let offer = self.context(&newcomer);
         capacity.share(candidate.bytes) <= capacity.limit()
-            && retention.admits(&self.members, &self.evicted, &newcomer, &mut rng)
+            && retention.admits(&offer, &mut rng)
             && (self.members.fits(candidate.bytes)
-                || retention.victim(&self.members, &self.evicted, &newcomer, &mut rng)
-                    != Victim::Newcomer)
+                || retention.victim(&offer, &mut rng) != Victim::Newcomer)
+    }
+
+    fn context<'a>(&'a self, newcomer: &'a Newcomer) -> OfferContext<'a> {
+        OfferContext { held: &self.members, evicted: &self.evicted, newcomer }
     }
 
     fn newcomer(&self, sample: SampleId, candidate: Candidate) -> Newcomer {

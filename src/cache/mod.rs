@@ -5,16 +5,17 @@
 //! 1. A read that the kernel could not answer from its pages, or the planner's prefetch, starts a
 //!    flight. Further reads of the block join it. A reader waits for its own block only.
 //! 2. The bytes come from the local store if it has all of them, else from the source. If a reader has
-//!    waited for the store's disk for long, they come from both.
-//! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page
-//!    cache: a prefetched file of one block by the thread that brought it, other blocks by threads
-//!    that do nothing else. A push waits for pages that a read in flight has locked, and that read
-//!    may need another block, which must not find all threads waiting.
+//!    waited for the store's disk for `cache.slow-after`, the source is asked as well, and the first answer
+//!    counts.
+//! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page cache. A
+//!    push waits for pages that a read in flight has locked, and that read may wait for another block. So the
+//!    threads that bring blocks push only prefetched files of one block. Other threads push all other
+//!    blocks (`landing`).
 //! 4. The flight ends and the planner hears of it.
 //!
-//! If a file is read at random, the planner says that it is read in parts. Its readers get the pages that
-//! they ask for from the source, and nothing is pushed: the kernel keeps the answer. A block that
-//! is on its way, or in the local store, is read whole all the same.
+//! If a file is read at random, the planner says that it is read in parts. Its readers then get only the pages
+//! that they ask for, from the source. Nothing is pushed, because the kernel keeps what it was answered. A block
+//! that is on its way, or in the local store, is read whole all the same.
 //!
 //! A job that panics fails its flight with `EIO`.
 //!
@@ -58,7 +59,7 @@ pub use landing::Landed;
 pub use memory::{Arrival, Charge, Memory};
 pub use observer::Observer;
 use on_drop::NotifyOnDrop;
-pub use page_cache::{Looked, PageCache, Pages};
+pub use page_cache::{CheckReply, PageCache, Pages};
 use store_tier::StoreTier;
 pub use whole_file::{Taken, read_whole};
 

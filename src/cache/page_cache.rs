@@ -38,7 +38,7 @@ pub trait Pages: Send + Sync + 'static {
 
     /// Looks whether every page is there. If so, the kernel has looked the name up again if it could
     /// not believe it any more.
-    fn check(&self, at: Located, looked: Looked);
+    fn check(&self, at: Located, reply: CheckReply);
 
     /// Has the kernel look the name up again if it cannot believe it any more.
     fn renew(&self, at: Located);
@@ -57,7 +57,7 @@ pub trait Pages: Send + Sync + 'static {
 }
 
 /// Takes whether pages are there; none if the kernel cannot tell.
-pub type Looked = Box<dyn FnOnce(Option<bool>) + Send>;
+pub type CheckReply = Box<dyn FnOnce(Option<bool>) + Send>;
 
 /// The page cache, with the times of its checks and the flags of files.
 pub struct PageCache {
@@ -165,14 +165,14 @@ impl PageCache {
         let Some(pages) = self.pages() else { return };
         let Some(now) = at else { return pages.renew(located) };
         let (cache, node) = (Arc::clone(self), located.node);
-        let looked = move |whole| match whole {
+        let reply = move |whole| match whole {
             Some(false) => {
                 cache.inbox.put_if_present(&cache.catalog, node, Event::Lost { block }, None);
             }
             // If the kernel cannot tell, it is of no use to ask again soon.
             Some(true) | None => cache.checks.note(block, now),
         };
-        pages.check(located, Box::new(looked));
+        pages.check(located, Box::new(reply));
     }
 
     /// Drops a block's pages, or part of them, and tells the planner when that is done.

@@ -278,7 +278,7 @@ impl StoreTier {
         if jobs.is_empty() {
             return;
         }
-        let (mut keys, mut told) = (Vec::new(), Vec::new());
+        let (mut keys, mut notices) = (Vec::new(), Vec::new());
         for job in jobs {
             match job {
                 Job::Remove(block) => {
@@ -290,7 +290,7 @@ impl StoreTier {
                     if self.stored.get(block) == Some(key) {
                         self.stored.set(block, None);
                     }
-                    told.push(owed);
+                    notices.push(owed);
                 }
                 Job::Forget(mut stray) => keys.append(&mut stray),
                 Job::Adopt(mut owed) => {

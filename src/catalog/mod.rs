@@ -1,20 +1,22 @@
 //! What is in the dataset: names, attributes and versions, in memory.
 //!
-//! 1. At the first mount the tree is scanned, while it may be served already. Rows are numbered
+//! A *row* is a file or directory. Its number is the `FileId`.
+//!
+//! 1. At the first mount the tree is scanned, while it is already being served. Rows are numbered
 //!    from the root down, directory by directory, names sorted: the same tree gives the same numbers
-//!    after a restart, but for directories that a reader asks for before the scan is there. The
-//!    catalog is saved when it is whole. A later mount opens it, counts it as checked at that moment, and
-//!    sweeps it behind its readers.
+//!    after a restart, except for directories that a reader asks for before the scan has reached them. The
+//!    catalog is saved when it is whole. A later mount opens the saved catalog. All entries count as checked
+//!    at that moment, and a *sweep* compares them with the source in the background.
 //! 2. Lookups and listings are answered from here, without the source. A directory that was not read yet
-//!    is read for them. If the source cannot say what a name stands for, that is an error of this name
-//!    alone, and the source is asked each time.
+//!    is read when a lookup or a listing needs it. If the source cannot say what a name stands for, only
+//!    this name gets the error, and the source is asked again at each access.
 //! 3. A row is checked at the source again when its last check is older than the period that the
 //!    consistency setting allows. A file whose fingerprint differs gets a new *version*, and so a
 //!    new [`NodeId`]: the kernel never mixes pages of two versions. Names that appeared get new
 //!    rows at the end, names that vanished lose theirs.
 //!
 //! [`Catalog`] is the type that all threads share. Three activities ask the source and change it: `scan`,
-//! `refresh` and `sweep`. The catalog owns the [`Layout`]: which blocks each row's content is cut into.
+//! `refresh` and `sweep`. The catalog owns the [`Layout`]: how each file is cut into blocks.
 
 mod bits;
 mod checks;
@@ -148,7 +150,7 @@ pub struct Catalog {
     tree: RwLock<Tree>,
     clock: Clock,
     /// Counts the checks that found other names.
-    renamed: AtomicU64,
+    names_version: AtomicU64,
     scan: Progress,
     turns: Turns,
     doubts: Doubts,
@@ -195,7 +197,7 @@ impl Catalog {
             source,
             tree: RwLock::new(tree),
             clock,
-            renamed: AtomicU64::new(0),
+            names_version: AtomicU64::new(0),
             scan: if reopened { Progress::whole() } else { Progress::default() },
             turns: Turns::default(),
             doubts: Doubts::default(),
@@ -337,16 +339,16 @@ impl Catalog {
         self.tree.write()
     }
 
-    /// Counts a check that found other names.
-    fn count(&self, changes: Changes) -> Changes {
+    /// Counts a check if it found other names.
+    fn count_if_renamed(&self, changes: Changes) -> Changes {
         let other = changes.added || !changes.names.is_empty();
-        self.renamed.fetch_add(other.into(), Ordering::Relaxed);
+        self.names_version.fetch_add(other.into(), Ordering::Relaxed);
         changes
     }
 
     /// A number that changes when there are other names than before.
-    pub fn names(&self) -> u64 {
-        self.renamed.load(Ordering::Relaxed)
+    pub fn names_version(&self) -> u64 {
+        self.names_version.load(Ordering::Relaxed)
     }
 
     /// Whether changes of the source are looked for; else it is taken to be immutable.

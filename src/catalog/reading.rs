@@ -41,7 +41,7 @@ pub(super) fn too_many_are(unsure: usize, names: usize) -> bool {
 }
 
 /// What is known of a name by the source's answer; none if it is certainly not there, or not for us.
-pub(super) fn told(answer: Result<Stat, Errno>) -> Option<Stat> {
+pub(super) fn known_stat(answer: Result<Stat, Errno>) -> Option<Stat> {
     match answer {
         Ok(stat) => Some(stat),
         Err(errno) => (!is_certain(errno)).then(|| unsure(Kind::File)),
@@ -96,7 +96,7 @@ impl Reading {
         let mut errors = stats.iter().filter_map(|stat| stat.err());
         self.silent = self.silent.or_else(|| errors.find(|errno| !is_certain(*errno)));
         let named = names.into_iter().zip(stats);
-        self.found.extend(named.filter_map(|(name, stat)| Some((name, Some(told(stat)?)))));
+        self.found.extend(named.filter_map(|(name, stat)| Some((name, Some(known_stat(stat)?)))));
     }
 
     /// Finds out the kinds of unsure names.

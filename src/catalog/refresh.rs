@@ -85,7 +85,7 @@ fn check_name(
     }
     let mut changes = Changes::default();
     tree.apply(parent, name, seen.as_ref(), now, &mut changes);
-    Ok(Some(catalog.count(changes)))
+    Ok(Some(catalog.count_if_renamed(changes)))
 }
 
 /// What a path is at the source; none if that is not believed of a name that is known as `entry`.
@@ -168,7 +168,7 @@ fn check_directory(
     tree.update(directory, &stat, &mut changes);
     tree.checks.set(directory, now);
     let late = tree.relist(directory, found, now, &mut changes);
-    Ok(Some((catalog.count(changes), late)))
+    Ok(Some((catalog.count_if_renamed(changes), late)))
 }
 
 #[cfg(test)]

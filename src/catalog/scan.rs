@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::names::Names;
-use super::reading::{PROMPT, is_certain, told, too_many_are};
+use super::reading::{PROMPT, is_certain, known_stat, too_many_are};
 use super::row::{is_unsure, unsure};
 use super::{Catalog, Changes};
 use crate::ids::FileId;
@@ -352,7 +352,7 @@ impl<'a> Scan<'a> {
         let slot = work.slot(number);
         for (name, stat) in names.iter().zip(stats) {
             let silent = stat.err().filter(|errno| !is_certain(*errno));
-            if let (Some(found), Some(stat)) = (&mut slot.found, told(stat)) {
+            if let (Some(found), Some(stat)) = (&mut slot.found, known_stat(stat)) {
                 full |= found.add(name, stat).is_none();
                 found.silent = found.silent.or(silent);
             }

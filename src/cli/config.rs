@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use super::settings::SettingsArgs;
 use super::{apart, say};
-use crate::config::{Config, default_toml, render_show};
+use crate::config::{Config, default_toml, render_show, resolve};
 use crate::control::{self, Request};
 use crate::error::Result;
 use crate::mount::{absolute, host};
@@ -57,7 +57,7 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
 fn check(file: &Path, config: &Config) -> Result<()> {
     let directory = &config.cache.dir;
     let cache = (!directory.as_os_str().is_empty()).then_some(directory.as_path());
-    let settings = config.resolve(&host::detect_apart(cache))?;
+    let settings = resolve(config, &host::detect_apart(cache))?;
     for stream in &settings.streams {
         stream.order.parse::<OrderSpec>().map_err(|e| e.context(&stream.name))?;
     }

@@ -19,7 +19,7 @@ use tracing_subscriber::EnvFilter;
 use super::settings::SettingsArgs;
 use super::terminal::{Escaping, escaped};
 use super::{say, say_json, warn};
-use crate::config::{Settings, Size, render_show};
+use crate::config::{Settings, Size, render_show, resolve};
 use crate::control::{self, MountDirectory, MountNote, Request, SourceLock};
 use crate::disk::unless_it_hangs;
 use crate::error::{Error, ErrorKind, Result};
@@ -112,7 +112,7 @@ fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
         .then(|| check_apart_unless_hanging(cache, &source, &mountpoint))
         .flatten();
     host.cache_hangs |= apart.is_none() && cache.is_some();
-    let settings = config.resolve(&host)?;
+    let settings = resolve(&config, &host)?;
     if settings.cache.disk.is_some() {
         apart.unwrap_or(Ok(()))?;
     }

@@ -1,18 +1,23 @@
 //! `belady rehearse`: the rehearsal buffers of a mount.
 
+use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use super::warmup::understood;
 use super::{say, say_data, say_json, warn};
-use crate::buffer::{Chooser, SleepSet};
+use crate::buffer::{Capacity, Chooser, SleepSet};
 use crate::config::Bytes;
 use crate::control::{self, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 use crate::mount::absolute;
-use crate::rehearsal::Question;
+use crate::rehearsal::{
+    BufferReport, ExportReport, MissedNotes, OfferReport, Question, Refusals, SampleReport,
+    ScoreCounts, SleepReport,
+};
 
 /// A buffer of a mount.
 #[derive(Debug, Args)]
@@ -179,47 +184,62 @@ fn question(verb: &Verb) -> Result<(&Path, Question, bool)> {
 
 pub(super) fn run(verb: &Verb) -> Result<()> {
     let (mountpoint, question, json) = question(verb)?;
-    let answer = ask(mountpoint, question)?;
+    let answer = control::ask(&absolute(mountpoint), &Request::Rehearse(question))?;
+    let (kind, what) = match verb {
+        Verb::Export { .. } => (ErrorKind::Cache, "not copied"),
+        _ => (ErrorKind::Usage, "not taken"),
+    };
+    let refusals = match verb {
+        Verb::Export { .. } | Verb::Offer { .. } | Verb::Score { .. } => {
+            understood(answer.clone())?
+        }
+        _ => Refusals::default(),
+    };
     if json {
         say_json(&answer);
     } else {
-        say_answer(verb, &answer);
+        say_answer(verb, answer)?;
     }
-    match verb {
-        Verb::Export { .. } => refusal(&answer, ErrorKind::Cache, "not copied"),
-        Verb::Offer { .. } | Verb::Score { .. } => refusal(&answer, ErrorKind::Usage, "not taken"),
-        _ => Ok(()),
-    }
+    refusal(&refusals, kind, what)
 }
 
-fn say_answer(verb: &Verb, answer: &Value) {
-    let each = || answer.as_array().into_iter().flatten();
+fn say_answer(verb: &Verb, answer: Value) -> Result<()> {
     match verb {
-        Verb::Stats { .. } => each().for_each(say_stats),
+        Verb::Stats { .. } => understood::<Vec<BufferReport>>(answer)?.iter().for_each(say_stats),
         Verb::Ls { .. } => {
+            let samples: Vec<SampleReport> = understood(answer)?;
             say(format!(
                 "{:<16} {:>4} {:>8} {:>7} {:>10}  path",
                 "class", "task", "age", "replays", "score"
             ));
-            each().for_each(say_member);
+            samples.iter().for_each(say_sample);
         }
-        Verb::Show { .. } => say_member(answer),
-        Verb::Export { .. } => say(format!("{} samples", answer["copied"])),
+        Verb::Show { .. } => say_sample(&understood(answer)?),
+        Verb::Export { .. } => {
+            let ExportReport { copied, .. } = understood(answer)?;
+            say(format!("{copied} samples"));
+        }
         Verb::Offer { .. } => {
-            say(format!("{} offered; decided one by one, as their bytes come", answer["offered"]));
+            let OfferReport { offered, .. } = understood(answer)?;
+            say(format!("{offered} offered; decided one by one, as their bytes come"));
         }
-        Verb::Score { .. } => say(format!("{} taken{}", answer["taken"], not_held_note(answer))),
+        Verb::Score { .. } => {
+            let ScoreCounts { taken, passed, .. } = understood(answer)?;
+            let not_held = match passed {
+                0 => String::new(),
+                _ => format!(", {passed} of samples that are not held"),
+            };
+            say(format!("{taken} taken{not_held}"));
+        }
         Verb::Task { .. } => {}
-        Verb::Draw { .. } => say_paths(answer),
+        Verb::Draw { .. } => say_paths(&understood::<Vec<String>>(answer)?),
         Verb::Sleep { .. } => {
-            warn(answer["view"].as_str().unwrap_or_default());
-            say_paths(&answer["samples"]);
+            let SleepReport { view, samples } = understood(answer)?;
+            warn(view);
+            say_paths(&samples);
         }
     }
-}
-
-fn ask(mountpoint: &Path, question: Question) -> Result<Value> {
-    control::ask(&absolute(mountpoint), &Request::Rehearse(question))
+    Ok(())
 }
 
 fn text(file: Option<&Path>) -> Result<String> {
@@ -229,92 +249,65 @@ fn text(file: Option<&Path>) -> Result<String> {
     }
 }
 
-/// Says how many lines were about samples that are not held, if any.
-fn not_held_note(answer: &Value) -> String {
-    let count = answer["passed"].as_u64().filter(|count| *count > 0);
-    count.map_or(String::new(), |count| format!(", {count} of samples that are not held"))
-}
-
 /// Returns an error for what was refused, after all else was done.
-fn refusal(answer: &Value, kind: ErrorKind, what: &str) -> Result<()> {
-    let count = answer["refused"].as_u64().unwrap_or(0);
-    if count == 0 {
+fn refusal(refusals: &Refusals, kind: ErrorKind, what: &str) -> Result<()> {
+    if refusals.count == 0 {
         return Ok(());
     }
-    let why = answer["why"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let mut message = format!("{count} {what}:");
-    why.for_each(|why| message.push_str(&format!("\n  {why}")));
+    let mut message = format!("{} {what}:", refusals.count);
+    refusals.why.iter().for_each(|why| message.push_str(&format!("\n  {why}")));
     Err(Error::new(kind, message))
 }
 
-fn say_paths(paths: &Value) {
-    let paths: Vec<&str> =
-        paths.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+fn say_paths(paths: &[impl Borrow<str>]) {
     if !paths.is_empty() {
         say_data(&paths.join("\n"));
     }
 }
 
-fn say_stats(stats: &Value) {
-    let word = |key: &str| stats[key].as_str().unwrap_or_default().to_owned();
-    let number = |key: &str| stats[key].as_u64().unwrap_or(0);
-    let capacity = &stats["capacity"];
-    let room = match (capacity["samples"].as_u64(), capacity["bytes"].as_u64()) {
-        (Some(samples), _) => format!("{samples} samples"),
-        (_, bytes) => Bytes(bytes.unwrap_or(0)).human(),
+fn say_stats(stats: &BufferReport) {
+    let room = match stats.capacity {
+        Some(Capacity::Samples(samples)) => format!("{samples} samples"),
+        Some(Capacity::Bytes(bytes)) => Bytes(bytes).human(),
+        None => Bytes(0).human(),
     };
-    say(format!("{} ({}, room for {room})", word("name"), word("policy")));
-    for doubt in stats["doubts"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        say(format!("  warning: {doubt}"));
-    }
-    let bytes = Bytes(number("bytes")).human();
+    say(format!("{} ({}, room for {room})", stats.name, stats.policy));
+    stats.doubts.iter().for_each(|doubt| say(format!("  warning: {doubt}")));
+    let BufferReport { samples, offered, replays, scored, passed, ref refused, .. } = *stats;
+    let bytes = Bytes(stats.bytes).human();
     say(format!(
-        "  holds {} samples, {bytes}, of {} offered; shown again {} times",
-        number("samples"),
-        number("offered"),
-        number("replays"),
+        "  holds {samples} samples, {bytes}, of {offered} offered; shown again {replays} times"
     ));
-    if let (Some(median), Some(most)) = (stats["age_median"].as_u64(), stats["age_max"].as_u64()) {
+    if let (Some(median), Some(most)) = (stats.age_median, stats.age_max) {
         say(format!("  age in offers: median {median}, oldest {most}"));
     }
-    let [taken, passed, refused] = ["scored", "passed", "refused"].map(number);
-    say(format!("  scores: {taken} taken, {passed} of samples not held, {refused} refused"));
-    for why in stats["why"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        say(format!("    {why}"));
-    }
-    let missed = |key: &str| stats["missed"][key].as_u64().unwrap_or(0);
-    let (reads, openings) = (missed("reads"), missed("openings"));
+    let count = refused.count;
+    say(format!("  scores: {scored} taken, {passed} of samples not held, {count} refused"));
+    refused.why.iter().for_each(|why| say(format!("    {why}")));
+    let MissedNotes { reads, openings } = stats.missed;
     if reads + openings > 0 {
         say(format!(
             "  missed in a rush, of all buffers: {reads} reads, offered when they are read again; \
              {openings} openings, not counted as shown"
         ));
     }
-    let latent = &stats["latent"];
-    if let (Some(codes), Some(each)) = (latent["codes"].as_u64(), latent["bytes_each"].as_u64()) {
-        let disk = Bytes(latent["bytes_on_disk"].as_u64().unwrap_or(0)).human();
+    if let Some(latent) = &stats.latent {
+        let (codes, each) = (latent.codes, latent.bytes_each);
+        let disk = Bytes(latent.bytes_on_disk).human();
         say(format!("  latent: {codes} codes of {each} bytes, {disk} on the disk"));
-        say(format!("  appended: {} codes, {} refused", latent["appended"], latent["refused"]));
-        for why in latent["why"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            say(format!("    {why}"));
-        }
+        say(format!("  appended: {} codes, {} refused", latent.appended, latent.refused.count));
+        latent.refused.why.iter().for_each(|why| say(format!("    {why}")));
     }
-    for (what, counts) in [("class", &stats["classes"]), ("task", &stats["tasks"])] {
-        for (name, count) in counts.as_object().into_iter().flatten() {
-            say(format!("  {what} {name:<24} {count:>8}"));
-        }
+    for (class, count) in &stats.classes {
+        say(format!("  class {class:<24} {count:>8}"));
+    }
+    for (task, count) in &stats.tasks {
+        say(format!("  task {task:<25} {count:>8}"));
     }
 }
 
-fn say_member(member: &Value) {
-    let word = |key: &str| member[key].as_str().unwrap_or_default();
-    let score = member["score"].as_f64().map_or("-".to_owned(), |score| format!("{score:.4}"));
-    say(format!(
-        "{:<16} {:>4} {:>8} {:>7} {score:>10}  {}",
-        word("class"),
-        member["task"],
-        member["age"],
-        member["replays"],
-        word("path"),
-    ));
+fn say_sample(sample: &SampleReport) {
+    let SampleReport { path, class, task, age, replays, score, .. } = sample;
+    let score = score.map_or("-".to_owned(), |score| format!("{score:.4}"));
+    say(format!("{class:<16} {task:>4} {age:>8} {replays:>7} {score:>10}  {path}"));
 }

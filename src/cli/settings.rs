@@ -140,7 +140,7 @@ impl SettingsArgs {
 /// If the text is no order.
 pub(super) fn absolute_order(text: &str) -> Result<String> {
     let mut spec: OrderSpec = text.parse()?;
-    for path in spec.files_mut() {
+    for path in spec.file_paths_mut() {
         *path = absolute(path);
     }
     Ok(spec.to_string())

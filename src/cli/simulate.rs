@@ -207,11 +207,11 @@ fn row(
         workers: args.workers,
         batch: args.batch,
         think_us: args.think_us,
-        take_us: 0,
+        step_us: 0,
         ahead: 0,
     };
-    let (latency_us, slots, bandwidth) = (args.latency_us, args.slots, args.bandwidth.0);
-    let source = SourceModel { latency_us, slots, bandwidth };
+    let (latency_us, servers, bandwidth) = (args.latency_us, args.slots, args.bandwidth.0);
+    let source = SourceModel { latency_us, servers, bandwidth };
     let cache_bytes = tiers.first().map_or(0, |ram| ram.capacity);
     let report = simulate(&Scenario {
         layout: Arc::clone(layout),
@@ -239,7 +239,7 @@ fn row(
     Row {
         policy,
         cache_bytes,
-        hits: report.hit_share(1).max(0.0),
+        hits: report.hit_ratio(1).max(0.0),
         source_reads: steady.source_reads as f64 / epochs,
         source_bytes: steady.source_bytes as f64 / epochs,
         stall_s: steady.stall_us as f64 / epochs / workers / 1e6,

@@ -260,10 +260,9 @@ fn render_order(
     out: &mut String,
     OrderStatus { stream, refused, fix, progress, .. }: &OrderStatus,
 ) {
-    // Without an order, the flattened progress is read as an empty one.
-    if let Some(order) = progress.as_ref().filter(|progress| !progress.order.is_empty()) {
-        let (words, epoch) = (&order.order, order.epoch);
-        let at = self::progress(order);
+    if !progress.is_empty() {
+        let (words, epoch) = (&progress.order, progress.epoch);
+        let at = self::progress(progress);
         let _ = writeln!(out, "  order    {stream}: {words}\n           epoch {epoch}, {at}");
     }
     if let Some(fix) = fix {

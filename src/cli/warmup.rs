@@ -18,7 +18,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 use crate::mount::absolute;
 
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often the daemon is asked for the progress of a warm-up.
+const ASK_PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -137,7 +138,7 @@ fn follow(mountpoint: &Path, number: u64) -> Result<Progress> {
             bar.finish_and_clear();
             return Ok(progress);
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(ASK_PROGRESS_EVERY);
     }
 }
 

@@ -6,7 +6,7 @@
 //!    is written: whether the key exists, and whether its value has the right type. So an error names the
 //!    file and line, the variable or the flag. The table becomes a [`Config`]. [`Origins`] has the origin of
 //!    each value.
-//! 3. [`Config::resolve`] needs the [`Host`]. It makes a number of each `"auto"` and percentage, and checks
+//! 3. [`resolve()`] needs the [`Host`]. It makes a number of each `"auto"` and percentage, and checks
 //!    the relations between keys. The result is [`Settings`], all that the rest of belady sees.
 //! 4. While a mount runs, [`Budget`] follows what fits the memory of the machine and its limits.
 //!
@@ -28,7 +28,7 @@ mod units;
 pub use budget::{Budget, Reading};
 pub use keys::Key;
 pub use layers::{Layers, Origin, Origins};
-pub use resolve::hanging_disk_error;
+pub use resolve::{hanging_disk_error, resolve};
 pub use schema::{
     CacheConfig, Config, Consistency, Control, KEYS, Learn, LogConfig, Mode, MountConfig,
     OrderConfig, PolicyKind, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,

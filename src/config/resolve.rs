@@ -35,43 +35,41 @@ const LARGE_FILE_MIN: u64 = 2 * BLOCK_BYTES;
 /// By default, one thread for this many processors searches for seeds.
 const LEARN_SHARE: u32 = 8;
 
-impl Config {
-    /// Makes the choices that are left to belady, and checks the relations between keys and host.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`] if a number is out of range, a relation does not hold, or a path is not
-    /// absolute; [`ErrorKind::Cache`] if the space of `cache.dir` is not known.
-    pub fn resolve(&self, host: &Host) -> Result<Settings> {
-        let mut decisions = Vec::new();
-        let (ram_bytes, ram_configured_bytes) = ram(self.cache.ram, host, &mut decisions);
-        let disk_fault = host.cache_hangs.then(|| hanging_disk_error(&self.cache.dir));
-        let disk = match &disk_fault {
-            Some(fault) => Err(fault.message().to_owned()),
-            None => disk(&self.cache, host, &mut decisions)?,
-        };
-        let policy = self.cache.policy;
-        if policy == PolicyKind::Auto {
-            decisions.push("cache.policy auto: by what is known of each stream's order".to_owned());
-        }
-        let prefetch = prefetch(&self.prefetch, ram_bytes, &mut decisions)?;
-        Ok(Settings {
-            source: check::source(&self.source)?,
-            learn: learn(&self.order, host)?,
-            prefetch,
-            rehearsal: check::rehearsal(&self.rehearsal, disk.as_ref())?,
-            cache: CacheSettings {
-                ram_bytes,
-                ram_configured_bytes,
-                disk: disk.ok(),
-                disk_fault,
-                policy,
-            },
-            mount: check::mount(&self.mount)?,
-            log: check::log(&self.log)?,
-            streams: check::streams(&self.streams)?,
-            decisions,
-        })
+/// Makes the choices that are left to belady, and checks the relations between keys and host.
+///
+/// # Errors
+/// [`ErrorKind::Config`] if a number is out of range, a relation does not hold, or a path is not
+/// absolute; [`ErrorKind::Cache`] if the space of `cache.dir` is not known.
+pub fn resolve(config: &Config, host: &Host) -> Result<Settings> {
+    let mut decisions = Vec::new();
+    let (ram_bytes, ram_configured_bytes) = ram(config.cache.ram, host, &mut decisions);
+    let disk_fault = host.cache_hangs.then(|| hanging_disk_error(&config.cache.dir));
+    let disk = match &disk_fault {
+        Some(fault) => Err(fault.message().to_owned()),
+        None => disk(&config.cache, host, &mut decisions)?,
+    };
+    let policy = config.cache.policy;
+    if policy == PolicyKind::Auto {
+        decisions.push("cache.policy auto: by what is known of each stream's order".to_owned());
     }
+    let prefetch = prefetch(&config.prefetch, ram_bytes, &mut decisions)?;
+    Ok(Settings {
+        source: check::source(&config.source)?,
+        learn: learn(&config.order, host)?,
+        prefetch,
+        rehearsal: check::rehearsal(&config.rehearsal, disk.as_ref())?,
+        cache: CacheSettings {
+            ram_bytes,
+            ram_configured_bytes,
+            disk: disk.ok(),
+            disk_fault,
+            policy,
+        },
+        mount: check::mount(&config.mount)?,
+        log: check::log(&config.log)?,
+        streams: check::streams(&config.streams)?,
+        decisions,
+    })
 }
 
 fn human(bytes: u64) -> String {

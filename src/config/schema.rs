@@ -1,7 +1,7 @@
 //! The configuration as written: one struct for each section, one field for each key.
 //!
 //! A key is declared once, with its help, its type and its default. Fields hold what was written, including
-//! `"auto"`. Checks against other keys or the host are done by [`Config::resolve`](super::Config::resolve).
+//! `"auto"`. Checks against other keys or the host are done by [`resolve`](fn@super::resolve).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -83,16 +83,16 @@ sections! {
         dir: PathBuf = PathBuf::new(),
         /// Disk tier: "900GiB", "80%" of the free space, or "auto": all but min-free.
         disk: Size = Size::Auto,
-        /// Left free on the filesystem of dir: "50GiB", or "5%" of its size.
+        /// Space left free on the filesystem of dir: "50GiB", or "5%" of its size.
         min_free: Size = Size::Percent(5.0),
-        /// Files that others can still make there; 0 where it has few in all.
+        /// Files that others can still create there. Use 0 if the filesystem has few in all.
         min_free_inodes: u64 = 1024,
         /// Files from this size on are files of their own in dir; smaller ones are packed together.
         large_file: Bytes = Bytes(64 << 20),
-        /// What dir has not answered a reader for so long is asked of the source as well.
+        /// If dir has not answered a reader after this time, the source is asked as well.
         slow_after: Period = Period(Duration::from_secs(1)),
-        /// What is kept when not everything fits: "belady", "lru", "minio", "unread-first",
-        /// "none", or "auto": by what is known of the readers' order.
+        /// Which samples stay when not all fit: "belady", "lru", "minio", "unread-first", "none",
+        /// or "auto": the best one for what is known of the readers' order.
         policy: PolicyKind = PolicyKind::Auto,
     }
 
@@ -109,18 +109,17 @@ sections! {
 
     /// Finding out orders that were not told.
     [order] OrderConfig {
-        /// Orders that nobody tells are found out from what is read: "auto", "no-crack" (by popular
-        /// seeds alone, without searching all 2^32), or "off".
+        /// Whether orders that nobody tells are found out from the opens: "auto", "no-crack" (only
+        /// popular seeds are tried, not all 2^32), or "off".
         learn: Learn = Learn::Auto,
         /// Threads that search for seeds, 0 to 256; 0: one for eight processors.
         learn_threads: u32 = 0,
-        /// How far they stand back behind all other threads, 0 to 19: their nice value. The kernel
-        /// weighs it within a session or control group only, so who is kept waiting for a processor
-        /// also pauses so many times as long as it computes. Less lets them get on where no processor
-        /// is ever idle.
+        /// The nice value of these threads, 0 to 19. The kernel compares nice values only within a
+        /// session or control group. So a search that has to wait for a processor also pauses, for
+        /// this multiple of the time that it computes. Use less if no processor is ever idle.
         learn_nice: u32 = 19,
-        /// Processor time that they may take for the loaders of one process, over all of its epochs;
-        /// then nothing more is searched for it. "0s": without limit.
+        /// Processor time that these threads may take for the loaders of one process, over all of its
+        /// epochs. Then no search is made for this process any more. "0s": without limit.
         learn_time: Period = Period(Duration::from_secs(3600)),
     }
 
@@ -128,18 +127,19 @@ sections! {
     [mount] MountConfig {
         /// Let other users use the mount.
         allow_other: bool = false,
-        /// Let them although rights of parent directories or ACLs of the source are not checked.
+        /// Let other users use it although the rights of parent directories and the ACLs of the
+        /// source are not checked.
         force_allow_other: bool = false,
-        /// How samples reach readers: "push" (pages ahead of the read, no request for an open),
-        /// "keep-cache" (pages ahead, opens are requests), "plain" (nothing is pushed, nothing is
-        /// read ahead), or "auto": the first of them that the kernel offers. "passthrough" is
-        /// keep-cache, and large files in cache.dir are read by the kernel itself, unchecked.
+        /// How samples reach readers. "push": pages come ahead of the read, and an open is no request.
+        /// "keep-cache": pages come ahead of the read, and each open is a request.
+        /// "plain": nothing is pushed or read ahead. "auto": the first of these that the kernel offers.
+        /// "passthrough": as keep-cache, but the kernel itself reads large files of cache.dir, unchecked.
         mode: Mode = Mode::Auto,
         /// Where .belady/ is served: "auto" (inside the mount, as root), "off", or a directory.
         control: Control = Control::Auto,
         /// Where rehearsal/ is served: "auto" (inside the mount, as root), "off", or a directory.
         rehearsal: Control = Control::Auto,
-        /// Whether rehearsal/ is listed among the dataset's own directories; it is found by name.
+        /// Whether rehearsal/ is listed among the dataset's own directories. It is always found by name.
         list_rehearsal: bool = false,
         /// Threads that answer the kernel, 1 to 64.
         threads: u32 = 2,
@@ -164,29 +164,29 @@ sections! {
     [rehearsal] RehearsalConfig {
         /// How much is kept: 5000 samples, or "2GiB" of encoded files.
         size: BufferSize = BufferSize::default(),
-        /// Who is kept: "reservoir", "class-balanced", "ring", "gdumb", "random-replace",
-        /// "uniform-balanced", "largest-class", or by what the trainer says of samples: "herding",
-        /// "max-loss", "min-margin", "min-replay", "prototypical", "mir".
+        /// Which samples are kept: "reservoir", "class-balanced", "ring", "gdumb", "random-replace",
+        /// "uniform-balanced", "largest-class", or, by scores or features that the trainer reports,
+        /// "herding", "max-loss", "min-margin", "min-replay", "prototypical", "mir".
         policy: Policy = Policy::default(),
-        /// Where all chance comes from: the same seed and samples give the same buffer.
+        /// The seed of all random choices: the same seed and samples give the same buffer.
         seed: u32 = 0,
         /// How the class of a sample is known: "directory" (the one that it is in), a pattern such as
         /// "train/{class}/*.jpg", or the absolute path of a file of lines path,class.
         classes: Classes = Classes::default(),
-        /// The directory of the dataset of which samples are offered; empty: all of it.
+        /// The directory of the dataset whose samples are offered; empty: all of it.
         root: PathBuf = PathBuf::new(),
         /// The share of the samples read that is offered, 0 to 1; 0: only by command.
         offer_rate: f64 = 1.0,
-        /// Draws that follow each other and are all different.
+        /// How many draws in a row are all different.
         distance: u32 = 64,
         /// Names in slots/ and in each of its classes, 0 to 10000.
         slots: u32 = 64,
-        /// In mix/ there are `replay` samples of the buffer for so many of the task, 1 or more.
+        /// mix/ has `replay` samples of the buffer for this number of samples of the task, 1 or more.
         batch: u32 = 56,
-        /// See `batch`; what is of the task itself is not drawn.
+        /// See `batch`. Samples of the task itself are not drawn.
         replay: u32 = 7,
-        /// Bytes of a code in latent/, where a trainer keeps what its network made of samples, 1 to
-        /// 1048576; 0: there is no latent/. A buffer of codes alone needs no size.
+        /// Bytes of a code in latent/, where a trainer keeps the codes that its network computes of
+        /// samples, 1 to 1048576; 0: there is no latent/. A buffer of codes alone needs no size.
         latent: u32 = 0,
     }
 }

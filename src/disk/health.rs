@@ -7,6 +7,10 @@
 //! 3. Some limits do not show in the free space: a quota, a limit on the size of files, and whatever makes
 //!    the disk say that no space is left while there is some. If one of them refuses a write, the disk is
 //!    full until a write succeeds. A write is tried each half minute.
+//!
+//! What follows from a full disk: the store stores nothing (`Store::put_all`), offers to rehearsal buffers wait
+//! (`rehearsal/journaled`). If the free space shows it, `engine/budgets` lowers the store's budget, upon which the
+//! planner evicts. For a limit that does not show, nothing is evicted.
 
 use std::io::{Error, Result};
 use std::time::{Duration, Instant};
@@ -139,8 +143,8 @@ impl Health {
             drop(state);
             let space = disk.space();
             state = self.lock();
+            (state.checked, state.claimed) = (Some(Instant::now()), 0);
             if let Ok(space) = space {
-                (state.checked, state.claimed) = (Some(Instant::now()), 0);
                 self.apply(&mut state, space, bytes);
             }
         }

@@ -35,7 +35,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(60);
 const SAVE_TIMES: u32 = 50;
 
 /// How often a wait for the scan counts names and checks whether the mount is being ended.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_SCAN_EVERY: Duration = Duration::from_millis(100);
 
 /// How long a request for the scan's progress waits for the scan's end.
 const SCAN_STATUS_WAIT: Duration = Duration::from_millis(200);
@@ -91,7 +91,7 @@ fn wait_for_scan(
     enough: impl Fn(&ScanStatus) -> Option<bool>,
 ) -> Result<()> {
     loop {
-        let status = catalog.await_scan(LOOK_EVERY, |status| enough(status).is_some());
+        let status = catalog.await_scan(CHECK_SCAN_EVERY, |status| enough(status).is_some());
         seen.store(status.names, Ordering::Relaxed);
         match (enough(&status), status.fault) {
             (Some(false), Some((name, errno))) => {
@@ -241,7 +241,7 @@ impl CatalogKeeper {
                 }
             }
             while core.catalog.state() == CatalogState::Scanning && !is_stopping() {
-                core.catalog.await_scan(LOOK_EVERY, |status| status.is_whole);
+                core.catalog.await_scan(CHECK_SCAN_EVERY, |status| status.is_whole);
             }
             adopt_again();
             keeper.save_now_and_then();

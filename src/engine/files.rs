@@ -53,7 +53,7 @@ fn orders(engine: &Engine) -> String {
 fn take_order(orders: &Orders, written: &[u8]) -> crate::error::Result<String> {
     let line = std::str::from_utf8(written).ok().map(str::trim);
     match line.filter(|line| written.len() <= SPEC_MAX && !line.contains('\n')) {
-        Some(line) if crate::order::OrderSpec::is_named(line) => orders.set(STREAM, line),
+        Some(line) if crate::order::OrderSpec::is_spec(line) => orders.set(STREAM, line),
         _ => orders.set_list(STREAM, written),
     }
 }
@@ -134,15 +134,16 @@ fn put(out: &mut String, what: (&str, &str, &str), rows: &[(impl Display, impl D
 }
 
 fn put_orders(out: &mut String, status: &Status) {
-    let told = status.orders.iter().map(|order| {
+    let of_told_orders = status.orders.iter().map(|order| {
         let labels = format!("{{stream=\"{}\"}}", order.stream.escape_default());
-        (labels, order.progress.as_ref())
+        (labels, (!order.progress.is_empty()).then_some(&order.progress))
     });
     let label = |loader: &LoaderStatus| {
         format!("{{loader=\"{}\",process=\"{}\"}}", loader.loader, loader.process)
     };
-    let learnt = status.loaders.iter().map(|loader| (label(loader), loader.progress.as_ref()));
-    let all: Vec<(String, Option<&StreamStatus>)> = told.chain(learnt).collect();
+    let of_loaders = status.loaders.iter();
+    let of_loaders = of_loaders.map(|loader| (label(loader), loader.progress.as_ref()));
+    let all: Vec<(String, Option<&StreamStatus>)> = of_told_orders.chain(of_loaders).collect();
     let follows = |progress: &StreamStatus| u64::from(progress.following);
     let followed = all.iter().map(|(labels, progress)| (labels, progress.map_or(0, follows)));
     let help = "Whether the reader is followed in an order; 0 also where it has left it.";

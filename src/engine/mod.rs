@@ -5,10 +5,10 @@
 //!    applies them, and has the cache carry out the actions.
 //! 2. [`Serving::serve`] mounts the dataset. The first connection's page cache is the RAM tier. Further mount
 //!    points show it too ([`Serving::attach`]).
-//! 3. From then on, [`Orders::set`] gives a stream an order at any time. Before, there is no page cache to
-//!    take what is fetched ahead.
-//! 4. A thread of `learning` finds out orders that were not told, from the events that the planner's thread
-//!    hears.
+//! 3. [`Orders::set`] gives a stream an order. Orders are followed only once the dataset is mounted: until then
+//!    there is no page cache for prefetched blocks.
+//! 4. Two wings hear the planner's events: `learning` finds out orders that were not told, and `rehearsal` keeps
+//!    old samples. `catalog_keeper`, `budgets`, `lease` and `warmup` run beside them.
 //! 5. [`Engine::status`] reads what the planner's thread last published. It never waits for that thread.
 
 mod budgets;
@@ -40,7 +40,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::learning::{Learning, Streams, Surroundings};
 use crate::plan::{self, Event, Planner, Published, RAM, Tier};
-use crate::rehearsal::{Opening, Question, Rehearsal};
+use crate::rehearsal::{BufferToOpen, Question, Rehearsal};
 use crate::source::Source;
 use crate::store::directory::{self, Owner, StoreDir};
 use crate::sync::Mutex;
@@ -152,8 +152,8 @@ impl Wings {
     fn observers(&self) -> Vec<Box<dyn Observer>> {
         let learning = self.learning.as_ref();
         let learner = learning.map(|learning| Box::new(learning.observer()) as Box<dyn Observer>);
-        let offers = self.rehearsal.as_deref().and_then(Rehearsal::offers);
-        learner.into_iter().chain(offers.map(|offers| Box::new(offers) as _)).collect()
+        let reads = self.rehearsal.as_deref().and_then(Rehearsal::read_observer);
+        learner.into_iter().chain(reads.map(|reads| Box::new(reads) as _)).collect()
     }
 
     /// Stops them, and returns whether no thread of them writes to the store any more. They have heard all that
@@ -458,7 +458,8 @@ fn rehearse(
     let place = |buffer: &RehearsalSettings| {
         let latent = (buffer.latent > 0).then(|| directory::latent(&disk.dir, owner, &buffer.name));
         let directory = directory::buffer(&disk.dir, owner, &buffer.name)?;
-        Ok(Opening { settings: buffer.clone(), directory, latent: latent.transpose()?, memory })
+        let (settings, latent) = (buffer.clone(), latent.transpose()?);
+        Ok(BufferToOpen { settings, directory, latent, memory })
     };
     let buffers = settings.rehearsal.iter().map(place).collect::<Result<Vec<_>>>()?;
     Rehearsal::start(buffers, cache, disk).map(Some)
@@ -473,9 +474,9 @@ fn core(
     serving: &Weak<Serving>,
 ) -> Core {
     let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
-    let told = on_changes(Arc::clone(&catalog), Arc::clone(&inbox), Weak::clone(serving));
+    let on_changes = on_changes(Arc::clone(&catalog), Arc::clone(&inbox), Weak::clone(serving));
     let of = (Arc::clone(&catalog), Arc::clone(&cache), Arc::clone(&inbox));
-    let dataset = Dataset::new(of.0, of.1, of.2, told, !unasked);
+    let dataset = Dataset::new(of.0, of.1, of.2, on_changes, !unasked);
     Core { settings, source_path, catalog, cache, inbox, dataset, stop: StopFlag::default() }
 }
 

@@ -14,7 +14,7 @@ use crate::fs::VIEWS_NAME;
 use crate::ids::StreamId;
 use crate::input::{self, Limits};
 use crate::learning::{LEARNT, Learning, StreamInfo, Streams, stream};
-use crate::order::spec::Needed;
+use crate::order::spec::FilePurpose;
 use crate::order::{Listing, Order, OrderSpec};
 use crate::plan::{Event, Published};
 use crate::rehearsal::views::View;
@@ -51,11 +51,11 @@ fn resolve_within(
 ) -> Result<Order> {
     let spec: OrderSpec = spec.parse()?;
     let mut contents = Vec::new();
-    for (path, kind) in spec.files_needed() {
-        let usual = match kind {
-            Needed::Order => Limits::ORDER,
-            Needed::Manifest => Limits::MANIFEST,
-            Needed::Weights => Limits::WEIGHTS,
+    for (path, purpose) in spec.files_needed() {
+        let usual = match purpose {
+            FilePurpose::Order => Limits::ORDER,
+            FilePurpose::Manifest => Limits::MANIFEST,
+            FilePurpose::Weights => Limits::WEIGHTS,
         };
         let read = input::read(path, &limits(usual));
         contents.push(read.map_err(|error| {
@@ -252,7 +252,7 @@ impl Orders {
     }
 
     /// Whether any stream has been told an order.
-    pub(super) fn has_told(&self) -> bool {
+    pub(super) fn has_told_order(&self) -> bool {
         self.streams.lock().iter().any(|stream| !stream.is_learnt() && stream.spec.is_some())
     }
 
@@ -264,7 +264,7 @@ impl Orders {
             spec: stream.spec.clone(),
             refused: stream.refused.clone(),
             fix: self.learning.as_ref().and_then(|learning| learning.fix(StreamId(index as u16))),
-            progress: published.progress(StreamId(index as u16)).cloned(),
+            progress: published.progress(StreamId(index as u16)).cloned().unwrap_or_default(),
         };
         given.map(status).collect()
     }

@@ -68,10 +68,9 @@ impl Recording {
             return Err(Error::new(ErrorKind::Order, message));
         };
         let (record, program) = choose(learning.records()?, selection).map_err(|error| {
-            let told = orders.has_told();
             let hint =
                 "`belady order show` writes an order that was told, whether it is read or not";
-            if told { error.hint(hint) } else { error }
+            if orders.has_told_order() { error.hint(hint) } else { error }
         })?;
         let Record { loader, group, mut epochs } = record;
         let whole = |epoch: &Epoch| epoch.is_over || epoch.is_learnt;

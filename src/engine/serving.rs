@@ -497,7 +497,7 @@ impl Serving {
             // The kernel may ask back before it takes a notification, and may make it wait.
             self.notifier.submit(Urgency::Demand, parent, move || {
                 let _marked = DaemonThreads::mark_current();
-                dataset.wait_for_requests(parent);
+                dataset.waiting.wait_for_requests(parent);
                 for kernel in kernels {
                     match kernel.forget(parent, &name) {
                         Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}

@@ -53,8 +53,9 @@ pub struct OrderStatus {
     pub refused: Option<String>,
     /// The right order, in words, if the reader does not read this one and the right one is known.
     pub fix: Option<String>,
-    #[serde(flatten)]
-    pub progress: Option<StreamStatus>,
+    /// Empty if no order is followed.
+    #[serde(flatten, skip_serializing_if = "StreamStatus::is_empty")]
+    pub progress: StreamStatus,
 }
 
 /// The state of an engine. Totals count since the mount. `requests` and `reads` are those of the kernel.

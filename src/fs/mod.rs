@@ -1,10 +1,12 @@
 //! The dataset as a tree of files, which every connection of an engine serves. It knows no FUSE.
 //!
 //! 1. Answers come from the catalog. If the last check of a name is too old, a thread checks it at the
-//!    source and then replies.
+//!    source, and that thread replies.
 //! 2. Reads go to the cache block by block.
-//! 3. The planner is told what readers do. If opens are requests, it hears opens and closes. If not, it
-//!    hears of a reader when the reader looks a name up or asks something about a file.
+//! 3. The planner is told what readers do. If opens are requests, it hears opens and closes. If not, it hears
+//!    lookups, reads that find no pages, and the ioctl by which Python asks whether a file is a terminal.
+//! 4. How long the kernel may open a file without asking comes from the planner (`plan/visibility`) and from two
+//!    rules here (`may_open_without_lookup`).
 
 mod join;
 mod metadata;
@@ -14,22 +16,25 @@ mod rights;
 mod tests;
 pub(crate) mod waiting;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use metadata::{LastSpace, MetadataKey};
+use metadata::{LastSpace, MetadataKey, Questions, Space};
 use nix::errno::Errno;
 
 use crate::cache::{Cache, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, Served, is_certain};
 use crate::ids::FileId;
 use crate::plan::Event;
-use crate::source::{KeyedPool, Kind, Source};
+use crate::process::is_ending;
+use crate::source::{KeyedPool, Kind, Source, Urgency};
 use crate::store::PassthroughFile;
+use reading::PendingRead;
 pub use rights::{Access, Rights};
-use waiting::WaitingRequests;
+use waiting::{Pending, Reply, WaitingRequests};
 
 pub type ReadReply = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 
@@ -55,6 +60,9 @@ const PEEK_THREADS: usize = 4;
 /// A read that takes longer is held up: a page may be locked as long as the source takes.
 const PEEK_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a request waits for a hanging cache disk at least: its answer may need no disk.
+const DISK_PATIENCE: Duration = Duration::from_secs(1);
+
 #[derive(Clone, Copy, Debug)]
 pub struct NotFound {
     pub errno: Errno,
@@ -77,7 +85,7 @@ pub struct Dataset {
     catalog: Arc<Catalog>,
     cache: Arc<Cache>,
     inbox: Arc<Inbox>,
-    metadata: Arc<metadata::MetadataPool>,
+    questions: Arc<Questions>,
     pub(crate) waiting: Arc<WaitingRequests>,
     space: Arc<LastSpace>,
     /// Threads of a further connection that read bytes from the first connection's pages. None for the
@@ -113,7 +121,7 @@ impl Dataset {
             catalog,
             cache,
             inbox,
-            metadata: metadata::metadata_pool(),
+            questions: Arc::new(Questions::new(&waiting)),
             waiting,
             space: Arc::default(),
             peek_pool: None,
@@ -133,7 +141,7 @@ impl Dataset {
             catalog: Arc::clone(&self.catalog),
             cache: Arc::clone(&self.cache),
             inbox: Arc::clone(&self.inbox),
-            metadata: Arc::clone(&self.metadata),
+            questions: Arc::clone(&self.questions),
             waiting: Arc::clone(&self.waiting),
             space: Arc::clone(&self.space),
             peek_pool: Some(KeyedPool::new("belady-peek", PEEK_PATIENCE, 0, PEEK_THREADS, || ())),
@@ -200,9 +208,10 @@ impl Dataset {
         self.catalog.served(node).ok().map(|served| served.file)
     }
 
-    /// Whether a file may be opened without a lookup: its open need not be seen, or its read will be a
-    /// request. A file with several names may not, since not all of its names could be taken back.
-    pub fn may_be_untracked(&self, attr: &Attr) -> bool {
+    /// Whether a file may be opened without a lookup. If opens are requests, each file may: its open is seen.
+    /// Else its open need not be seen, or its read will be a request, and the file has one name: of several names
+    /// not all could be taken back.
+    pub fn may_open_without_lookup(&self, attr: &Attr) -> bool {
         !self.is_tracked(attr.node) && (self.opens_are_requests() || self.has_one_name(attr))
     }
 
@@ -219,7 +228,7 @@ impl Dataset {
     }
 
     pub fn entry_valid(&self, attr: &Attr) -> Duration {
-        let tracked = attr.stat.kind == Kind::File && !self.may_be_untracked(attr);
+        let tracked = attr.stat.kind == Kind::File && !self.may_open_without_lookup(attr);
         if tracked { Duration::ZERO } else { attr.valid }
     }
 
@@ -266,7 +275,8 @@ impl Dataset {
         }
         let name = name.to_os_string();
         let answer = |answer: Result<_, Errno>| reply(answer.unwrap_or_else(|e| Err(e.into())));
-        self.ask(MetadataKey::of_name(parent, &name), task, answer, move |dataset| {
+        let dataset = Arc::clone(self);
+        self.questions.ask(MetadataKey::of_name(parent, &name), task, answer, move || {
             let checked = dataset.report_changes(dataset.catalog.refresh(parent, &name));
             let known = || dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
             if let Some(errno) = checked.err().filter(|errno| !is_certain(*errno)) {
@@ -309,7 +319,8 @@ impl Dataset {
                 if node == NodeId::ROOT {
                     return self.getattr_root(task, reply);
                 }
-                self.ask(MetadataKey::Directory(node), task, reply, move |dataset| {
+                let dataset = Arc::clone(self);
+                self.questions.ask(MetadataKey::Directory(node), task, reply, move || {
                     dataset.report_changes(dataset.catalog.refresh_directory(node))?;
                     dataset.attr(node)
                 });
@@ -363,7 +374,8 @@ impl Dataset {
         if let Some(result) = self.catalog.list(node, task.is_none()) {
             return reply(result.map(|listed| self.with_views(node, listed)));
         }
-        self.ask(MetadataKey::Directory(node), task, reply, move |dataset| {
+        let dataset = Arc::clone(self);
+        self.questions.ask(MetadataKey::Directory(node), task, reply, move || {
             dataset.report_changes(dataset.catalog.refresh_directory(node))?;
             let listed = dataset.catalog.list(node, true).unwrap_or(Err(Errno::EIO))?;
             Ok(dataset.with_views(node, listed))
@@ -397,6 +409,26 @@ impl Dataset {
         Ok(())
     }
 
+    /// Reads a byte range, cut at the file's end. A further connection gets the bytes that are in the first
+    /// connection's pages. All other bytes are a miss.
+    pub fn read(
+        self: &Arc<Self>,
+        node: NodeId,
+        task: u32,
+        offset: u64,
+        size: u32,
+        reply: ReadReply,
+    ) {
+        PendingRead::start(self, node, task, offset, size, reply);
+    }
+
+    /// Whether readers of a node get the pages that they ask for instead of whole blocks.
+    fn is_in_parts(&self, node: NodeId) -> bool {
+        let in_parts = |file| self.cache.page_cache().file_flags().in_parts.has(file);
+        // On a further connection the kernel keeps no answered bytes.
+        self.keeps_pages() && node.file().is_some_and(in_parts)
+    }
+
     /// A large file that the kernel can read by itself. Never blocks.
     pub fn passthrough_file(&self, node: NodeId) -> Option<Arc<PassthroughFile>> {
         self.cache.passthrough_file(node)
@@ -415,5 +447,163 @@ impl Dataset {
         if let Some(file) = node.file() {
             self.inbox.put(Event::Closed { file }, None);
         }
+    }
+
+    /// Ends the wait of requests whose task is being killed, and of requests about the mount itself that
+    /// the source does not answer. Must be called each [`TICK`](crate::disk::TICK).
+    pub fn tick(&self) {
+        self.waiting.tick(Instant::now(), is_ending);
+    }
+
+    /// Whether no request waits.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Notes a task's request that waits for the cache disk, or for a thread that may wait for it. If the
+    /// disk hangs, the request gets `EIO`.
+    pub(crate) fn await_disk<T: 'static>(
+        &self,
+        task: u32,
+        reply: Reply<T>,
+    ) -> Arc<Pending<Reply<T>>> {
+        let (cache, patience) = (Arc::clone(&self.cache), Instant::now() + DISK_PATIENCE);
+        let hangs = move |now| now >= patience && cache.store().is_some_and(|s| s.hangs());
+        self.waiting.enter_until(Some(task), reply, hangs, || Err(Errno::EIO))
+    }
+
+    /// Whether the cache disk answers no reads.
+    pub(crate) fn disk_hangs(&self) -> bool {
+        self.cache.store().is_some_and(|store| store.reads_hang())
+    }
+
+    /// The key of a question about a node: its name in its directory, so that questions by name and by node
+    /// have the same key.
+    fn key_of(&self, node: NodeId) -> MetadataKey {
+        let parent = self.catalog.parent(node).unwrap_or(NodeId::ROOT);
+        let path = self.catalog.path(node).ok();
+        match path.as_deref().and_then(Path::file_name) {
+            Some(name) => MetadataKey::of_name(parent, name),
+            None => MetadataKey::of_name(parent, node),
+        }
+    }
+
+    /// Attributes of the root, whose last check is too old. If the source hangs or fails, the answer comes
+    /// from memory after a short wait: else the mount point would look dead.
+    fn getattr_root(
+        self: &Arc<Self>,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
+    ) {
+        let (dataset, known) = (Arc::clone(self), Arc::clone(self));
+        let from_memory = move || known.attr(NodeId::ROOT);
+        let key = MetadataKey::Directory(NodeId::ROOT);
+        self.questions.ask_briefly(key, task, reply, from_memory, move || {
+            let _ = dataset.report_changes(dataset.catalog.refresh_directory(NodeId::ROOT));
+            dataset.attr(NodeId::ROOT)
+        });
+    }
+
+    /// Space of the source's filesystem. If the source hangs, this is its last answer.
+    pub fn space(
+        self: &Arc<Self>,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Space, Errno>) + Send + 'static,
+    ) {
+        let (dataset, last) = (Arc::clone(self), Arc::clone(&self.space));
+        let from_memory = move || Ok(last.get());
+        self.questions.ask_briefly(MetadataKey::Space, task, reply, from_memory, move || {
+            let space = dataset.source.space()?;
+            dataset.space.set(space);
+            Ok(space)
+        });
+    }
+
+    pub fn read_link(
+        self: &Arc<Self>,
+        node: NodeId,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<OsString, Errno>) + Send + 'static,
+    ) {
+        let dataset = Arc::clone(self);
+        self.questions.ask(self.key_of(node), task, reply, move || {
+            dataset.source.read_link(&dataset.catalog.path(node)?)
+        });
+    }
+
+    pub fn xattr(
+        self: &Arc<Self>,
+        node: NodeId,
+        name: &OsStr,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Vec<u8>, Errno>) + Send + 'static,
+    ) {
+        let (dataset, name) = (Arc::clone(self), name.to_os_string());
+        self.questions.ask(self.key_of(node), task, reply, move || {
+            dataset.source.xattr(&dataset.path(node)?, &name)
+        });
+    }
+
+    /// Names of the extended attributes, each ended by a NUL.
+    pub fn list_xattrs(
+        self: &Arc<Self>,
+        node: NodeId,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Vec<u8>, Errno>) + Send + 'static,
+    ) {
+        let dataset = Arc::clone(self);
+        self.questions.ask(self.key_of(node), task, reply, move || {
+            dataset.source.list_xattrs(&dataset.path(node)?)
+        });
+    }
+
+    /// Path of a node at the source.
+    ///
+    /// # Errors
+    /// `ESTALE` for a past version, `ENOTSUP` for a node that is not at the source.
+    fn path(&self, node: NodeId) -> Result<PathBuf, Errno> {
+        match node {
+            CONTROL_NODE | VIEWS_NODE => Err(Errno::ENOTSUP),
+            _ => self.catalog.path(node),
+        }
+    }
+
+    /// Checks a file at the source, and then calls `then` with the result. A check with `Urgency::Prefetch`
+    /// is made only if it is due.
+    pub fn check(
+        self: &Arc<Self>,
+        node: NodeId,
+        urgency: Urgency,
+        then: impl FnOnce(Result<(), Errno>) + Send + 'static,
+    ) {
+        let dataset = Arc::clone(self);
+        self.questions.threads.submit(urgency, self.key_of(node), move || {
+            // Another check may have been made while this one waited.
+            let is_due = urgency == Urgency::Demand || dataset.catalog.is_check_due(node);
+            then(if is_due { dataset.check_now(node) } else { Ok(()) });
+        });
+    }
+
+    /// Attributes of a file, whose name is first checked at the source.
+    fn check_name(
+        self: &Arc<Self>,
+        node: NodeId,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
+    ) {
+        let dataset = Arc::clone(self);
+        self.questions.ask(self.key_of(node), task, reply, move || {
+            dataset.check_now(node)?;
+            dataset.attr(node).or_else(|_| dataset.catalog.served_attr(node))
+        });
+    }
+
+    /// Checks the name of a node. A past version needs no check.
+    fn check_now(&self, node: NodeId) -> Result<(), Errno> {
+        let Ok(path) = self.catalog.path(node) else { return Ok(()) };
+        let (Some(name), Ok(parent)) = (path.file_name(), self.catalog.parent(node)) else {
+            return Ok(());
+        };
+        self.report_changes(self.catalog.refresh(parent, name))
     }
 }

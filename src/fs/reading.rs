@@ -28,7 +28,9 @@ const PROVED_AT_ONCE: usize = 4;
 /// Takes the bytes of a read, or why there are none.
 pub(super) type ReadDone = Box<dyn FnOnce(Result<&[u8], ReadFailure>) + Send>;
 
-struct PendingRead {
+/// A read that is not answered yet.
+pub(super) struct PendingRead {
+    dataset: Arc<Dataset>,
     /// The node as the kernel has it.
     node: NodeId,
     task: u32,
@@ -39,14 +41,7 @@ struct PendingRead {
     reply: Arc<Pending<ReadReply>>,
 }
 
-impl PendingRead {
-    fn answer(self, result: Result<&[u8], Errno>) {
-        if let Some(reply) = self.reply.take() {
-            reply(result);
-        }
-    }
-}
-
+/// A byte range of one version of a file.
 struct VersionRange {
     node: NodeId,
     file: FileId,
@@ -54,57 +49,60 @@ struct VersionRange {
     range: Range<u64>,
 }
 
-impl Dataset {
-    /// Reads a byte range, cut at the file's end. A further connection gets the bytes that are in the first
-    /// connection's pages. All other bytes are a miss.
-    pub fn read(
-        self: &Arc<Self>,
+impl PendingRead {
+    /// See [`Dataset::read`].
+    pub(super) fn start(
+        dataset: &Arc<Dataset>,
         node: NodeId,
         task: u32,
         offset: u64,
         size: u32,
         reply: ReadReply,
     ) {
-        let served = self.catalog.served(node);
-        served.iter().for_each(|served| self.tell_touched(served.file, task));
-        let reply = self.waiting.enter(Some(task), None, reply, |reply| reply(Err(Errno::EINTR)));
-        self.serve(served, PendingRead { node, task, offset, size, retries: RETRIES, reply });
+        let served = dataset.catalog.served(node);
+        served.iter().for_each(|served| dataset.tell_touched(served.file, task));
+        let interrupt = |reply: ReadReply| reply(Err(Errno::EINTR));
+        let reply = dataset.waiting.enter(Some(task), None, reply, interrupt);
+        let dataset = Arc::clone(dataset);
+        PendingRead { dataset, node, task, offset, size, retries: RETRIES, reply }.serve(served);
     }
 
-    fn restart(self: &Arc<Self>, read: PendingRead) {
-        self.serve(self.catalog.served(read.node), read);
+    fn restart(self) {
+        let served = self.dataset.catalog.served(self.node);
+        self.serve(served);
     }
 
-    /// Gets a reader the bytes of a version.
-    fn serve(self: &Arc<Self>, served: Result<Served, Errno>, read: PendingRead) {
+    /// Gets the reader the bytes of a version.
+    fn serve(self, served: Result<Served, Errno>) {
         let Served { node, file, size, layout } = match served {
             Ok(served) => served,
-            Err(errno) => return read.answer(Err(errno)),
+            Err(errno) => return self.answer(Err(errno)),
         };
-        let end = read.offset.saturating_add(u64::from(read.size)).min(size);
-        let wanted = VersionRange { node, file, layout, range: read.offset..end };
+        let end = self.offset.saturating_add(u64::from(self.size)).min(size);
+        let wanted = VersionRange { node, file, layout, range: self.offset..end };
         if wanted.range.is_empty() {
-            return read.answer(Ok(&[]));
+            return self.answer(Ok(&[]));
         }
-        let is_past = node != read.node;
-        let unproved = if is_past { self.catalog.unproved(node) } else { Vec::new() };
+        let dataset = Arc::clone(&self.dataset);
+        let is_past = node != self.node;
+        let unproved = if is_past { dataset.catalog.unproved(node) } else { Vec::new() };
         // Bytes that are in pages prove nothing.
         let is_proved = unproved.is_empty();
         let unproved = self.unproved_elsewhere(&wanted, unproved);
         if !unproved.is_empty() {
-            return self.prove(node, unproved, read);
+            return self.prove(node, unproved);
         }
-        match &self.peek_pool {
-            Some(peeks) if is_proved && self.cache.may_peek(node, file, &wanted.range) => {
-                let dataset = Arc::clone(self);
+        match &dataset.peek_pool {
+            Some(peeks) if is_proved && dataset.cache.may_peek(node, file, &wanted.range) => {
                 peeks.submit(Urgency::Demand, node, move || {
-                    match dataset.cache.page_cache().peek(node, &wanted.range) {
-                        Some(bytes) => dataset.finish(node, Ok(&bytes), read),
-                        None => dataset.read_uncached(wanted, read),
+                    let peeked = self.dataset.cache.page_cache().peek(node, &wanted.range);
+                    match peeked {
+                        Some(bytes) => self.finish(node, Ok(&bytes)),
+                        None => self.read_uncached(wanted),
                     }
                 });
             }
-            _ => self.read_uncached(wanted, read),
+            _ => self.read_uncached(wanted),
         }
     }
 
@@ -115,7 +113,7 @@ impl Dataset {
         wanted: &VersionRange,
         mut unproved: Vec<BlockId>,
     ) -> Vec<BlockId> {
-        if !self.is_in_parts(wanted.node) {
+        if !self.dataset.is_in_parts(wanted.node) {
             let length = wanted.range.end - wanted.range.start;
             let asked = wanted.layout.blocks_in(wanted.file, wanted.range.start, length);
             unproved.retain(|block| asked.clone().all(|read| read != *block));
@@ -124,15 +122,15 @@ impl Dataset {
     }
 
     /// Fetches some of these blocks, and starts the read again when it is known whether they are the same.
-    fn prove(self: &Arc<Self>, node: NodeId, mut blocks: Vec<BlockId>, read: PendingRead) {
-        if !read.reply.is_unanswered() {
+    fn prove(self, node: NodeId, mut blocks: Vec<BlockId>) {
+        if !self.reply.is_unanswered() {
             return;
         }
         blocks.truncate(PROVED_AT_ONCE);
-        let dataset = Arc::clone(self);
+        let dataset = Arc::clone(&self.dataset);
         let done = move |result: Result<&[u8], ReadFailure>| match result {
-            Ok(_) => dataset.restart(read),
-            Err(_) => dataset.finish(node, result, read),
+            Ok(_) => self.restart(),
+            Err(_) => self.finish(node, result),
         };
         let join = Arc::new(Join::new(blocks.len(), Box::new(done)));
         for (index, block) in blocks.into_iter().enumerate() {
@@ -142,12 +140,12 @@ impl Dataset {
                 let none = |_| Landed::from(Arc::new(Buffer::from(Vec::new())));
                 join.take(index, result.map(none));
             };
-            self.cache.bring(block, node, Box::new(waiter));
+            dataset.cache.bring(block, node, Box::new(waiter));
         }
     }
 
     /// Reads bytes of which the kernel has no pages.
-    fn read_uncached(self: &Arc<Self>, wanted: VersionRange, read: PendingRead) {
+    fn read_uncached(self, wanted: VersionRange) {
         let VersionRange { node, file, layout, range } = wanted;
         let asked: Vec<(BlockId, Range<u64>)> = layout
             .blocks_in(file, range.start, range.end - range.start)
@@ -157,80 +155,71 @@ impl Dataset {
                 (block, start..range.end.saturating_sub(offset).min(length))
             })
             .collect();
-        let task = read.task;
-        let dataset = Arc::clone(self);
-        let done = move |result: Result<&[u8], ReadFailure>| dataset.finish(node, result, read);
+        let (dataset, task) = (Arc::clone(&self.dataset), self.task);
+        let done = move |result: Result<&[u8], ReadFailure>| self.finish(node, result);
         if let [(block, asked)] = asked.as_slice() {
             let waiter = move |result: Result<Landed, ReadFailure>| match result {
                 Ok(bytes) => done(Ok(&bytes)),
                 Err(why) => done(Err(why)),
             };
-            return self.read_block(*block, asked.clone(), node, task, waiter);
+            return read_block(&dataset, *block, asked.clone(), node, task, waiter);
         }
         let join = Arc::new(Join::new(asked.len(), Box::new(done)));
         for (index, (block, asked)) in asked.into_iter().enumerate() {
             let join = Arc::clone(&join);
             let waiter = move |result| join.take(index, result);
-            self.read_block(block, asked, node, task, waiter);
+            read_block(&dataset, block, asked, node, task, waiter);
         }
     }
 
-    /// Reads bytes of one block. The range counts from the block's start.
-    fn read_block(
-        &self,
-        block: BlockId,
-        asked: Range<u64>,
-        node: NodeId,
-        task: u32,
-        waiter: impl FnOnce(Result<Landed, ReadFailure>) + Send + 'static,
-    ) {
-        let pages = PageRange::covering(&asked);
-        let waiter: Waiter = Box::new(move |result: Result<Landed, ReadFailure>| {
-            waiter(result.and_then(|bytes| bytes.cut(&asked)));
-        });
-        match self.is_in_parts(node) {
-            true => self.cache.read_pages(block, pages, node, task, waiter),
-            false => self.cache.read(block, node, task, waiter),
-        }
-    }
-
-    /// Whether readers of a node get the pages that they ask for instead of whole blocks.
-    fn is_in_parts(&self, node: NodeId) -> bool {
-        // On a further connection the kernel keeps no answered bytes.
-        self.peek_pool.is_none()
-            && node
-                .file()
-                .is_some_and(|file| self.cache.page_cache().file_flags().in_parts.has(file))
-    }
-
-    /// Ends a read that has got bytes of `node`, or starts it again.
-    fn finish(
-        self: &Arc<Self>,
-        node: NodeId,
-        result: Result<&[u8], ReadFailure>,
-        read: PendingRead,
-    ) {
-        let is_past = node != read.node;
+    /// Ends the read, which has got bytes of `node`, or starts it again.
+    fn finish(self, node: NodeId, result: Result<&[u8], ReadFailure>) {
+        let (catalog, is_past) = (&self.dataset.catalog, node != self.node);
         match result {
             // They differ from bytes that the reader may have read before.
-            Ok(_) if is_past && self.catalog.served(read.node).is_err() => self.answer_stale(read),
+            Ok(_) if is_past && catalog.served(self.node).is_err() => self.answer_stale(),
             // The file has changed again, or has been read in parts meanwhile.
-            Ok(_) if is_past && !self.catalog.unproved(node).is_empty() => self.retry(read),
-            Ok(bytes) => read.answer(Ok(bytes)),
-            Err(ReadFailure::Errno(errno)) => read.answer(Err(errno)),
-            Err(ReadFailure::PastVersion) => self.retry(read),
+            Ok(_) if is_past && !catalog.unproved(node).is_empty() => self.retry(),
+            Ok(bytes) => self.answer(Ok(bytes)),
+            Err(ReadFailure::Errno(errno)) => self.answer(Err(errno)),
+            Err(ReadFailure::PastVersion) => self.retry(),
         }
     }
 
-    fn retry(self: &Arc<Self>, read: PendingRead) {
-        match read.retries.checked_sub(1) {
-            Some(retries) => self.restart(PendingRead { retries, ..read }),
-            None => self.answer_stale(read),
+    fn retry(self) {
+        match self.retries.checked_sub(1) {
+            Some(retries) => PendingRead { retries, ..self }.restart(),
+            None => self.answer_stale(),
         }
     }
 
-    fn answer_stale(&self, read: PendingRead) {
-        self.cache.traffic().read_errors.fetch_add(1, Ordering::Relaxed);
-        read.answer(Err(Errno::ESTALE));
+    fn answer_stale(self) {
+        self.dataset.cache.traffic().read_errors.fetch_add(1, Ordering::Relaxed);
+        self.answer(Err(Errno::ESTALE));
+    }
+
+    fn answer(self, result: Result<&[u8], Errno>) {
+        if let Some(reply) = self.reply.take() {
+            reply(result);
+        }
+    }
+}
+
+/// Reads bytes of one block. The range counts from the block's start.
+fn read_block(
+    dataset: &Dataset,
+    block: BlockId,
+    asked: Range<u64>,
+    node: NodeId,
+    task: u32,
+    waiter: impl FnOnce(Result<Landed, ReadFailure>) + Send + 'static,
+) {
+    let pages = PageRange::covering(&asked);
+    let waiter: Waiter = Box::new(move |result: Result<Landed, ReadFailure>| {
+        waiter(result.and_then(|bytes| bytes.cut(&asked)));
+    });
+    match dataset.is_in_parts(node) {
+        true => dataset.cache.read_pages(block, pages, node, task, waiter),
+        false => dataset.cache.read(block, node, task, waiter),
     }
 }

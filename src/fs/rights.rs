@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::Dataset;
+use super::metadata::MetadataKey;
 use crate::catalog::{Catalog, FOR_EVER, NodeId};
 use crate::source::{Kind, Stat};
 
@@ -100,9 +101,11 @@ impl Rights {
             }
         };
         let (dataset, asked) = (Arc::clone(&self.0), path.clone());
-        let from_memory = move || Ok(known_access(&dataset.catalog, Path::new(&path), kept));
-        self.0.ask_briefly(directory, reply, from_memory, move |dataset| {
-            dataset.check_along(Path::new(&asked));
+        let known = Arc::clone(catalog);
+        let from_memory = move || Ok(known_access(&known, Path::new(&path), kept));
+        let key = MetadataKey::Directory(directory);
+        self.0.questions.ask_briefly(key, None, reply, from_memory, move || {
+            check_along(&dataset, Path::new(&asked));
             Ok(known_access(&dataset.catalog, Path::new(&asked), kept))
         });
     }
@@ -141,21 +144,19 @@ fn known_access(catalog: &Catalog, path: &Path, kept: Access) -> (Access, Durati
     }
 }
 
-impl Dataset {
-    /// Checks each name of a path whose last check is too old. Blocks. If the source does not answer, the
-    /// name stays as it was known.
-    fn check_along(&self, path: &Path) {
-        let mut at = NodeId::ROOT;
-        if self.catalog.getattr(at).is_ok_and(|root| root.valid.is_zero()) {
-            let _ = self.report_changes(self.catalog.refresh_directory(at));
+/// Checks each name of a path whose last check is too old. Blocks. If the source does not answer, the name
+/// stays as it was known.
+fn check_along(dataset: &Dataset, path: &Path) {
+    let (catalog, mut at) = (&dataset.catalog, NodeId::ROOT);
+    if catalog.getattr(at).is_ok_and(|root| root.valid.is_zero()) {
+        let _ = dataset.report_changes(catalog.refresh_directory(at));
+    }
+    for name in path {
+        if catalog.lookup(at, name, false).is_none() {
+            let _ = dataset.report_changes(catalog.refresh(at, name));
         }
-        for name in path {
-            if self.catalog.lookup(at, name, false).is_none() {
-                let _ = self.report_changes(self.catalog.refresh(at, name));
-            }
-            let Some(Ok(found)) = self.catalog.lookup(at, name, true) else { return };
-            at = found.node;
-        }
+        let Some(Ok(found)) = catalog.lookup(at, name, true) else { return };
+        at = found.node;
     }
 }
 
@@ -323,10 +324,10 @@ mod tests {
             let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), None);
             let rights = Rights::new(&Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false));
             let mode = || {
-                let (tell, told) = channel();
-                let then = move |access: Access, _| tell.send(access.mode).unwrap();
+                let (sender, receiver) = channel();
+                let then = move |access: Access, _| sender.send(access.mode).unwrap();
                 rights.current("file".into(), kept, then);
-                told.recv_timeout(Duration::from_secs(180)).unwrap()
+                receiver.recv_timeout(Duration::from_secs(180)).unwrap()
             };
             assert_eq!(mode(), 0o440);
             set(0o600);

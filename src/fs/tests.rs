@@ -8,7 +8,7 @@ use std::time::{Instant, UNIX_EPOCH};
 
 use super::reading::RETRIES;
 use super::*;
-use crate::cache::{Looked, Pages};
+use crate::cache::{CheckReply, Pages};
 use crate::catalog::{Located, Served};
 use crate::ids::BLOCK_BYTES;
 use crate::source::stub::StubSource;
@@ -22,12 +22,12 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 type Held = Arc<Mutex<Vec<ReadRequest>>>;
 
 /// The file's bytes in the page cache, from its start.
-type Lying = Arc<Mutex<Vec<u8>>>;
+type CachedBytes = Arc<Mutex<Vec<u8>>>;
 
 /// A page cache that reports where blocks are put.
-struct Told(std::sync::mpsc::Sender<u64>, Lying);
+struct ReportingPages(std::sync::mpsc::Sender<u64>, CachedBytes);
 
-impl Pages for Told {
+impl Pages for ReportingPages {
     fn expect(&self, _: &Located) {}
 
     fn store(&self, at: &Located, _: &[u8]) -> Result<(), Errno> {
@@ -35,16 +35,16 @@ impl Pages for Told {
         Ok(())
     }
 
-    fn check(&self, _: Located, looked: Looked) {
-        looked(Some(true));
+    fn check(&self, _: Located, reply: CheckReply) {
+        reply(Some(true));
     }
 
     fn renew(&self, _: Located) {}
 
     fn read(&self, at: &Located) -> Result<Vec<u8>, Errno> {
         let start = at.offset as usize;
-        let lying = self.1.lock().unwrap();
-        lying.get(start..start + at.length).map(<[u8]>::to_vec).ok_or(Errno::EAGAIN)
+        let cached = self.1.lock().unwrap();
+        cached.get(start..start + at.length).map(<[u8]>::to_vec).ok_or(Errno::EAGAIN)
     }
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
@@ -60,7 +60,7 @@ struct Stand {
     held: Held,
     /// Offsets of the blocks that are put into the page cache.
     pushed: Receiver<u64>,
-    lying: Lying,
+    cached: CachedBytes,
     node: NodeId,
     bytes: Vec<u8>,
     files: tempfile::TempDir,
@@ -79,12 +79,13 @@ fn stand() -> Stand {
     let inbox = Arc::new(Inbox::new(8));
     let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), None);
     let (sender, pushed) = channel();
-    let lying = Lying::default();
-    cache.page_cache().connect(Arc::new(Told(sender, Arc::clone(&lying))), Box::new(|_, _, _| ()));
+    let cached = CachedBytes::default();
+    let pages = Arc::new(ReportingPages(sender, Arc::clone(&cached)));
+    cache.page_cache().connect(pages, Box::new(|_, _, _| ()));
     let found = catalog.lookup(NodeId::ROOT, OsStr::new("file"), true);
     let node = found.unwrap().unwrap().node;
     let dataset = Dataset::new(catalog, cache, inbox, Arc::new(|_| ()), false);
-    Stand { dataset, directory, held, pushed, lying, node, bytes, files }
+    Stand { dataset, directory, held, pushed, cached, node, bytes, files }
 }
 
 impl Stand {
@@ -179,7 +180,8 @@ fn checked(period: Option<Duration>) -> Stand {
     let dataset = Arc::clone(&stand.dataset);
     let recheck = move |node, urgency, then| dataset.check(node, urgency, then);
     let (sender, pushed) = channel();
-    cache.page_cache().connect(Arc::new(Told(sender, Arc::clone(&stand.lying))), Box::new(recheck));
+    let pages = Arc::new(ReportingPages(sender, Arc::clone(&stand.cached)));
+    cache.page_cache().connect(pages, Box::new(recheck));
     stand.pushed = pushed;
     stand
 }
@@ -307,7 +309,7 @@ fn a_further_connection_s_reader_of_a_past_version_has_its_block_compared() {
     let parts = read(&stand.dataset, present, 0..10);
     stand.answer(0, None);
     is_answered(parts);
-    *stand.lying.lock().unwrap() = stand.bytes[..10].to_vec();
+    *stand.cached.lock().unwrap() = stand.bytes[..10].to_vec();
     let further = stand.dataset.further();
     let compared = read(&further, stand.node, 0..10);
     stand.answer(0, None);
@@ -373,20 +375,21 @@ fn a_read_of_a_killed_task_is_answered_and_its_bytes_are_kept() {
 fn a_brief_question_about_a_place_that_hangs_is_answered_at_once_and_not_kept() {
     let stand = stand();
     let (release, hung) = channel::<()>();
-    let hangs = move |_: &Dataset| {
+    let hangs = move || {
         let _ = hung.recv();
         Ok(2)
     };
-    stand.dataset.ask_briefly(NodeId::ROOT, |_| (), || Ok(1), hangs);
+    let (key, questions) = (MetadataKey::Directory(NodeId::ROOT), &stand.dataset.questions);
+    questions.ask_briefly(key, None, |_| (), || Ok(1), hangs);
     let kept = Arc::new(());
     let ask = || {
         let (sender, answer) = channel();
         let (reply, held) = (move |got| sender.send(got).unwrap(), Arc::clone(&kept));
-        let asks = move |_: &Dataset| {
+        let asks = move || {
             drop(held);
             Ok(2)
         };
-        stand.dataset.ask_briefly(NodeId::ROOT, reply, || Ok(1), asks);
+        questions.ask_briefly(key, None, reply, || Ok(1), asks);
         // No tick answers waiting requests in this test.
         answer.recv_timeout(LIMIT).unwrap()
     };

@@ -14,6 +14,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -26,6 +27,13 @@ pub(crate) type Reply<T = ()> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
 /// The age at which a request's task is checked, and the time between two checks of tasks.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a notification about a directory waits for a moment without requests about it.
+const GAP: Duration = Duration::from_millis(20);
+
+/// The shortest and the longest pause between two checks for that moment.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A reply that is sent once: with the answer, or by a tick.
 pub(crate) struct Pending<R> {
@@ -123,8 +131,24 @@ impl WaitingRequests {
         self.entries.lock().is_empty()
     }
 
+    /// Waits until the requests about a directory that wait for the source now are answered. Call it before
+    /// the kernel is notified about a name there.
+    ///
+    /// A reader may have the directory locked until its request is answered. The notification waits for the
+    /// lock, and meanwhile the kernel lets no other reader into the directory.
+    pub(crate) fn wait_for_requests(&self, directory: NodeId) {
+        let began = Instant::now();
+        let mut pause = PAUSE_MIN;
+        while self.has_request(directory, began)
+            || began.elapsed() < GAP && self.has_request(directory, Instant::now())
+        {
+            thread::sleep(pause);
+            pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+
     /// Whether a request about a directory waits since before a moment.
-    pub(crate) fn has_request(&self, directory: NodeId, before: Instant) -> bool {
+    fn has_request(&self, directory: NodeId, before: Instant) -> bool {
         let is_meant = |entry: &&Entry| entry.directory == Some(directory) && entry.since <= before;
         let entries = self.entries.lock();
         let meant = entries.iter().filter(is_meant);

@@ -21,7 +21,7 @@ const TRUST_MAX: Duration = Duration::from_secs(5);
 
 /// How long the kernel may believe a name. If it cannot be made to ask again, the time is short for files
 /// whose opens are no requests.
-pub(super) fn entry_valid(dataset: &Dataset, known: &KnownNodes, attr: &Attr) -> Duration {
+pub(super) fn bounded_entry_valid(dataset: &Dataset, known: &KnownNodes, attr: &Attr) -> Duration {
     let valid = dataset.entry_valid(attr);
     let bounded =
         !dataset.opens_are_requests() && attr.stat.kind == Kind::File && !known.can_expire();
@@ -47,7 +47,7 @@ pub(super) fn reply_entry(
         Ok(attr) => {
             // Noted before the answer is decided. If the name is taken back meanwhile, the kernel is told.
             known.note_lookup(attr.node, true);
-            (attr, attr_valid(known, &attr), entry_valid(dataset, known, &attr))
+            (attr, attr_valid(known, &attr), bounded_entry_valid(dataset, known, &attr))
         }
         Err(NotFound { errno, known: before }) => {
             let Some(attr) = before.filter(|attr| known.contains(attr.node, false)) else {

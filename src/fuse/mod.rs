@@ -1,13 +1,14 @@
 //! The kernel's side: decodes and answers requests, and pushes pages. The only user of `fuser`.
 //!
 //! 1. [`Connection::mount`] mounts read-only, before any request is served.
-//! 2. Request threads decode a request, ask the [`Dataset`], and reply. If an answer must wait, the thread
-//!    that waits for it replies. Request threads never block and never notify.
-//! 3. [`Pusher`] stores blocks in the page cache of the first connection and drops them. The files of a
-//!    further connection of the same tree are read past the page cache (`direct`).
-//! 4. [`probe`] tries what the kernel can do on a throwaway mount.
+//! 2. Request threads decode a request, ask the [`Dataset`], and reply. If an answer must wait, another thread
+//!    does the waiting and replies. Request threads never block and never notify.
+//! 3. [`Pusher`] stores blocks in the page cache of the first connection, checks them, drops them, and has the
+//!    kernel forget names. A further connection of the same tree keeps no pages of its own (`direct`).
+//! 4. [`probe`] tries on a mount of its own what the kernel can do.
 //! 5. [`MountHandle::control`] mounts the control files, and [`MountHandle::views`] the views of rehearsal buffers.
-//!    Both are small connections of the same daemon: two trees of `virtual_files`.
+//!    Each is a small connection of the same daemon. `virtual_files` serves both trees.
+//! 6. A panic is the error of one request (`guard`). A connection that answers nothing is ended (`watchdog`).
 
 mod cachestat;
 mod connections;

@@ -15,7 +15,7 @@ use fuser::{
 use super::convert;
 use super::daemon_threads::DaemonThreads;
 use super::direct::DirectIo;
-use super::entries::{entry_valid, reply_attr, reply_entry};
+use super::entries::{bounded_entry_valid, reply_attr, reply_entry};
 use super::known::KnownNodes;
 use super::listings::{Listing, Listings, index_of};
 use super::passthrough::Passthrough;
@@ -362,7 +362,7 @@ impl Filesystem for DatasetOps {
                     {
                         (attr, Duration::ZERO)
                     }
-                    Ok(attr) if entry.sure => (attr, entry_valid(&dataset, &known, &attr)),
+                    Ok(attr) if entry.sure => (attr, bounded_entry_valid(&dataset, &known, &attr)),
                     // A task that wants to know what the name is asks for it.
                     Ok(_) | Err(_) => (entry.attr, Duration::ZERO),
                 };

@@ -166,13 +166,13 @@ mod tests {
 
     /// Opens and closes a node on another thread, which a test waits for with a limit.
     fn open_and_release(passthrough: &Arc<Passthrough<(), Slow>>, node: NodeId, file: Slow) {
-        let (passthrough, (tell, told)) = (Arc::clone(passthrough), channel());
+        let (passthrough, (sender, receiver)) = (Arc::clone(passthrough), channel());
         std::thread::spawn(move || {
             let passed = passthrough.open(node, || Some(file), |_| Ok(())).is_some();
             passthrough.release(node, passed);
-            tell.send(passed).unwrap();
+            sender.send(passed).unwrap();
         });
-        assert_eq!(told.recv_timeout(LIMIT), Ok(true));
+        assert_eq!(receiver.recv_timeout(LIMIT), Ok(true));
     }
 
     #[test]

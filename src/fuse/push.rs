@@ -32,7 +32,7 @@ use super::cachestat::cached_pages;
 use super::known::KnownNodes;
 use super::notify::Notifier;
 use super::self_access::{AccessBlock, SelfAccess};
-use crate::cache::{Looked, Pages};
+use crate::cache::{CheckReply, Pages};
 use crate::catalog::{Located, NodeId};
 use crate::fs::Dataset;
 use crate::ids::BLOCK_BYTES;
@@ -64,8 +64,8 @@ impl Pusher {
         Pusher { notifier, self_access, unmapper, device, known, dataset, push_pages }
     }
 
-    /// Whether the kernel is to open a file without a request.
-    fn may_be_untracked(&self, node: NodeId) -> bool {
+    /// Whether the kernel may open a file without a request: its entry is valid for a while.
+    fn has_valid_entry(&self, node: NodeId) -> bool {
         let is_valid = |attr| !self.dataset.entry_valid(&attr).is_zero();
         !self.dataset.is_tracked(node) && self.dataset.attr(node).is_ok_and(is_valid)
     }
@@ -94,7 +94,7 @@ impl Pusher {
 
     /// Whether the kernel must look a node up before it takes pages for it.
     fn needs_priming(&self, node: NodeId) -> bool {
-        !self.known.contains(node, self.may_be_untracked(node))
+        !self.known.contains(node, self.has_valid_entry(node))
     }
 
     /// Looks a path up so that the kernel knows its node. Blocks.
@@ -145,7 +145,7 @@ impl Pages for Pusher {
         {
             return;
         }
-        self.dataset.wait_for_requests(parent);
+        self.dataset.waiting.wait_for_requests(parent);
         match self.notifier.expire(parent, name) {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
             Err(errno) => tracing::warn!(?name, %errno, "a name was not taken back"),
@@ -185,9 +185,9 @@ impl Pages for Pusher {
         });
     }
 
-    fn check(&self, at: Located, checked: Looked) {
+    fn check(&self, at: Located, reply: CheckReply) {
         if !self.known.contains(at.node, false) {
-            return checked(Some(false));
+            return reply(Some(false));
         }
         self.self_access.submit(Urgency::Prefetch, &at.path, move |entered| {
             let length = at.length as u64;
@@ -195,13 +195,13 @@ impl Pages for Pusher {
                 let file = open_file(path)?;
                 cached_pages(file.as_fd(), at.offset, length)
             });
-            checked(cached.ok().map(|cached| cached >= length.div_ceil(page_bytes())));
+            reply(cached.ok().map(|cached| cached >= length.div_ceil(page_bytes())));
         });
     }
 
     fn renew(&self, at: Located) {
         // If opens are requests, or if this open is to be seen, the reader asks in any case.
-        let asks = self.dataset.opens_are_requests() || !self.may_be_untracked(at.node);
+        let asks = self.dataset.opens_are_requests() || !self.has_valid_entry(at.node);
         if asks || !self.known.contains(at.node, false) {
             return;
         }

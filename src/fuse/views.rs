@@ -34,13 +34,13 @@ const VALID: Duration = Duration::from_secs(60);
 /// wait.
 const AT_ONCE_MAX: u32 = 256 << 10;
 
-pub(super) struct Sample {
+pub(super) struct OpenSample {
     pinned: Pinned,
     /// Its bytes, once they were needed.
     bytes: OnceLock<Vec<u8>>,
 }
 
-impl Sample {
+impl OpenSample {
     /// Its bytes, if no wait for the disk is needed. A sample is read ahead of its opening.
     fn bytes_now(&self) -> Option<&[u8]> {
         if self.bytes.get().is_none() && self.pinned.length() <= AT_ONCE_MAX {
@@ -61,7 +61,7 @@ impl Sample {
 
 pub(super) enum FileContent {
     Codes(Arc<CodeFile>),
-    Sample(Sample),
+    Sample(OpenSample),
     /// The file can only be written.
     Nothing,
 }
@@ -161,7 +161,8 @@ impl Tree for ViewTree {
             OpenAccMode::O_RDONLY => match self.views.codes.get(node) {
                 Some(codes) => (FileContent::Codes(codes), FopenFlags::FOPEN_KEEP_CACHE),
                 None => {
-                    let sample = Sample { pinned: self.views.open(node)?, bytes: OnceLock::new() };
+                    let (pinned, bytes) = (self.views.open(node)?, OnceLock::new());
+                    let sample = OpenSample { pinned, bytes };
                     // A close has no writes to wait for.
                     let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
                     (FileContent::Sample(sample), flags)

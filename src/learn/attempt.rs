@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::track::{Bits, Sequence};
+use crate::track::{BitSet, Sequence};
 
 /// How many opens of a reader are weighed.
 const WEIGHED: usize = 48;
@@ -30,7 +30,7 @@ pub(super) struct Attempt {
     readers: Vec<Reader>,
     /// Samples in the order of their first opens, and which they are.
     log: Vec<u32>,
-    read: Bits,
+    read: BitSet,
     recent: VecDeque<Recent>,
     opens: u32,
     exact: u32,

@@ -152,7 +152,7 @@ pub struct Belief {
     pub needed: f64,
     /// How many opens had been seen when the order of an epoch became known, the last that did.
     pub known_after: Option<u32>,
-    /// How many epochs have begun in the very order that had been foretold for them.
+    /// How many epochs have begun in the very order that had been foreseen for them.
     pub foreseen: u32,
     /// The order as an order spec, if it can be told.
     pub spec: Option<OrderSpec>,

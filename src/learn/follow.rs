@@ -6,7 +6,7 @@ use super::attempt::Attempt;
 use super::evidence::{STEP_MAX, Steps, Weight};
 use super::origin::{Law, Origin};
 use super::share::Share;
-use crate::track::{Bits, Reader, Readers, Sequence};
+use crate::track::{BitSet, Reader, Readers, Sequence};
 
 /// How much more is opened that is not where the order has it than is, until it is given up: in
 /// opens.
@@ -62,13 +62,13 @@ pub(super) enum Seen {
 
 /// An order and what has been read of it.
 #[derive(Debug)]
-pub(super) struct Follow {
+pub(super) struct FollowedOrder {
     pub(super) sequence: Arc<Sequence>,
     /// Number of the index; none for an order that is as it was read before.
     pub(super) index: Option<usize>,
     pub(super) origin: Origin,
     pub(super) law: Law,
-    read: Bits,
+    read: BitSet,
     matched: u32,
     /// The highest place that was read, and what that was at first; and the lowest one.
     front: u32,
@@ -77,11 +77,13 @@ pub(super) struct Follow {
     /// With the only open of each that has made no other.
     readers: Readers<Option<u32>>,
     steps: Steps,
+    /// Opens that are not where the order has them, less those that made up for them.
     outside: f64,
+    /// Such opens since all were made up for, and how many of them were of samples that had been read.
+    strays: u32,
     again: u32,
     /// Of an order as it was read before: samples that it lacks.
     lacked: u32,
-    strays: u32,
     share: Share,
     /// How many places it was told from.
     shared: u32,
@@ -89,7 +91,7 @@ pub(super) struct Follow {
     look_at: u32,
 }
 
-impl Follow {
+impl FollowedOrder {
     /// Takes up an order with what was read of it; `weight` is what that says for the order.
     pub(super) fn new(
         sequence: Arc<Sequence>,
@@ -97,12 +99,12 @@ impl Follow {
         attempt: &Attempt,
         weight: &Weight,
     ) -> Self {
-        let mut follow = Follow {
+        let mut follow = FollowedOrder {
             sequence,
             index,
             origin: origin.clone(),
             law,
-            read: Bits::default(),
+            read: BitSet::default(),
             matched: 0,
             front: 0,
             start: 0,
@@ -259,7 +261,7 @@ impl Follow {
     /// next one showed that it was not.
     pub(super) fn take_back(&mut self, reader: u32) -> Option<u32> {
         let only = self.readers.get(reader)?.note?;
-        self.readers.leave(reader);
+        self.readers.remove(reader);
         Some(only)
     }
 
@@ -281,7 +283,7 @@ impl Follow {
 
     /// A reader has ended.
     pub(super) fn leave(&mut self, reader: u32) {
-        self.readers.leave(reader);
+        self.readers.remove(reader);
     }
 
     /// Whether too much is opened that is not where the order has it.
@@ -365,7 +367,7 @@ mod tests {
     use super::super::evidence::weigh;
     use super::*;
 
-    fn follow(readers: &[(u32, &[u32])], len: u32) -> Follow {
+    fn follow(readers: &[(u32, &[u32])], len: u32) -> FollowedOrder {
         let mut attempt = Attempt::default();
         for (reader, samples) in readers {
             for &sample in *samples {
@@ -373,9 +375,9 @@ mod tests {
             }
         }
         let sequence = Arc::new(Sequence::new((0..len).collect::<Vec<u32>>()));
-        let told = (Some(0), Origin::Sequential, Law::Same);
+        let order = (Some(0), Origin::Sequential, Law::Same);
         let weight = weigh(attempt.samples(), len, |sample| sequence.place(sample));
-        Follow::new(Arc::clone(&sequence), told, &attempt, &weight)
+        FollowedOrder::new(Arc::clone(&sequence), order, &attempt, &weight)
     }
 
     #[test]

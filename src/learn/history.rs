@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::attempt::Attempt;
 use super::event::LoaderId;
-use super::follow::Follow;
+use super::follow::FollowedOrder;
 use super::indexes::Index;
 use super::origin::{Generators, Law, Origin};
 use super::share::Share;
 use super::shared::Shared;
-use crate::track::Bits;
+use crate::track::BitSet;
 
 /// How many of a loader's latest epochs are remembered, and how many samples of those that no sampler can
 /// draw again, at 4 bytes each. The latest epoch always is.
@@ -111,7 +111,7 @@ pub(super) struct History {
 
 impl History {
     /// An order is given up in the middle of its epoch.
-    pub(super) fn leave(&mut self, follow: &Follow) {
+    pub(super) fn leave(&mut self, follow: &FollowedOrder) {
         self.left = follow.done();
     }
 
@@ -119,7 +119,7 @@ impl History {
     pub(super) fn follow_ended(
         &mut self,
         number: u32,
-        follow: &Follow,
+        follow: &FollowedOrder,
         log: &[u32],
         shared: &Shared,
     ) {
@@ -162,7 +162,7 @@ impl History {
     pub(super) fn with_current(
         &self,
         number: u32,
-        follow: Option<&Follow>,
+        follow: Option<&FollowedOrder>,
         attempt: &Attempt,
         shared: &Shared,
     ) -> Vec<Epoch> {
@@ -190,7 +190,7 @@ impl History {
     }
 
     fn unknown(&self, number: u32, log: &[u32], is_over: bool) -> Option<Epoch> {
-        let mut known = Bits::default();
+        let mut known = BitSet::default();
         let samples = self.left.iter().chain(log).copied();
         let samples: Arc<[u32]> = match self.left.is_empty() {
             true => log.into(),
@@ -202,7 +202,7 @@ impl History {
     }
 }
 
-fn followed(number: u32, follow: &Follow, shared: &Shared, is_over: bool) -> Epoch {
+fn followed(number: u32, follow: &FollowedOrder, shared: &Shared, is_over: bool) -> Epoch {
     let read = match follow.index {
         Some(index) => Read::Made {
             index: Box::new(shared.indexes[index].clone()),

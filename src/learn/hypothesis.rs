@@ -13,7 +13,7 @@ use super::parts::drawn_after_split;
 use super::past::{Past, Understood};
 use super::sampler::origin_of;
 use super::shared::Shared;
-use super::told::ToldOrder;
+use super::told_orders::ToldOrder;
 use crate::track::Sequence;
 
 /// How many of an epoch's first places are looked at, and how many if there are hundreds of hypotheses.
@@ -29,11 +29,12 @@ const SAMPLES_MAX: u32 = 1 << 20;
 pub(super) struct Hypothesis {
     pub(super) order: EpochOrder,
     pub(super) basis: Basis,
-    view: View,
+    places: Places,
 }
 
+/// The places of an order's samples, as far as they are known.
 #[derive(Debug)]
-enum View {
+enum Places {
     /// The positions at the first places, ascending, each with its place. Samples if there is no index.
     Head(Vec<(u32, u32)>),
     Whole(Arc<Sequence>),
@@ -42,27 +43,27 @@ enum View {
 impl Hypothesis {
     /// An order that is known whole.
     pub(super) fn whole(order: EpochOrder, sequence: &Arc<Sequence>) -> Self {
-        Hypothesis { order, basis: Basis::Derived, view: View::Whole(Arc::clone(sequence)) }
+        Hypothesis { order, basis: Basis::Derived, places: Places::Whole(Arc::clone(sequence)) }
     }
 
     /// Epoch `at` of an earlier run or of a told order. Only its beginning is looked at until it is believed:
     /// the places of all samples would take as much memory again.
     pub(super) fn listed(lists: &Lists, at: u32, basis: Basis) -> Option<Self> {
         let list = lists.all.get(at as usize)?.iter();
-        let view = View::Head(head(list.copied().take(HEAD as usize)));
+        let places = Places::Head(head(list.copied().take(HEAD as usize)));
         let origin = Origin::Listed { lists: lists.clone(), at };
         Some(Hypothesis {
             order: EpochOrder { index: None, origin, law: Law::Listed },
             basis,
-            view,
+            places,
         })
     }
 
     /// The bits of evidence for it.
     pub(super) fn weigh(&self, attempt: &Attempt, indexes: &Indexes) -> f64 {
-        let head = match &self.view {
-            View::Whole(sequence) => return weigh_whole(&self.order.origin, sequence, attempt),
-            View::Head(head) => head,
+        let head = match &self.places {
+            Places::Whole(sequence) => return weigh_whole(&self.order.origin, sequence, attempt),
+            Places::Head(head) => head,
         };
         let sequence = self.order.index.map(|index| &indexes[index].sequence);
         let listed = self.order.origin.listed().map_or(0, |list| list.len() as u32);
@@ -81,10 +82,10 @@ impl Hypothesis {
 
     /// The whole epoch.
     pub(super) fn sequence(&self, shared: &Shared) -> Option<Arc<Sequence>> {
-        match (&self.view, self.order.index) {
-            (View::Whole(sequence), _) => Some(Arc::clone(sequence)),
-            (View::Head(_), Some(index)) => shared.sequence_of(index, &self.order.origin),
-            (View::Head(_), None) => {
+        match (&self.places, self.order.index) {
+            (Places::Whole(sequence), _) => Some(Arc::clone(sequence)),
+            (Places::Head(_), Some(index)) => shared.sequence_of(index, &self.order.origin),
+            (Places::Head(_), None) => {
                 let list = self.order.origin.listed()?;
                 Some(Arc::new(Sequence::new(Arc::clone(list))))
             }
@@ -123,7 +124,7 @@ impl Facts<'_> {
         if let Some(past) = &self.past.understood {
             self.add_following(past, &mut all);
         }
-        self.shared.told.iter().for_each(|told| self.add_told(told, &mut all));
+        self.shared.told_orders.iter().for_each(|order| self.add_told_order(order, &mut all));
         all.extend(self.shared.journal.hypotheses(self));
         self.add_others(&mut all);
         for (at, index) in self.shared.indexes.iter() {
@@ -149,8 +150,8 @@ impl Facts<'_> {
         let n = self.shared.indexes[index].sequence.len();
         let head = head(origin.head(n, count, &self.shared.generators));
         let order = EpochOrder { index: Some(index), origin, law };
-        let view = (!head.is_empty()).then_some(View::Head(head))?;
-        Some(Hypothesis { order, basis: Basis::Derived, view })
+        let places = (!head.is_empty()).then_some(Places::Head(head))?;
+        Some(Hypothesis { order, basis: Basis::Derived, places })
     }
 
     /// The same for an order that was told or that an earlier run read.
@@ -215,8 +216,8 @@ impl Facts<'_> {
     }
 
     /// A told order, from its beginning, and at the epoch of a loader that began with it.
-    fn add_told(&self, told: &ToldOrder, all: &mut Vec<Hypothesis>) {
-        match told {
+    fn add_told_order(&self, order: &ToldOrder, all: &mut Vec<Hypothesis>) {
+        match order {
             ToldOrder::Drawn { sampler, index } => {
                 let n = self.shared.indexes[*index].sequence.len();
                 for epoch in BTreeSet::from([0, self.epoch]) {

@@ -95,13 +95,13 @@ impl Indexes {
 
     /// Adds a numbering of the dataset, unless it is known. Gives its number; `None` if it is of no use.
     pub(super) fn add(&mut self, numbering: Numbering) -> Option<usize> {
-        let number = self.add_told(numbering)?;
+        let number = self.add_temporary(numbering)?;
         self.all.get_mut(&number)?.stays = true;
         Some(number)
     }
 
     /// The same for the numbering of a told order, which stays as long as it is used.
-    pub(super) fn add_told(&mut self, numbering: Numbering) -> Option<usize> {
+    pub(super) fn add_temporary(&mut self, numbering: Numbering) -> Option<usize> {
         if let Some(number) = self.number_of(&numbering.samples) {
             let known = self.all.get_mut(&number)?;
             known.spec = known.spec.take().or(numbering.spec.map(Arc::new));
@@ -134,9 +134,11 @@ impl Indexes {
     pub(super) fn forget(&mut self, used: &BTreeSet<usize>) -> bool {
         let unused = |(number, index): &(usize, &Index)| !index.stays && !used.contains(number);
         let unused = self.iter().filter(unused);
-        let (parts, told): (Vec<_>, Vec<_>) = unused.partition(|(_, index)| index.part.is_some());
+        let (parts, temporary): (Vec<_>, Vec<_>) =
+            unused.partition(|(_, index)| index.part.is_some());
         let old = &parts[..parts.len().saturating_sub(PARTS_MAX)];
-        let gone: BTreeSet<usize> = told.iter().chain(old).map(|(number, _)| *number).collect();
+        let gone: BTreeSet<usize> =
+            temporary.iter().chain(old).map(|(number, _)| *number).collect();
         self.all.retain(|number, _| !gone.contains(number));
         !gone.is_empty()
     }

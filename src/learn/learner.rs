@@ -13,7 +13,7 @@ use super::report::{belief, known};
 use super::search::Finding;
 use super::shared::Shared;
 use super::tasks::{Ended, Sign, Tasks};
-use super::told::ToldOrder;
+use super::told_orders::ToldOrder;
 use crate::order::{Order, OrderSpec, SampleTable};
 
 /// How many opens show which part of a dataset a loader reads.
@@ -160,10 +160,11 @@ impl Learner {
     /// An order of these samples was told, with this `spec` if that is known. Loaders may read it, or one
     /// that is much like it.
     pub fn tell(&mut self, order: &Order, spec: Option<&OrderSpec>, out: &mut Vec<Decision>) {
-        let told = ToldOrder::new(order, spec, &mut self.shared.indexes);
-        let Some(told) = told.filter(|told| !self.shared.told.contains(told)) else { return };
-        let index = told.index();
-        self.shared.add_told(told);
+        let order = ToldOrder::new(order, spec, &mut self.shared.indexes);
+        let is_new = |order: &ToldOrder| !self.shared.told_orders.contains(order);
+        let Some(order) = order.filter(is_new) else { return };
+        let index = order.index();
+        self.shared.add_told_order(order);
         self.forget_numberings();
         index.into_iter().for_each(|index| self.search_in(index));
         out.append(&mut self.shared.decisions);

@@ -72,7 +72,7 @@ mod tests {
             .iter()
             .map(|sampler| {
                 assert!(sampler.check(n).is_ok(), "{sampler}");
-                sampler.epochs(n, 0).next().unwrap()
+                sampler.epochs(n).next().unwrap()
             })
             .collect();
         for (at, epoch) in epochs.iter().enumerate() {

@@ -7,7 +7,7 @@ use super::candidate::{Candidate, Sought};
 use super::event::{Basis, Decision, LoaderId, Why};
 use super::evidence::{Evidence, weigh};
 use super::explanations::Explanations;
-use super::follow::{Follow, Seen};
+use super::follow::{FollowedOrder, Seen};
 use super::history::Record;
 use super::hypothesis::Facts;
 use super::origin::{EpochOrder, Origin, Outputs};
@@ -34,7 +34,7 @@ pub(super) struct Loader {
     pub(super) reading: Reading,
     /// Whether its process has ended.
     pub(super) ended: bool,
-    pub(super) follow: Option<Follow>,
+    pub(super) follow: Option<FollowedOrder>,
     /// The evidence for the order that is followed.
     pub(super) evidence: Evidence,
     /// Opens since the last one that the order had next.
@@ -43,7 +43,7 @@ pub(super) struct Loader {
     explanations: Explanations,
     pub(super) stages: Stages,
     parts: Parts,
-    /// Opens until the order of the last epoch was known, and how many epochs had been foretold.
+    /// Opens until the order of the last epoch was known, and how many epochs had been foreseen.
     pub(super) known_after: Option<u32>,
     pub(super) foreseen: u32,
 }
@@ -67,7 +67,7 @@ impl Loader {
 
     /// How many opens are known of its epoch.
     pub(super) fn opens(&self) -> u32 {
-        self.reading.attempt.opens() + self.follow.as_ref().map_or(0, Follow::matched)
+        self.reading.attempt.opens() + self.follow.as_ref().map_or(0, FollowedOrder::matched)
     }
 
     /// The numberings that it reads in, has read in last or may be reading in.
@@ -240,7 +240,7 @@ impl Loader {
         }
         let epoch = self.reading.epoch;
         self.known_after = Some(self.reading.attempt.opens());
-        self.foreseen += u32::from(self.past.has_foretold(&candidate.order, epoch, shared));
+        self.foreseen += u32::from(self.past.has_foreseen(&candidate.order, epoch, shared));
         let order = self.past.with_law(&candidate.order, epoch, shared);
         follow.law = order.law.clone();
         self.past.follow(order.clone(), (sequence, follow.share()), epoch, shared);
@@ -259,13 +259,13 @@ impl Loader {
 
     /// Follows a candidate through the attempt. `None` if the loader's share is not known yet, or if the readers
     /// do not read what comes next.
-    fn try_follow(&self, candidate: &Candidate) -> Option<Follow> {
+    fn try_follow(&self, candidate: &Candidate) -> Option<FollowedOrder> {
         let Candidate { order: EpochOrder { index, origin, law }, sequence, .. } = candidate;
         let attempt = &self.reading.attempt;
         let unread = sequence.len().saturating_sub(attempt.log().len() as u32);
         let weight = weigh(attempt.samples(), unread, |sample| sequence.place(sample));
         let order = (*index, origin.clone(), law.clone());
-        let mut follow = Follow::new(Arc::clone(sequence), order, attempt, &weight);
+        let mut follow = FollowedOrder::new(Arc::clone(sequence), order, attempt, &weight);
         match self.past.share.filter(|share| share.0 == sequence.len()) {
             Some((_, share)) => follow.inherit(share),
             None if !follow.knows_share() => return None,

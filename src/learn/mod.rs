@@ -7,9 +7,9 @@
 //! 1. Opens come in as [`Observation`]s. Those for one process are a *group*, and those of a group that go
 //!    through one dataset are of one *loader*. What each *reader* opens is kept apart (`attempt`), as each
 //!    worker goes forward by itself. Threads that are made for each batch are readers in turn (`tasks`).
-//! 2. The opens are compared with *hypotheses*, which cost nothing (`hypothesis`): told orders (`told`), one
-//!    sample after the other, the epoch before, what follows from its seed, and what other loaders and
-//!    earlier runs read (`journal`).
+//! 2. The opens are compared with *hypotheses*, which cost nothing (`hypothesis`): told orders
+//!    (`told_orders`), one sample after the other, the epoch before, what follows from its seed, and what
+//!    other loaders and earlier runs read (`journal`).
 //! 3. If no hypothesis explains the opens, searches are asked for in *stages* (`stages`, `search`, [`crack`]):
 //!    samplers with a told seed, popular seeds of torch and of other libraries (`libraries`), then all seeds
 //!    of torch. The shell runs them. Their findings come back as observations, and become *candidates*
@@ -50,7 +50,7 @@ mod stages;
 mod tasks;
 #[cfg(test)]
 mod tests;
-mod told;
+mod told_orders;
 
 pub use event::{Basis, Belief, Decision, Known, LoaderId, Observation, SearchId, Settings, Why};
 pub use history::{Epoch, Record, Samples, samples};

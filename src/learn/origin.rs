@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rand_mt::Mt;
 
-use crate::order::samplers::torch::{Head, generator, randperm, randperm_draws};
-use crate::order::samplers::{Epochs, Positions, Sampler, Shuffle};
+use crate::order::samplers::torch::{RandpermHead, generator, randperm, randperm_outputs};
+use crate::order::samplers::{Reshuffle, Sampler, SamplerEpochs, Shuffle};
 
 /// Distances between the seeds of two epochs that are tried, in pairs of outputs of torch's default generator.
 /// An epoch draws a base seed and a sampler's seed, each further loader and random transform draws more.
@@ -106,7 +106,7 @@ struct SamplerState {
     sampler: Sampler,
     n: u32,
     next: u32,
-    positions: Positions,
+    epochs: SamplerEpochs,
 }
 
 /// Generators that have drawn much, to go on from there: each epoch would else cost all before it.
@@ -123,28 +123,25 @@ pub(super) struct Generators {
 impl Generators {
     fn epoch(&self, sampler: &Sampler, n: u32, epoch: u32) -> Option<Vec<u32>> {
         if sampler.draws_before(n, epoch) < MUCH {
-            return sampler.epochs(n, epoch).next();
+            return sampler.epochs(n).skip_epochs(epoch).next();
         }
         let mut kept = self.samplers.borrow_mut();
         let may_be =
             |kept: &&SamplerState| kept.sampler == *sampler && kept.n == n && kept.next <= epoch;
         let nearest = kept.iter().filter(may_be).max_by_key(|kept| kept.next).cloned();
         let is_it = nearest.as_ref().is_some_and(|kept| kept.next == epoch);
-        let mut positions = match nearest {
-            Some(SamplerState { next, mut positions, .. }) => {
-                positions.skip_epochs(u64::from(epoch - next));
-                positions
-            }
-            None => sampler.epochs(n, epoch),
+        let mut epochs = match nearest {
+            Some(SamplerState { next, epochs, .. }) => epochs.skip_epochs(epoch - next),
+            None => sampler.epochs(n).skip_epochs(epoch),
         };
         if !is_it {
             if kept.len() == SAMPLERS_MAX {
                 kept.pop_front();
             }
-            let (sampler, positions) = (sampler.clone(), positions.clone());
-            kept.push_back(SamplerState { sampler, n, next: epoch, positions });
+            let (sampler, epochs) = (sampler.clone(), epochs.clone());
+            kept.push_back(SamplerState { sampler, n, next: epoch, epochs });
         }
-        positions.next()
+        epochs.next()
     }
 
     /// The generator with a seed after `skip` of its outputs.
@@ -192,7 +189,7 @@ pub(super) enum Law {
     /// The sampler's next epoch.
     Sampler,
     /// A script shuffles its list again, in this way, before each further epoch.
-    Shuffled(Epochs),
+    Shuffled(Reshuffle),
     /// The next list of [`Lists`].
     Listed,
 }
@@ -240,7 +237,7 @@ impl Origin {
             (
                 Origin::Sampler { sampler: Sampler::Shuffle(one), epoch: 0 },
                 Origin::Sampler { sampler: Sampler::Shuffle(other), epoch: 0 },
-            ) if one.epoch == 0 => Shuffle { epochs: other.epochs, ..one.clone() } == *other,
+            ) if one.epoch == 0 => Shuffle { reshuffle: other.reshuffle, ..one.clone() } == *other,
             _ => self == other,
         }
     }
@@ -266,7 +263,7 @@ impl Origin {
     /// Its first `count` positions, at the cost of these and of the outputs that are skipped.
     pub(super) fn head(&self, n: u32, count: u32, generators: &Generators) -> Vec<u32> {
         if let Origin::Draw { seed, skip } = *self
-            && let Some(head) = Head::new(n, generators.after(seed, skip))
+            && let Some(head) = RandpermHead::new(n, generators.after(seed, skip))
         {
             return head.take(count as usize).collect();
         }
@@ -279,7 +276,7 @@ impl Origin {
     fn first_shuffle(&self) -> Option<&Shuffle> {
         match self {
             Origin::Sampler { sampler: Sampler::Shuffle(list), epoch: 0 } => {
-                (list.epochs == Epochs::Same).then_some(list)
+                (list.reshuffle == Reshuffle::Same).then_some(list)
             }
             _ => None,
         }
@@ -300,7 +297,7 @@ impl Origin {
                 Origin::Draw { seed: seed.wrapping_add(1), skip }
             }
             (&Origin::Draw { seed, skip }, Law::Continued { gap }) => {
-                Origin::Draw { seed, skip: skip + randperm_draws(n) + gap }
+                Origin::Draw { seed, skip: skip + randperm_outputs(n) + gap }
             }
             (Origin::Draw { .. }, Law::Default { outputs, at, stride }) => {
                 let outputs = outputs.reaching(at + stride);
@@ -311,8 +308,8 @@ impl Origin {
             (Origin::Sampler { sampler, epoch }, Law::Sampler) => {
                 Origin::Sampler { sampler: sampler.clone(), epoch: epoch.wrapping_add(1) }
             }
-            (Origin::Sampler { .. }, Law::Shuffled(epochs)) => {
-                let list = Shuffle { epochs: *epochs, ..self.first_shuffle()?.clone() };
+            (Origin::Sampler { .. }, Law::Shuffled(reshuffle)) => {
+                let list = Shuffle { reshuffle: *reshuffle, ..self.first_shuffle()?.clone() };
                 let next = Origin::Sampler { sampler: Sampler::Shuffle(list), epoch: 1 };
                 return Some((next, Law::Sampler));
             }
@@ -349,7 +346,7 @@ impl Origin {
             Law::Same => self.clone(),
             Law::Counting => Origin::Draw { seed: seed.checked_sub(epochs)?, skip },
             Law::Continued { gap } => {
-                let skip = skip.checked_sub(many.checked_mul(randperm_draws(n) + gap)?)?;
+                let skip = skip.checked_sub(many.checked_mul(randperm_outputs(n) + gap)?)?;
                 Origin::Draw { seed, skip }
             }
             Law::Default { outputs, at, stride } => {
@@ -366,17 +363,18 @@ impl Origin {
 
     /// The laws that may lead to the next epoch of `n` samples, if none is known.
     pub(super) fn laws(&self, n: u32) -> Vec<Law> {
-        let draws = randperm_draws(n);
+        let outputs = randperm_outputs(n);
         match self {
             Origin::Draw { .. } => {
                 // A loader's own generator draws two outputs for a base seed, and at the end of an epoch
                 // a permutation that is not read, unless the loop broke off.
-                let gaps = [draws + 2, 0, 2, draws];
+                let gaps = [outputs + 2, 0, 2, outputs];
                 let continued = gaps.map(|gap| Law::Continued { gap });
                 [Law::Same, Law::Counting].into_iter().chain(continued).collect()
             }
             Origin::Sampler { .. } if self.first_shuffle().is_some() => {
-                let anew = [Epochs::Again, Epochs::Fresh, Epochs::Reseed].map(Law::Shuffled);
+                let anew = [Reshuffle::Again, Reshuffle::Fresh, Reshuffle::Reseed];
+                let anew = anew.map(Law::Shuffled);
                 std::iter::once(Law::Same).chain(anew).collect()
             }
             Origin::Sampler { .. } => vec![Law::Sampler, Law::Same],
@@ -436,7 +434,7 @@ impl fmt::Display for Law {
                 write!(f, "seeds drawn by torch's default generator of seed {}", outputs.seed)
             }
             Law::Sampler => f.write_str("epoch after epoch of the sampler"),
-            Law::Shuffled(Epochs::Same) => f.write_str("shuffled once"),
+            Law::Shuffled(Reshuffle::Same) => f.write_str("shuffled once"),
             Law::Shuffled(_) => f.write_str("shuffled anew for each epoch"),
             Law::Listed => f.write_str("epoch after epoch of that"),
         }
@@ -471,10 +469,10 @@ mod tests {
         let n = 1_000;
         let sampler = Sampler::TorchRandom(Random::new(42));
         let mut origin = Origin::Draw { seed: 42, skip: 2 };
-        let law = Law::Continued { gap: randperm_draws(n) + 2 };
+        let law = Law::Continued { gap: randperm_outputs(n) + 2 };
         let generators = Generators::default();
         assert!(origin.laws(n).contains(&law));
-        for positions in sampler.epochs(n, 0).take(3) {
+        for positions in sampler.epochs(n).take(3) {
             assert_eq!(origin.positions(n, &generators), Some(positions));
             origin = origin.after(&law, n).unwrap().0;
         }
@@ -520,10 +518,11 @@ mod tests {
     fn samplers_go_on_from_where_they_were() {
         let generators = Generators::default();
         let list = Shuffle::new(Algorithm::Python);
-        let lists = [Epochs::Fresh, Epochs::Again].map(|epochs| Shuffle { epochs, ..list.clone() });
+        let lists = [Reshuffle::Fresh, Reshuffle::Again];
+        let lists = lists.map(|reshuffle| Shuffle { reshuffle, ..list.clone() });
         for epoch in [0, 1, 2, 2, 40, 41, 39, 3] {
             for sampler in lists.clone().map(Sampler::Shuffle) {
-                let expected = sampler.epochs(5_000, epoch).next();
+                let expected = sampler.epochs(5_000).skip_epochs(epoch).next();
                 assert_eq!(generators.epoch(&sampler, 5_000, epoch), expected, "{sampler} {epoch}");
             }
         }

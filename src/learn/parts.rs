@@ -15,7 +15,7 @@ use super::reading::Reading;
 use super::search::{Finding, Search, View};
 use super::shared::{Purpose, Shared};
 use crate::order::samplers::Sampler;
-use crate::order::samplers::torch::randperm_draws;
+use crate::order::samplers::torch::randperm_outputs;
 use crate::track::Sequence;
 
 /// How many epochs of a loader are looked at.
@@ -148,7 +148,7 @@ pub(super) fn add_sides(finding: &Finding, wholes: &[usize], shared: &mut Shared
     let index = wholes.get(*view as usize).and_then(|&at| shared.indexes.get(at));
     let Some(index) = index else { return false };
     let n = index.sequence.len();
-    let Some(positions) = list.epochs(n, 0).next() else { return false };
+    let Some(positions) = list.epochs(n).next() else { return false };
     let samples = index.sequence.items();
     let side = |of: Range<u32>| Numbering {
         name: format!("{} split by {list} at {}", index.name, of.start),
@@ -167,7 +167,7 @@ pub(super) fn drawn_after_split(index: &Index) -> Vec<(Origin, Law)> {
     let Some(Part { of, list: Some(list) }) = &index.part else { return Vec::new() };
     let Sampler::TorchDistributed(list) = &**list else { return Vec::new() };
     let (len, seed) = (index.sequence.len(), list.seed as u32);
-    let [split, own, theirs] = [*of, len, of.saturating_sub(len)].map(randperm_draws);
+    let [split, own, theirs] = [*of, len, of.saturating_sub(len)].map(randperm_outputs);
     // A loader draws a seed for its workers before its samples: two outputs.
     let firsts = [split + 2, split + 2 + theirs + 2];
     let all = firsts.into_iter().flat_map(|first| [theirs + 4, 2].map(|gap| (first, gap)));

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::follow::Follow;
+use super::follow::FollowedOrder;
 use super::history::History;
 use super::indexes::Index;
 use super::origin::{EpochOrder, Generators, Law, Origin, Outputs};
 use super::share::Share;
 use super::shared::Shared;
-use crate::track::{Bits, Sequence};
+use crate::track::{BitSet, Sequence};
 
 /// How many epochs before those that were understood may turn out to be the sampler's.
 const EARLIER_MAX: usize = 8;
@@ -72,7 +72,7 @@ impl Past {
     }
 
     /// The order that was followed turned out to be wrong.
-    pub(super) fn lose(&mut self, follow: &Follow) {
+    pub(super) fn lose(&mut self, follow: &FollowedOrder) {
         self.history.leave(follow);
         if let Some(past) = &mut self.understood {
             past.order.law = Law::Unknown;
@@ -80,8 +80,8 @@ impl Past {
         self.share = None;
     }
 
-    /// Whether the epoch before foretold the origin of this order.
-    pub(super) fn has_foretold(&self, order: &EpochOrder, epoch: u32, shared: &Shared) -> bool {
+    /// Whether the origin of this order was foreseen from the epoch before.
+    pub(super) fn has_foreseen(&self, order: &EpochOrder, epoch: u32, shared: &Shared) -> bool {
         let Some(Understood { order: past, epoch: before, .. }) = &self.understood else {
             return false;
         };
@@ -118,12 +118,12 @@ impl Past {
         let EpochOrder { index: number, origin, law } = order;
         let n = index.sequence.len();
         let past = self.understood.as_ref().filter(|past| past.order.index == *number);
-        let foretold = |past: &&Understood| {
+        let foresaw = |past: &&Understood| {
             let epochs = epoch.saturating_sub(past.epoch);
             let next = past.order.origin.after_epochs(&past.order.law, n, epochs);
             next.is_some_and(|(next, then)| (&next, &then) == (origin, law))
         };
-        if let Some(past) = past.filter(foretold) {
+        if let Some(past) = past.filter(foresaw) {
             return past.first.clone();
         }
         let before = |at: u32| Some(origin.back(law, n, epoch.checked_sub(at)?)?.0);
@@ -152,7 +152,7 @@ fn scope_of(index: Option<usize>, sequence: &Arc<Sequence>, shared: &Shared) -> 
 /// Whether samples were opened about in the order of an origin's epoch: the first half in its first half.
 fn is_read_in(origin: &Origin, index: &Index, read: &[u32], generators: &Generators) -> bool {
     let n = index.sequence.len();
-    let mut half = Bits::default();
+    let mut half = BitSet::default();
     for position in origin.head(n, n.div_ceil(2), generators) {
         half.insert(position);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::event::{Basis, Belief, Known};
 use super::evidence::Evidence;
-use super::follow::Follow;
+use super::follow::FollowedOrder;
 use super::loader::Loader;
 use super::past::Understood;
 use super::reading::Reading;
@@ -62,7 +62,7 @@ pub(super) fn belief(loader: &Loader, shared: &Shared) -> Belief {
     }
 }
 
-fn title(follow: &Follow, shared: &Shared) -> String {
+fn title(follow: &FollowedOrder, shared: &Shared) -> String {
     let share = match follow.share() {
         Share { stride: 1, .. } => String::new(),
         Share { block: 1, stride, first } => format!(", rank {first} of {stride}"),
@@ -78,7 +78,12 @@ fn title(follow: &Follow, shared: &Shared) -> String {
 }
 
 /// The order of a loader in epoch `epoch` as an order spec, if it can be told.
-fn spec(follow: &Follow, past: &Understood, epoch: u32, shared: &Shared) -> Option<OrderSpec> {
+fn spec(
+    follow: &FollowedOrder,
+    past: &Understood,
+    epoch: u32,
+    shared: &Shared,
+) -> Option<OrderSpec> {
     let index = &shared.indexes[follow.index?];
     let (share, n) = (follow.share(), index.sequence.len());
     let sampler = sampler_of(&follow.origin, &follow.law, share, n, epoch - past.first.0)?;
@@ -86,7 +91,7 @@ fn spec(follow: &Follow, past: &Understood, epoch: u32, shared: &Shared) -> Opti
 }
 
 /// The samples of the next epoch, all ranks', if its order follows from this one.
-fn next_epoch(follow: &Follow, shared: &Shared) -> Option<Arc<[u32]>> {
+fn next_epoch(follow: &FollowedOrder, shared: &Shared) -> Option<Arc<[u32]>> {
     let (origin, _) = follow.origin.after(&follow.law, shared.indexes.len_of(follow.index))?;
     if origin == follow.origin {
         return Some(Arc::clone(follow.sequence.items()));

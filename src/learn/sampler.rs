@@ -3,7 +3,7 @@
 use super::origin::{Generators, Law, Origin, Outputs};
 use super::share::Share;
 use crate::order::samplers::torch::{
-    DefaultGenerator, Distributed, Random, SubsetRandom, randperm_draws,
+    DefaultGenerator, Distributed, Random, SubsetRandom, randperm_outputs,
 };
 use crate::order::samplers::{Accelerate, Sampler, Shuffle};
 
@@ -18,7 +18,7 @@ pub(super) fn origin_of(
     n: u32,
     generators: &Generators,
 ) -> (Origin, Law) {
-    let draws = randperm_draws(n);
+    let draws = randperm_outputs(n);
     let numbered = |seed: u64, law| (Origin::Draw { seed: seed as u32, skip: 0 }, law);
     let running = |seed: u64, before: u64, gap: u64, first: u32| {
         let epochs = u64::from(first) + u64::from(epoch);
@@ -105,12 +105,12 @@ pub(super) fn sampler_of(
         }
         (Origin::Sampler { sampler, epoch }, Law::Sampler) if whole => later(sampler, epoch),
         (Origin::Sampler { sampler: Sampler::Shuffle(list), .. }, law) if whole => {
-            let epochs = match law {
-                Law::Same => list.epochs,
-                Law::Shuffled(epochs) => epochs,
+            let reshuffle = match law {
+                Law::Same => list.reshuffle,
+                Law::Shuffled(reshuffle) => reshuffle,
                 _ => return None,
             };
-            Some(Sampler::Shuffle(Shuffle { epochs, ..list }))
+            Some(Sampler::Shuffle(Shuffle { reshuffle, ..list }))
         }
         _ => None,
     }
@@ -119,7 +119,7 @@ pub(super) fn sampler_of(
 /// The sampler that draws its permutations of `n` samples from one generator: the first after `skip` outputs,
 /// each further one after `gap` more.
 fn of_one_generator(seed: u32, skip: u64, gap: u64, n: u32) -> Sampler {
-    let (seed, draws) = (u64::from(seed), randperm_draws(n));
+    let (seed, draws) = (u64::from(seed), randperm_outputs(n));
     let own = |persistent_workers| -> Option<Random> {
         let unused = if persistent_workers { draws } else { draws + 2 };
         let epochs = skip.checked_sub(2)?.checked_div(draws + unused)?;
@@ -150,7 +150,7 @@ fn later(mut sampler: Sampler, epochs: u32) -> Option<Sampler> {
 mod tests {
     use super::*;
     use crate::order::samplers::torch::Stateful;
-    use crate::order::samplers::{Algorithm, Epochs, Keras, RepeatAug};
+    use crate::order::samplers::{Algorithm, Keras, RepeatAug, Reshuffle};
 
     const N: u32 = 300;
 
@@ -168,7 +168,7 @@ mod tests {
             Sampler::TorchStateful(Stateful { seed: 42, stride: 2, ..Stateful::default() }),
             Sampler::TimmRepeatAug(RepeatAug::default()),
             Sampler::Keras(Keras { seed: Some(1), ..Keras::default() }),
-            Sampler::Shuffle(Shuffle { epochs: Epochs::Again, ..list.clone() }),
+            Sampler::Shuffle(Shuffle { reshuffle: Reshuffle::Again, ..list.clone() }),
             Sampler::Shuffle(list),
         ]
     }
@@ -177,7 +177,7 @@ mod tests {
     fn an_origin_is_the_epoch_of_its_sampler_and_goes_on_as_it_does() {
         let generators = Generators::default();
         for sampler in samplers() {
-            let epochs: Vec<Vec<u32>> = sampler.epochs(N, 0).take(4).collect();
+            let epochs: Vec<Vec<u32>> = sampler.epochs(N).take(4).collect();
             for epoch in 0..3 {
                 let (origin, law) = origin_of(&sampler, epoch, N, &generators);
                 assert_eq!(origin.positions(N, &generators).as_ref(), epochs.get(epoch as usize));
@@ -196,10 +196,10 @@ mod tests {
             for epoch in [0, 2] {
                 let (origin, law) = origin_of(&sampler, epoch, N, &generators);
                 let law = if law == Law::Unknown { Law::Same } else { law };
-                let told = sampler_of(&origin, &law, Share::WHOLE, N, epoch).unwrap();
-                let same = told.epochs(N, 0).take(3).eq(sampler.epochs(N, 0).take(3));
-                assert!(same, "{sampler} at {epoch}: {told}");
-                assert!(told.validate().is_ok(), "{told}");
+                let found = sampler_of(&origin, &law, Share::WHOLE, N, epoch).unwrap();
+                let same = found.epochs(N).take(3).eq(sampler.epochs(N).take(3));
+                assert!(same, "{sampler} at {epoch}: {found}");
+                assert!(found.validate().is_ok(), "{found}");
             }
         }
     }

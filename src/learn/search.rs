@@ -9,7 +9,7 @@ use super::evidence::weigh;
 use super::libraries::{lists, samplers};
 use super::origin::{Generators, Origin};
 use super::share::RANKS_MAX;
-use super::told::{self, ToldOrder};
+use super::told_orders::{self, ToldOrder};
 use crate::order::samplers::Sampler;
 use crate::order::samplers::torch::generator;
 use crate::track::Sequence;
@@ -134,9 +134,10 @@ impl Search {
     }
 
     /// For such seeds among the first that torch's default generator draws.
-    pub(super) fn drawn(targets: Vec<Target>, told: &[ToldOrder]) -> Self {
+    pub(super) fn drawn(targets: Vec<Target>, orders: &[ToldOrder]) -> Self {
         // Of a seed torch takes the low half.
-        let mut seeds: Vec<u32> = told::seeds(told).into_iter().map(|seed| seed as u32).collect();
+        let seeds = told_orders::seeds(orders).into_iter();
+        let mut seeds: Vec<u32> = seeds.map(|seed| seed as u32).collect();
         seeds.extend(seeds_of_scripts());
         let units = seeds.len() as u64;
         Search { kind: Kind::Drawn(SeedSearch::new(targets), seeds.into()), units }
@@ -154,12 +155,12 @@ impl Search {
 
     /// For samplers that these told orders may have meant, in one of these epochs or the first ones, of which a
     /// job may have left some out. `None` if there are no such samplers.
-    pub(super) fn told(
-        told: &[ToldOrder],
+    pub(super) fn meant_by(
+        orders: &[ToldOrder],
         epochs: BTreeSet<u32>,
         views: Vec<View>,
     ) -> Option<Self> {
-        let meant = told::meant(told);
+        let meant = told_orders::meant(orders);
         let first = 0..epochs_within(meant.len(), &views, FIRST_MAX);
         let epochs: BTreeSet<u32> = epochs.into_iter().chain(first).collect();
         let epochs = epochs.into_iter().collect();
@@ -167,10 +168,11 @@ impl Search {
     }
 
     /// For later epochs than the first of torch's samplers that draw all epochs from one generator.
-    pub(super) fn later(told: &[ToldOrder], views: Vec<View>) -> Self {
-        let seeds = told::seeds(told).into_iter().chain(popular().into_iter().map(u64::from));
+    pub(super) fn later(orders: &[ToldOrder], views: Vec<View>) -> Self {
+        let popular = popular().into_iter().map(u64::from);
+        let seeds = told_orders::seeds(orders).into_iter().chain(popular);
         let seeds = seeds.take(epochs_within(4, &views, u32::MAX) as usize);
-        let samplers: Vec<Sampler> = seeds.flat_map(told::of_one_generator).collect();
+        let samplers: Vec<Sampler> = seeds.flat_map(told_orders::of_one_generator).collect();
         let epochs = (1..=epochs_within(samplers.len(), &views, FIRST_MAX)).collect();
         Search::samplers(samplers, epochs, views)
     }
@@ -368,7 +370,7 @@ fn drawn_of(sampler: &Sampler, epochs: &[u32], views: &[View]) -> u64 {
 /// The views that a sampler's epoch fits, as findings.
 fn fitting(sampler: &Sampler, epoch: u32, views: &[View]) -> Vec<Finding> {
     let fits = |view: &View| {
-        let epochs = sampler.check(view.n).ok().map(|()| sampler.epochs(view.n, epoch));
+        let epochs = sampler.check(view.n).ok().map(|()| sampler.epochs(view.n).skip_epochs(epoch));
         let samples = epochs.and_then(|mut epochs| epochs.next());
         let sequence = Sequence::new(samples.unwrap_or_default());
         let readers = view.readers.iter().map(Vec::as_slice);
@@ -381,7 +383,7 @@ fn fitting(sampler: &Sampler, epoch: u32, views: &[View]) -> Vec<Finding> {
 /// The parts of a list that the views have read. `tried` pairs of a list and a view are looked at in all.
 fn splits(list: &Sampler, views: &[View], tried: usize, is_beginning: bool) -> Vec<Finding> {
     let parts = |view: &View| -> Vec<Range<u32>> {
-        let Some(positions) = list.epochs(view.n, 0).next() else { return Vec::new() };
+        let Some(positions) = list.epochs(view.n).next() else { return Vec::new() };
         let sequence = Sequence::new(positions);
         let places = || view.readers.iter().flatten().filter_map(|at| sequence.place(*at));
         let (Some(least), Some(most)) = (places().min(), places().max()) else { return Vec::new() };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::track::Bits;
+use crate::track::BitSet;
 
 /// How many ranks there may be.
 pub(super) const RANKS_MAX: u32 = 1024;
@@ -41,7 +41,7 @@ impl Share {
 
     /// The share that has about all that was read of a range and of which about all was read, where
     /// that is less than the whole: known as soon as two of its blocks lie between two holes each.
-    pub(super) fn of_blocks(read: &Bits, range: Range<u32>) -> Option<Share> {
+    pub(super) fn of_blocks(read: &BitSet, range: Range<u32>) -> Option<Share> {
         if range.is_empty() {
             return None;
         }
@@ -131,8 +131,8 @@ mod tests {
     use crate::order::samplers::Accelerate;
     use crate::order::samplers::torch::Distributed;
 
-    fn read(places: impl IntoIterator<Item = u32>) -> Bits {
-        let mut bits = Bits::default();
+    fn read(places: impl IntoIterator<Item = u32>) -> BitSet {
+        let mut bits = BitSet::default();
         places.into_iter().for_each(|place| _ = bits.insert(place));
         bits
     }
@@ -143,7 +143,7 @@ mod tests {
             let all: Arc<[u32]> = (0..n).collect();
             for (world, rank, block) in [(2, 0, 1), (2, 1, 4), (3, 2, 8), (8, 5, 1), (7, 6, 16)] {
                 let share = Share { block, stride: world, first: rank };
-                let told = share.of_epoch(&all);
+                let own = share.of_epoch(&all);
                 let batches = Accelerate {
                     world,
                     rank,
@@ -151,16 +151,16 @@ mod tests {
                     shuffle: false,
                     ..Accelerate::default()
                 };
-                assert_eq!(*told, batches.epoch(n, 0), "{share:?} of {n}");
-                assert_eq!(share.len_of(n) as usize, told.len());
+                assert_eq!(*own, batches.epoch(n, 0), "{share:?} of {n}");
+                assert_eq!(share.len_of(n) as usize, own.len());
                 let filled = (0..n).filter(|place| share.is_filled_with(*place, n)).count();
                 let has = (0..n).filter(|place| share.has(*place)).count();
-                assert!(n < world * block || has + filled == told.len(), "{share:?} of {n}");
+                assert!(n < world * block || has + filled == own.len(), "{share:?} of {n}");
                 assert_eq!(share.count(0..n) as usize, has, "{share:?} of {n}");
                 if block == 1 {
                     let places =
                         Distributed { world, rank, shuffle: false, ..Distributed::default() };
-                    assert_eq!(*told, places.epoch(n, 0));
+                    assert_eq!(*own, places.epoch(n, 0));
                 }
             }
         }
@@ -182,6 +182,6 @@ mod tests {
         assert_eq!(Share::of_blocks(&read(0..500), 0..500), None);
         let rare = read((0..2_000).filter(|place| place * place % 7 == 2));
         assert_eq!(Share::of_blocks(&rare, 0..2_000), None);
-        assert_eq!(Share::of_blocks(&Bits::default(), 0..0), None);
+        assert_eq!(Share::of_blocks(&BitSet::default(), 0..0), None);
     }
 }

@@ -11,7 +11,7 @@ use super::journal::Journal;
 use super::origin::{EpochOrder, Generators, Origin};
 use super::reading::Reading;
 use super::search::Search;
-use super::told::ToldOrder;
+use super::told_orders::ToldOrder;
 use crate::order::SampleTable;
 use crate::track::Sequence;
 
@@ -38,7 +38,7 @@ pub(super) struct Shared {
     /// What loaders of earlier learners read.
     pub(super) journal: Journal,
     /// The latest at the end.
-    pub(super) told: Vec<ToldOrder>,
+    pub(super) told_orders: Vec<ToldOrder>,
     /// Counts the changes that are worth remembering.
     pub(super) news: u64,
     /// What follows from the observation so far.
@@ -98,7 +98,7 @@ impl Shared {
             others: Vec::new(),
             version: 0,
             journal: Journal::default(),
-            told: Vec::new(),
+            told_orders: Vec::new(),
             news: 0,
             decisions: Vec::new(),
         }
@@ -120,15 +120,15 @@ impl Shared {
 
     /// The numberings of told orders, and of those that loaders read.
     pub(super) fn used(&self) -> impl Iterator<Item = usize> {
-        let told = self.told.iter().filter_map(ToldOrder::index);
+        let of_told = self.told_orders.iter().filter_map(ToldOrder::index);
         let others = self.others.iter().flat_map(|other| [other.first.0, other.now.index]);
-        told.chain(others.flatten())
+        of_told.chain(others.flatten())
     }
 
-    pub(super) fn add_told(&mut self, told: ToldOrder) {
-        self.told.push(told);
-        if self.told.len() > TOLD_MAX {
-            self.told.remove(0);
+    pub(super) fn add_told_order(&mut self, order: ToldOrder) {
+        self.told_orders.push(order);
+        if self.told_orders.len() > TOLD_MAX {
+            self.told_orders.remove(0);
         }
         self.changed();
     }

@@ -88,8 +88,8 @@ pub(super) struct Stages {
     /// Whether the default generator was searched for.
     asked_default: bool,
     /// How often [`Stage::Told`] and [`Stage::Library`] were searched.
-    told: u32,
-    libraries: u32,
+    told_searches: u32,
+    library_searches: u32,
 }
 
 impl Stages {
@@ -101,7 +101,8 @@ impl Stages {
     /// There is something new to search through: earlier searches do not count.
     pub(super) fn start_over(&mut self, shared: &mut Shared) {
         self.end(shared);
-        (self.stage, self.told, self.libraries, self.failed) = (Stage::Start, 0, 0, 0);
+        (self.stage, self.failed) = (Stage::Start, 0);
+        (self.told_searches, self.library_searches) = (0, 0);
     }
 
     /// The order is found.
@@ -205,9 +206,9 @@ impl Stages {
         let is_drawn = past.is_some_and(|past| past.order.origin.is_drawn());
         let is_over = match self.stage {
             Stage::Done => true,
-            Stage::Told => self.told >= TOLD_MAX || shared.told.is_empty(),
-            Stage::Drawn | Stage::Library => is_drawn || self.libraries >= LIBRARIES_MAX,
-            Stage::Later => is_drawn || self.libraries > LATER_MAX,
+            Stage::Told => self.told_searches >= TOLD_MAX || shared.told_orders.is_empty(),
+            Stage::Drawn | Stage::Library => is_drawn || self.library_searches >= LIBRARIES_MAX,
+            Stage::Later => is_drawn || self.library_searches > LATER_MAX,
             _ => false,
         };
         match self.stage {
@@ -230,12 +231,12 @@ impl Stages {
         let epochs = BTreeSet::from([0, epoch.saturating_sub(1), epoch]);
         let search = match self.stage {
             Stage::Told => {
-                self.told += 1;
-                Search::told(&shared.told, epochs, views)?
+                self.told_searches += 1;
+                Search::meant_by(&shared.told_orders, epochs, views)?
             }
-            Stage::Later => Search::later(&shared.told, views),
+            Stage::Later => Search::later(&shared.told_orders, views),
             _ => {
-                self.libraries += 1;
+                self.library_searches += 1;
                 Search::library(views, epochs.into_iter().collect())
             }
         };
@@ -348,7 +349,7 @@ fn search_for(stage: Stage, targets: Vec<Target>, shared: &Shared) -> Search {
     match stage {
         Stage::All => Search::beginning(targets, 1 << 32),
         Stage::Smallest => Search::beginning(targets, SMALLEST),
-        Stage::Drawn => Search::drawn(targets, &shared.told),
+        Stage::Drawn => Search::drawn(targets, &shared.told_orders),
         Stage::Anywhere => {
             let drawn: u64 = targets.iter().map(|target| u64::from(target.n)).sum();
             Search::anywhere(targets, (DRAWN_MAX / drawn.max(1)).clamp(64, 1 << 12))

@@ -1,17 +1,17 @@
 //! Finds out orders that were not told: the thread that owns the learner of `crate::learn`.
 //!
-//! 1. The planner's thread passes on opens by an `OpenObserver`. It never waits: opens are dropped if the
-//!    learner's thread is too far behind.
+//! 1. The planner's thread passes on opens by an `OpenObserver`. The observer never waits: opens are dropped if
+//!    the learner's thread is too far behind.
 //! 2. The learner's `thread` finds the process that each task reads for (`groups`) and does what the learner
 //!    decides. It begins and ends `searches`, and gives the planner the orders of `loaders`, each as a stream.
-//! 3. An order that was told (`told_orders`) goes before a learnt one. As long as it is read as told, nothing
-//!    is searched for its loaders, and the planner gets no other order for them. But the learner hears their
-//!    opens, so that it knows the first epoch if the order turns out to be wrong.
+//! 3. An order that was told (`told_orders`) has precedence over a learnt one. As long as it is read as told,
+//!    nothing is searched for the loaders that read files of it, and the planner gets no other order for them. But
+//!    the learner hears their opens, so that it knows the first epoch if the order turns out to be wrong.
 //! 4. What loaders have read is kept in the `journal`, with the local store from mount to mount.
 //! 5. A loader that reads nothing for long is not followed until it reads again. If the planner has lost a
-//!    loader that the learner follows, it is told the order again.
-//! 6. The thread begins anew if the dataset has other files than the `numberings`, and no search runs. Files
-//!    keep their numbers.
+//!    loader that still reads, the planner is told the loader's order again.
+//! 6. If files came or went, a new learner with new `numberings` takes over as soon as no search runs. The
+//!    numbers of files do not change.
 
 mod groups;
 mod journal;
@@ -113,7 +113,7 @@ pub struct LoaderStatus {
     pub needed: f64,
     /// How many opens had been seen when the order of an epoch became known, the last that did.
     pub known_after: Option<u32>,
-    /// How many epochs have begun in the very order that had been foretold for them.
+    /// How many epochs have begun in the very order that had been foreseen for them.
     pub epochs_foreseen: u32,
     /// Whether seeds are being searched.
     pub searching: bool,

@@ -17,7 +17,7 @@ pub(super) struct ToldOrders {
 
 /// A stream that was told its order.
 struct ToldStream {
-    stream: StreamId,
+    id: StreamId,
     order: Arc<Order>,
     /// By file, whether it is in the order.
     files: Vec<bool>,
@@ -45,27 +45,27 @@ impl ToldOrders {
             }
         }
         self.remove(stream);
-        self.all.push(ToldStream { stream, order, files: has, followed: true });
+        self.all.push(ToldStream { id: stream, order, files: has, followed: true });
     }
 
     pub(super) fn remove(&mut self, stream: StreamId) {
-        self.all.retain(|told| told.stream != stream);
+        self.all.retain(|known| known.id != stream);
     }
 
     /// Takes note of the streams that are read as told. Says whether they are others than before.
     pub(super) fn update(&mut self, published: &Published) -> bool {
         let mut turned = false;
-        for told in &mut self.all {
-            let progress = published.progress(told.stream);
+        for stream in &mut self.all {
+            let progress = published.progress(stream.id);
             let followed = progress.is_none_or(|progress| progress.following);
-            turned |= std::mem::replace(&mut told.followed, followed) != followed;
+            turned |= std::mem::replace(&mut stream.followed, followed) != followed;
         }
         turned
     }
 
     /// Whether an order that is read as told has the file.
     pub(super) fn have(&self, file: u32) -> bool {
-        self.all.iter().any(|told| told.followed && told.has(file))
+        self.all.iter().any(|stream| stream.followed && stream.has(file))
     }
 
     /// Whether a loader reads files of an order that is read as told.
@@ -82,10 +82,10 @@ impl ToldOrders {
         learner: &mut Learner,
         decisions: &mut Vec<Decision>,
     ) {
-        for told in self.all.iter().filter(|told| only.is_none_or(|only| told.stream == only)) {
-            let of_files = matches!(told.order.samples(), SampleTable::Files);
-            if of_files && told.order.ids().all(|file| (file as usize) < files) {
-                learner.tell(&told.order, self.spec(told.stream).as_ref(), decisions);
+        for stream in self.all.iter().filter(|stream| only.is_none_or(|only| stream.id == only)) {
+            let of_files = matches!(stream.order.samples(), SampleTable::Files);
+            if of_files && stream.order.ids().all(|file| (file as usize) < files) {
+                learner.tell(&stream.order, self.spec(stream.id).as_ref(), decisions);
             }
         }
     }
@@ -101,18 +101,18 @@ impl ToldOrders {
         learner: Option<&Learner>,
         beliefs: &[Belief],
     ) -> BTreeMap<StreamId, String> {
-        let wrong = self.all.iter().filter(|told| !told.followed);
-        let fix = |told: &ToldStream| Some((told.stream, self.fix(told, learner?, beliefs)?));
+        let wrong = self.all.iter().filter(|stream| !stream.followed);
+        let fix = |stream: &ToldStream| Some((stream.id, self.fix(stream, learner?, beliefs)?));
         wrong.filter_map(fix).collect()
     }
 
-    fn fix(&self, told: &ToldStream, learner: &Learner, beliefs: &[Belief]) -> Option<String> {
+    fn fix(&self, stream: &ToldStream, learner: &Learner, beliefs: &[Belief]) -> Option<String> {
         let reads =
-            |belief: &&Belief| learner.latest(belief.loader).is_some_and(|file| told.has(file));
+            |belief: &&Belief| learner.latest(belief.loader).is_some_and(|file| stream.has(file));
         let readers = || beliefs.iter().filter(reads);
         let known = readers().find_map(|belief| belief.spec.as_ref());
         let part = known.or_else(|| readers().find_map(|one| learner.within(one.loader)))?;
-        let given = self.spec(told.stream);
+        let given = self.spec(stream.id);
         if known == given.as_ref() {
             return None;
         }

@@ -24,8 +24,8 @@ use crate::source::Source;
 pub(super) const UNSEEN: &str = "other users: modes and owners in the source are followed; access \
                                  control lists that are set from now on are not seen";
 
-/// How many names in the source are looked at for access control lists.
-const LOOKED_AT_MAX: usize = 4096;
+/// How many names in the source are examined for access control lists.
+const EXAMINED_NAMES_MAX: usize = 4096;
 
 const THREADS: usize = 16;
 
@@ -58,7 +58,7 @@ pub(super) fn check(source: &Path) -> Result<()> {
     }
     let inside = fs::read_dir(source).into_iter().flatten().flatten().map(|entry| entry.path());
     let above = source.ancestors().map(Path::to_path_buf);
-    for path in above.chain(inside.take(LOOKED_AT_MAX)) {
+    for path in above.chain(inside.take(EXAMINED_NAMES_MAX)) {
         if has_acl(&path) {
             return Err(refuse_list(&path));
         }

@@ -1,8 +1,9 @@
 //! The life of a mount.
 //!
 //! 1. [`prepare`] looks at the mount point: it clears a dead mount away, and refuses one in use.
-//! 2. [`run`] opens the source before anything covers it, and starts the [`Engine`]. It gives the streams
-//!    their orders, mounts, and opens the control socket. Then it says that it serves.
+//! 2. [`run`] opens the source before anything covers it, and starts the [`Engine`]. It resolves the
+//!    orders, mounts, has the streams follow their orders, and opens the control socket. Then it says that it
+//!    serves.
 //! 3. It waits for a signal, a command, or an unmount from outside, and takes everything down.
 
 mod access;

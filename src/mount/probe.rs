@@ -14,7 +14,7 @@ use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, access};
 
 use super::{host, kernel};
-use crate::config::{Budget, Config};
+use crate::config::{Budget, Config, resolve};
 use crate::control;
 use crate::doctor::{DirectoryFindings, Filesystem, Findings, Fusermount, MemoryFindings};
 use crate::fuse;
@@ -131,7 +131,7 @@ fn cachestat() -> Result<()> {
 fn memory() -> MemoryFindings {
     let host = host::detect(None, None);
     let (limit, available) = (host.memory_limit, host.memory_available);
-    match Config::default().resolve(&host) {
+    match resolve(&Config::default(), &host) {
         Ok(settings) => {
             let ram = &settings.cache;
             let mut budget = Budget::new(ram.ram_configured_bytes, ram.ram_bytes);

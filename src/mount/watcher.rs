@@ -36,9 +36,12 @@ pub const VERB: &str = "watch-daemon";
 /// It differs from the daemon's name, so that one `killall` does not end both.
 const NAME: &std::ffi::CStr = c"belady-watcher";
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a watcher checks whether the daemon is ending.
+const CHECK_DAEMON_EVERY: Duration = Duration::from_secs(1);
 
-const TRY_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+/// The shortest and the longest pause before another try to start a watcher.
+const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The signals that end a daemon, and that a watcher ignores.
 const ENDS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
@@ -92,7 +95,7 @@ impl Watcher {
 
 /// Tries to start a watcher until it succeeds, at growing intervals.
 fn spawn_with_retries() -> (Child, ChildStdin) {
-    let mut pause = LOOK_EVERY;
+    let mut pause = RETRY_PAUSE_MIN;
     loop {
         thread::sleep(pause);
         match spawn() {
@@ -101,7 +104,7 @@ fn spawn_with_retries() -> (Child, ChildStdin) {
                 tracing::warn!(%error, "the watcher cannot be started, and will be tried again")
             }
         }
-        pause = (pause * 2).min(TRY_AT_LEAST_EVERY);
+        pause = (pause * 2).min(RETRY_PAUSE_MAX);
     }
 }
 
@@ -137,13 +140,13 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
     let spawned = thread::Builder::new().spawn(read);
     spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("the watcher: {error}")))?;
     let mut watched: Vec<WatchedConnection> = Vec::new();
-    // A message does not delay the next look.
-    let mut look = Instant::now() + LOOK_EVERY;
+    // A message does not delay the next check.
+    let mut check = Instant::now() + CHECK_DAEMON_EVERY;
     loop {
-        match received.recv_timeout(look.saturating_duration_since(Instant::now())) {
+        match received.recv_timeout(check.saturating_duration_since(Instant::now())) {
             Ok(places) => update(&mut watched, places.unwrap_or_default()),
             Err(RecvTimeoutError::Timeout) => {
-                look = Instant::now() + LOOK_EVERY;
+                check = Instant::now() + CHECK_DAEMON_EVERY;
                 if is_ending(pid) {
                     cut_off(pid, &mut watched).into_iter().for_each(&say);
                 }

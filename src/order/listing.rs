@@ -6,10 +6,10 @@ use super::suggest;
 use crate::ids::FileId;
 
 /// The longest listing that is searched for a name similar to an unknown one.
-const SMALL: usize = 5_000;
+const SEARCHED_ENTRIES_MAX: usize = 5_000;
 
 /// Longer names are not compared: the cost is the square of the length.
-const LONG_NAME: usize = 256;
+const COMPARED_NAME_MAX: usize = 256;
 
 /// A path that leads to a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,11 +138,11 @@ impl<'l> Lookup<'l> {
     /// The known path most similar to the unknown one.
     fn misspelt(&self, path: &[u8]) -> Option<&'l [u8]> {
         let word = std::str::from_utf8(path).ok()?;
-        if word.len() > LONG_NAME || self.listing.entries.len() > SMALL {
+        if word.len() > COMPARED_NAME_MAX || self.listing.entries.len() > SEARCHED_ENTRIES_MAX {
             return None;
         }
         let paths = self.listing.entries.iter().map(|entry| entry.path);
-        let words = paths.filter(|path| path.len() <= LONG_NAME);
+        let words = paths.filter(|path| path.len() <= COMPARED_NAME_MAX);
         suggest::nearest(word, words.filter_map(|path| std::str::from_utf8(path).ok()))
             .map(str::as_bytes)
     }

@@ -4,12 +4,13 @@
 //! made in these steps:
 //!
 //! 1. A person names the order in one string, and [`OrderSpec`] parses it ([`spec`]).
-//! 2. The caller lists the dataset ([`Listing`]) and reads the files that the spec names.
-//! 3. The [index order](index) numbers the files as the job's dataset class does. [`Split`]s take the part of
-//!    them that the job reads.
-//! 4. A [sampler](samplers) repeats the framework's random draws and gives positions in that numbering. Or an
-//!    [order file](mod@crate::order::file) lists the samples.
-//! 5. [`Order::epoch`] gives any epoch as an array of sample ids. [`SampleTable`] gives the bytes of an id.
+//! 2. The engine or a command lists the dataset ([`Listing`]) and reads the files that the spec names.
+//! 3. The [index order](index) numbers the files as the job's dataset class does. [`Split`]s select and reorder
+//!    the part that the job reads.
+//! 4. A [sampler](samplers) repeats the framework's random draws and gives positions in that numbering. With an
+//!    [order file](mod@crate::order::file) there are no draws: the file lists the samples.
+//! 5. [`Order::epoch`] gives any epoch as an array of sample ids. [`SampleTable`] gives the file and byte range of
+//!    an id.
 //!
 //! Nothing here reads a file, waits or locks. The same inputs give the same order on every machine.
 
@@ -23,15 +24,15 @@ mod split;
 mod suggest;
 
 pub use listing::{Entry, Listing};
-pub use sample::{Range, Sample, SampleTable};
+pub use sample::{FileRange, Sample, SampleTable};
 pub use spec::OrderSpec;
-pub use split::{Length, Part, Split};
+pub use split::{Length, Split, TrainTestPart};
 
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
-use samplers::{Positions, Sampler};
+use samplers::{Sampler, SamplerEpochs};
 
 /// One stream's access order over all epochs. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -48,9 +49,9 @@ pub struct Order {
 
 #[derive(Clone, Debug)]
 enum Epochs {
-    /// Positions drawn by a sampler. `index` gives the sample at each position. `start` is the state before
-    /// the first epoch, so that the draws up to there are made once.
-    Drawn { sampler: Sampler, start: Positions, index: Arc<[u32]> },
+    /// Positions drawn by a sampler. `index` gives the sample at each position. `all` stands before the first
+    /// epoch, so that the draws up to there are made once.
+    Drawn { sampler: Sampler, all: SamplerEpochs, index: Arc<[u32]> },
     /// Listed epochs, at least one. After the last comes the first.
     Listed(Arc<[Arc<[u32]>]>),
 }
@@ -69,7 +70,7 @@ impl Order {
         Ok(Order {
             title: format!("{sampler} over {} files in {index_name}", grouped(n.into())),
             permutation: !sampler.repeats(n) && sample::are_unique([&*index]),
-            epochs: Epochs::Drawn { start: sampler.epochs(n, 0), sampler, index },
+            epochs: Epochs::Drawn { all: sampler.epochs(n), sampler, index },
             samples: Arc::new(SampleTable::Files),
             ends: false,
             batch: 1,
@@ -144,26 +145,22 @@ impl Order {
 
     /// The epochs from `from` on, each as [`Order::epoch`] gives it, without end.
     pub fn epochs(&self, from: u32) -> EpochIter {
-        let positions = match &self.epochs {
+        let drawn = match &self.epochs {
             Epochs::Drawn { sampler: Sampler::Sequential(_), .. } | Epochs::Listed(_) => None,
-            Epochs::Drawn { start, .. } => {
-                let mut positions = start.clone();
-                positions.skip_epochs(from.into());
-                Some(positions)
-            }
+            Epochs::Drawn { all, .. } => Some(all.clone().skip_epochs(from)),
         };
         let (epochs, ends, batch) = (self.epochs.clone(), self.ends, self.batch);
-        EpochIter { epochs, positions, next: from, ends, batch }
+        EpochIter { epochs, drawn, next: from, ends, batch }
     }
 
     /// How many samples epoch `k` reads, without making the epoch.
     pub fn epoch_len(&self, k: u32) -> u32 {
-        let whole = match &self.epochs {
+        let uncut = match &self.epochs {
             Epochs::Drawn { sampler, index, .. } => sampler.epoch_len(index.len() as u32, k),
             Epochs::Listed(epochs) if self.ends && k as usize >= epochs.len() => 0,
             Epochs::Listed(epochs) => epochs[k as usize % epochs.len()].len() as u32,
         };
-        whole - whole % self.batch
+        uncut - uncut % self.batch
     }
 
     /// The sampler that draws it, and the sample at each of its positions. `None` if its epochs are listed.
@@ -176,11 +173,11 @@ impl Order {
 
     /// Every sample id that an epoch may read. An id may occur repeatedly.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
-        let parts: &[Arc<[u32]>] = match &self.epochs {
+        let lists: &[Arc<[u32]>] = match &self.epochs {
             Epochs::Drawn { index, .. } => std::slice::from_ref(index),
             Epochs::Listed(epochs) => epochs,
         };
-        parts.iter().flat_map(|part| part.iter().copied())
+        lists.iter().flat_map(|list| list.iter().copied())
     }
 
     /// What the sample ids stand for.
@@ -212,8 +209,8 @@ impl Order {
 #[derive(Clone, Debug)]
 pub struct EpochIter {
     epochs: Epochs,
-    /// The running sampler. `None` if epochs need not be drawn.
-    positions: Option<Positions>,
+    /// The epochs still to come. `None` if epochs need not be drawn.
+    drawn: Option<SamplerEpochs>,
     next: u32,
     ends: bool,
     batch: u32,
@@ -223,17 +220,17 @@ impl EpochIter {
     fn step(&mut self) -> Arc<[u32]> {
         let k = self.next;
         self.next = k.wrapping_add(1);
-        let whole = match &self.epochs {
+        let uncut = match &self.epochs {
             Epochs::Listed(epochs) if self.ends && k as usize >= epochs.len() => Arc::default(),
             Epochs::Listed(epochs) => Arc::clone(&epochs[k as usize % epochs.len()]),
-            Epochs::Drawn { index, .. } => match self.positions.as_mut().and_then(Iterator::next) {
+            Epochs::Drawn { index, .. } => match self.drawn.as_mut().and_then(Iterator::next) {
                 Some(positions) => positions.iter().map(|&at| index[at as usize]).collect(),
                 None => Arc::clone(index),
             },
         };
-        match whole.len() % self.batch as usize {
-            0 => whole,
-            rest => whole[..whole.len() - rest].into(),
+        match uncut.len() % self.batch as usize {
+            0 => uncut,
+            rest => uncut[..uncut.len() - rest].into(),
         }
     }
 }

@@ -20,7 +20,7 @@ impl Sample {
 
 /// A byte range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Range {
+pub struct FileRange {
     pub file: FileId,
     pub offset: u64,
     /// In bytes.
@@ -33,7 +33,7 @@ pub enum SampleTable {
     /// Every sample is a whole file, and its id is the file's.
     Files,
     /// A sample's id is its row here; no two rows are equal. A whole file is the range of its size.
-    Ranges(Vec<Range>),
+    Ranges(Vec<FileRange>),
 }
 
 impl SampleTable {
@@ -45,7 +45,7 @@ impl SampleTable {
         match self {
             SampleTable::Files => Sample::whole(FileId(id)),
             SampleTable::Ranges(ranges) => {
-                let Range { file, offset, length } = ranges[id as usize];
+                let FileRange { file, offset, length } = ranges[id as usize];
                 Sample { file, offset, length: Some(length) }
             }
         }
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn ids_mean_files_or_rows() {
         assert_eq!(SampleTable::Files.get(7), Sample::whole(FileId(7)));
-        let range = Range { file: FileId(3), offset: 10, length: 20 };
+        let range = FileRange { file: FileId(3), offset: 10, length: 20 };
         let expected = Sample { file: FileId(3), offset: 10, length: Some(20) };
         assert_eq!(SampleTable::Ranges(vec![range]).get(0), expected);
     }

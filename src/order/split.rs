@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::samplers::numpy::generator_permutation;
 use super::samplers::torch::{generator, randperm};
-use super::samplers::{Fraction, number, wrong};
+use super::samplers::{Fraction, parse_number, wrong};
 use super::suggest;
 use crate::error::Result;
 
@@ -26,7 +26,7 @@ pub enum Split {
         seed: u64,
         /// How much is for the test.
         test: Length,
-        part: Part,
+        part: TrainTestPart,
     },
     /// Hugging Face's `Dataset.shuffle(seed)`: `shuffle:SEED`.
     Shuffle { seed: u64 },
@@ -47,7 +47,7 @@ pub enum Length {
 
 /// A part of [`Split::TrainTest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum TrainTestPart {
     /// The samples that are not for the test.
     Train,
     Test,
@@ -66,20 +66,20 @@ impl Split {
 
     fn parse_one(text: &str) -> Result<Split> {
         let words: Vec<&str> = text.split(':').collect();
-        let seed = |text| number("split's seed", text);
+        let seed = |text| parse_number("split's seed", text);
         match words[..] {
             ["random_split", first, lengths, part] => Ok(Split::Random {
                 seed: seed(first)?,
                 lengths: lengths.split('+').map(Length::parse).collect::<Result<_>>()?,
-                part: number("split's part", part)?,
+                part: parse_number("split's part", part)?,
             }),
             ["train_test_split", first, test, part @ ("train" | "test")] => {
-                let part = if part == "train" { Part::Train } else { Part::Test };
+                let part = if part == "train" { TrainTestPart::Train } else { TrainTestPart::Test };
                 Ok(Split::TrainTest { seed: seed(first)?, test: Length::parse(test)?, part })
             }
             ["shuffle", first] => Ok(Split::Shuffle { seed: seed(first)? }),
             ["slice", from, to] => {
-                let (from, to) = (number("slice", from)?, number("slice", to)?);
+                let (from, to) = (parse_number("slice", from)?, parse_number("slice", to)?);
                 if from < to {
                     Ok(Split::Slice { from, to })
                 } else {
@@ -113,7 +113,7 @@ impl Split {
                 if test > n {
                     return Err(wrong(format!("{self}: there are {n} samples")));
                 }
-                let part = if *part == Part::Test { [0, test] } else { [test, n] };
+                let part = if *part == TrainTestPart::Test { [0, test] } else { [test, n] };
                 (generator_permutation(n, *seed), part)
             }
             Split::Shuffle { seed } => (generator_permutation(n, *seed), [0, n]),
@@ -165,7 +165,7 @@ impl Length {
         if text.contains('.') {
             Fraction::parse("length", text).map(Length::Fraction)
         } else {
-            number("length", text).map(Length::Count)
+            parse_number("length", text).map(Length::Count)
         }
     }
 
@@ -209,7 +209,7 @@ impl fmt::Display for Split {
                 write!(f, "random_split:{seed}:{}:{part}", lengths.join("+"))
             }
             Split::TrainTest { seed, test, part } => {
-                let part = if *part == Part::Train { "train" } else { "test" };
+                let part = if *part == TrainTestPart::Train { "train" } else { "test" };
                 write!(f, "train_test_split:{seed}:{test}:{part}")
             }
             Split::Shuffle { seed } => write!(f, "shuffle:{seed}"),

@@ -1,7 +1,7 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
 /// Words less alike than this (0: nothing in common, 1: equal) are not suggested.
-const ALIKE: f64 = 0.6;
+const SIMILARITY_MIN: f64 = 0.6;
 
 /// The candidate most similar to `word`, if any is similar enough. The first of equals.
 pub(super) fn nearest<'c>(
@@ -11,7 +11,7 @@ pub(super) fn nearest<'c>(
     let mut best: Option<(f64, &str)> = None;
     for candidate in candidates {
         let score = strsim::normalized_damerau_levenshtein(word, candidate);
-        if score >= ALIKE && best.is_none_or(|(found, _)| score > found) {
+        if score >= SIMILARITY_MIN && best.is_none_or(|(found, _)| score > found) {
             best = Some((score, candidate));
         }
     }

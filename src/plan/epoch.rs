@@ -2,10 +2,10 @@
 //! yet reached?
 
 use crate::ids::BlockId;
-use crate::track::{Bits, Sequence};
+use crate::track::{BitSet, Sequence};
 
 /// Open positions that are examined, about, to see whether an epoch is nearly over.
-const LOOKED_AT_MAX: u32 = 4096;
+const EXAMINED_MAX: u32 = 4096;
 
 /// Blocks at an epoch's start that are compared with opens that an order does not explain.
 pub(super) const HEAD: usize = 4096;
@@ -34,12 +34,12 @@ impl Head {
 pub(super) struct Epoch {
     blocks: Sequence,
     head: Head,
-    reached: Bits,
+    reached: BitSet,
     /// Reached positions whose reads were not seen.
-    assumed: Bits,
+    assumed: BitSet,
     /// Includes all reached positions.
-    staged: Bits,
-    checked: Bits,
+    staged: BitSet,
+    checked: BitSet,
     low: u32,
     left: u32,
     /// Positions staged and not reached.
@@ -130,7 +130,7 @@ impl Epoch {
             return true;
         }
         // One of sixteen files is a probe, so some of many open positions can be seen.
-        let most_seen = 8 + most.min(LOOKED_AT_MAX) / 16;
+        let most_seen = 8 + most.min(EXAMINED_MAX) / 16;
         if self.left > 64 + 32 * most_seen {
             return false;
         }

@@ -44,13 +44,13 @@ pub(super) struct Ledger {
     policies: Vec<Box<dyn Policy>>,
     policy: PolicyKind,
     /// Whether a tier below RAM has room for all the data.
-    disk_holds_all: bool,
+    all_fits_below: bool,
     /// Handles by open file.
     open: BTreeMap<FileId, u32>,
     /// Files that the kernel reads by itself. A tier may have lost blocks of some.
     passed_through: BTreeSet<FileId>,
-    /// Files to be [looked at again](Self::note_changed).
-    changed: Vec<FileId>,
+    /// Files for which it is to be decided again whether they are tracked.
+    tracking_due: Vec<FileId>,
 }
 
 impl Ledger {
@@ -66,10 +66,10 @@ impl Ledger {
             inflight_max: settings.inflight_max,
             policies: Vec::new(),
             policy: PolicyKind::None,
-            disk_holds_all: false,
+            all_fits_below: false,
             open: BTreeMap::new(),
             passed_through: BTreeSet::new(),
-            changed: Vec::new(),
+            tracking_due: Vec::new(),
         };
         ledger.size_tiers();
         ledger
@@ -92,7 +92,7 @@ impl Ledger {
     fn size_tiers(&mut self) {
         let total = self.layout.stored_bytes_of_all();
         let takes_all = |tier: usize| self.is_worth_it(tier) && self.tiers[tier].capacity >= total;
-        self.disk_holds_all = self.tiers_below().any(takes_all);
+        self.all_fits_below = self.tiers_below().any(takes_all);
         self.window.fit(self.layout.mean_pages_bytes(), self.capacity(RAM));
     }
 
@@ -119,19 +119,19 @@ impl Ledger {
         (0..self.layout.blocks() as u32).map(BlockId)
     }
 
-    pub(super) fn take_changed(&mut self) -> Vec<FileId> {
-        std::mem::take(&mut self.changed)
+    pub(super) fn take_tracking_due(&mut self) -> Vec<FileId> {
+        std::mem::take(&mut self.tracking_due)
     }
 
-    /// Whether the file is tracked is to be decided again.
-    pub(super) fn note_changed(&mut self, file: FileId) {
-        if self.changed.last() != Some(&file) {
-            self.changed.push(file);
+    /// Notes that it is to be decided again whether the file is tracked.
+    pub(super) fn note_tracking_due(&mut self, file: FileId) {
+        if self.tracking_due.last() != Some(&file) {
+            self.tracking_due.push(file);
         }
     }
 
     fn note_change(&mut self, block: BlockId) {
-        self.note_changed(self.layout.file_of(block));
+        self.note_tracking_due(self.layout.file_of(block));
     }
 
     pub(super) fn has_open(&self, file: FileId) -> bool {
@@ -222,7 +222,7 @@ impl Ledger {
 
     /// Whether a block that arrives from the source is offered to the tiers below.
     pub(super) fn is_to_be_placed(&self, block: BlockId) -> bool {
-        self.disk_holds_all || self.residency.is_staged(block)
+        self.all_fits_below || self.residency.is_staged(block)
     }
 
     pub(super) fn place(&mut self, block: BlockId, forecast: &Forecast, actions: &mut Vec<Action>) {
@@ -346,7 +346,7 @@ impl Ledger {
     /// Whether RAM or a tier below has room for all the data.
     pub(super) fn has_room_for_all(&self) -> bool {
         let all = self.layout.pages_bytes_of_all();
-        self.disk_holds_all || all + self.window.bytes() <= self.capacity(RAM)
+        self.all_fits_below || all + self.window.bytes() <= self.capacity(RAM)
     }
 
     /// Whether RAM can keep the block beside `kept` bytes.
@@ -366,7 +366,7 @@ impl Ledger {
     /// Whether RAM may keep a block, as far as the tiers below are concerned.
     pub(super) fn may_stay(&self, block: BlockId) -> bool {
         let below = self.nearest(block) != Place::Source || self.residency.is_placing(block);
-        self.disk_holds_all || !below
+        self.all_fits_below || !below
     }
 
     /// Whether RAM would keep a block if it were fetched.
@@ -397,7 +397,7 @@ impl Ledger {
     }
 
     /// The block that a tier evicts first for one that is read at this moment.
-    pub(super) fn victim(&mut self, tier: usize) -> Option<BlockId> {
+    pub(super) fn victim(&self, tier: usize) -> Option<BlockId> {
         self.policies[tier].victim(NextUse::At(0))
     }
 
@@ -446,7 +446,7 @@ impl Ledger {
     pub(super) fn may_fetch_more(&self) -> bool {
         let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
         self.residency.fetching < self.inflight_max
-            && !(self.disk_holds_all && self.residency.placing_bytes + coming > HOLD_AT)
+            && !(self.all_fits_below && self.residency.placing_bytes + coming > HOLD_AT)
     }
 
     pub(super) fn fetches_left(&self) -> u32 {

@@ -111,11 +111,11 @@ impl Planner {
             Event::Unwanted { blocks } => warming.unwanted(&blocks, stager, actions),
             Event::Withheld { file } => {
                 visibility.withhold(file, true);
-                ledger.note_changed(file);
+                ledger.note_tracking_due(file);
             }
             Event::Released { file } => {
                 visibility.withhold(file, false);
-                ledger.note_changed(file);
+                ledger.note_tracking_due(file);
             }
             Event::Resized { tier, capacity } => stager.resized(tier, capacity, actions),
             Event::Changed { layout, files } => self.changed(&layout, &files, actions),
@@ -133,33 +133,32 @@ impl Planner {
             actions.extend(due.map(|block| Action::Check { block }));
             near.append(&mut stream.news.near);
         }
-        near.into_iter().for_each(|block| ledger.note_changed(ledger.layout.file_of(block)));
+        near.into_iter().for_each(|block| ledger.note_tracking_due(ledger.layout.file_of(block)));
         passed.into_iter().for_each(|block| self.stager.passed(block, actions));
         let forecast = &mut self.stager.forecast;
-        let told = forecast.streams().filter(|stream| stream.is_told());
-        let longest = told.map(Stream::len).max();
+        let told_streams = forecast.streams().filter(|stream| stream.is_told());
+        let longest = told_streams.map(Stream::len).max();
         for stream in forecast.streams_mut() {
             let main = stream.is_told() && Some(stream.len()) == longest;
             let began = stream.news.began.take().filter(|_| main);
             actions.extend(began.map(|epoch| Action::Began { epoch }));
         }
         let ending = forecast.streams().any(Stream::is_ending);
-        self.stager.recheck_all |= ending && !self.ending;
+        self.stager.all_tracking_due |= ending && !self.ending;
         self.ending = ending;
     }
 
     /// Decides again whether files whose blocks have changed are tracked. These actions go before the others:
     /// before a file's pages are dropped, and before a fetch makes the kernel look its name up.
     fn update_tracking(&mut self, from: usize, actions: &mut Vec<Action>) {
-        let Stager { ledger, forecast, recheck_all, .. } = &mut self.stager;
-        let mut files = ledger.take_changed();
-        if std::mem::take(recheck_all) {
+        let Stager { ledger, forecast, all_tracking_due, .. } = &mut self.stager;
+        let mut files = ledger.take_tracking_due();
+        if std::mem::take(all_tracking_due) {
             files = (0..ledger.layout.files() as u32).map(FileId).collect();
         }
-        let shown = files.into_iter();
-        let shown = shown.filter_map(|file| self.visibility.look_again(file, ledger, forecast));
-        let shown: Vec<Action> = shown.collect();
-        actions.splice(from..from, shown);
+        let decide = |file| self.visibility.decide_again(file, ledger, forecast);
+        let decided: Vec<Action> = files.into_iter().filter_map(decide).collect();
+        actions.splice(from..from, decided);
     }
 
     fn changed(&mut self, layout: &Arc<Layout>, files: &[FileId], actions: &mut Vec<Action>) {

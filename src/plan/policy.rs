@@ -22,7 +22,8 @@ pub(super) trait Policy: Send {
     /// The block is kept, or was read again.
     fn touch(&mut self, block: BlockId, next: NextUse);
     /// The block to evict for one that is read at `incoming`, if a kept block is worth less.
-    fn victim(&mut self, incoming: NextUse) -> Option<BlockId>;
+    fn victim(&self, incoming: NextUse) -> Option<BlockId>;
+    /// The block is no longer kept.
     fn remove(&mut self, block: BlockId);
 }
 
@@ -49,7 +50,7 @@ impl Policy for Belady {
         self.by_use.insert((next, block));
     }
 
-    fn victim(&mut self, incoming: NextUse) -> Option<BlockId> {
+    fn victim(&self, incoming: NextUse) -> Option<BlockId> {
         let (next, block) = *self.by_use.last()?;
         (next > incoming).then_some(block)
     }
@@ -75,7 +76,7 @@ impl Policy for Lru {
         self.0.put(block, ());
     }
 
-    fn victim(&mut self, _incoming: NextUse) -> Option<BlockId> {
+    fn victim(&self, _incoming: NextUse) -> Option<BlockId> {
         self.0.peek_lru().map(|(block, ())| *block)
     }
 
@@ -91,7 +92,7 @@ pub(super) struct Minio;
 impl Policy for Minio {
     fn touch(&mut self, _block: BlockId, _next: NextUse) {}
 
-    fn victim(&mut self, _incoming: NextUse) -> Option<BlockId> {
+    fn victim(&self, _incoming: NextUse) -> Option<BlockId> {
         None
     }
 

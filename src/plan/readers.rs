@@ -332,7 +332,7 @@ impl Readers {
             at.stager.settle(block, at.actions);
             at.stager.ledger.touch(block, &at.stager.forecast);
         }
-        at.stager.ledger.note_changed(file);
+        at.stager.ledger.note_tracking_due(file);
     }
 }
 

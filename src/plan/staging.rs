@@ -1,18 +1,18 @@
-//! Stages blocks in RAM ahead of their reads, and decides where they go after their reads.
+//! Fetches blocks into RAM ahead of their reads (*staging*), and decides where they go after their reads.
 //!
-//! Of all streams, the block that is read soonest is staged next. A stream that is not being read (*idle*), a
-//! validation loader's say, is expected to begin when the other streams have ended their epochs. Until then
-//! it takes no bytes of the window that they need.
+//! A block that RAM has room to keep is charged as kept. Other blocks are charged as *staged* for one read. After
+//! its read a staged block is *settled*: it is kept, or it goes.
 //!
-//! If a tier shrinks or the window is widened, blocks have to go:
+//! Of the next blocks of all streams, the one with the soonest read is fetched next. A stream that is not being
+//! read (*idle*), a validation loader's say, is expected to begin when the other streams have ended their epochs.
+//! Its blocks are dropped if a block that is read sooner needs the room.
 //!
-//! 1. The window takes its bytes first.
-//! 2. Kept blocks go by the policy, as if a block that is read at this moment came in. If the policy names
-//!    none, any other block goes.
-//! 3. Staged blocks go, farthest read first, as long as RAM is over its capacity.
+//! If a tier shrinks or the window is widened, blocks have to go. Kept blocks must fit beside the window. They go
+//! by the policy, as if a block that is read at this moment came in; if the policy names none, the last blocks of
+//! the dataset go. If RAM itself has shrunk, staged blocks go too, farthest read first.
 //!
-//! A block that is being fetched or read is charged as staged instead, and settled when it arrives or its
-//! file is closed.
+//! A kept block cannot be dropped while it is being fetched or read. It is then charged as staged, and settled
+//! when it has arrived or its file is closed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) struct Stager {
     /// Blocks that were staged for idle streams.
     early: Vec<(StreamId, BlockId)>,
     /// Whether all files have to be decided about again (`visibility`).
-    pub(super) recheck_all: bool,
+    pub(super) all_tracking_due: bool,
 }
 
 impl Stager {
@@ -55,7 +55,7 @@ impl Stager {
             full_at: None,
             arrivals: VecDeque::new(),
             early: Vec::new(),
-            recheck_all: false,
+            all_tracking_due: false,
         };
         stager.choose_policy();
         stager
@@ -92,7 +92,7 @@ impl Stager {
         for block in self.ledger.blocks() {
             self.settle_closed(block, actions);
         }
-        self.recheck_all = true;
+        self.all_tracking_due = true;
     }
 
     fn choose_policy(&mut self) {

@@ -83,11 +83,7 @@ pub(super) struct Unread {
     /// Blocks that were read for the first time while guessing, and fetched guesses.
     first_reads: u32,
     guesses: u32,
-    /// The search for expected blocks: runs to be searched, the offset in the first one, and whether it
-    /// includes late blocks.
-    runs: VecDeque<u32>,
-    within: u32,
-    ending: bool,
+    cursor: Cursor,
     late: Late,
 }
 
@@ -153,6 +149,32 @@ impl PossibleStart {
     }
 }
 
+/// The place of the search for expected blocks, which goes through runs block by block.
+#[derive(Debug, Default)]
+struct Cursor {
+    /// The runs that are left.
+    runs: VecDeque<u32>,
+    /// The offset in the first one.
+    within: u32,
+    /// Whether late blocks are included.
+    with_late: bool,
+}
+
+impl Cursor {
+    /// The block at this place.
+    fn block(&self) -> Option<BlockId> {
+        self.runs.front().map(|run| BlockId(run * AROUND + self.within))
+    }
+
+    fn advance(&mut self) {
+        self.within += 1;
+        if self.within == AROUND {
+            self.runs.pop_front();
+            self.within = 0;
+        }
+    }
+}
+
 impl Unread {
     pub(super) fn new(blocks: usize) -> Self {
         let mut unread = Unread {
@@ -169,9 +191,7 @@ impl Unread {
             guessing: true,
             first_reads: 0,
             guesses: 0,
-            runs: VecDeque::new(),
-            within: 0,
-            ending: false,
+            cursor: Cursor::default(),
             late: Late::default(),
         };
         unread.grow(blocks);
@@ -270,14 +290,14 @@ impl Unread {
         }
         let left = self.last_read.iter().filter(|last| **last == self.epoch - 1);
         self.left = left.count() as u32;
-        self.go_through(false);
+        self.start_search(false);
     }
 
     /// Starts a new search for expected blocks.
-    fn go_through(&mut self, ending: bool) {
+    fn start_search(&mut self, with_late: bool) {
         let known = (0..).zip(&self.known).filter(|(_, known)| **known);
-        self.runs = known.map(|(run, _)| run).collect();
-        (self.within, self.ending) = (0, ending);
+        let runs = known.map(|(run, _)| run).collect();
+        self.cursor = Cursor { runs, within: 0, with_late };
     }
 
     /// Numbers the epochs anew; this one becomes 3.
@@ -323,7 +343,7 @@ impl Unread {
         self.missed = self.missed.saturating_add(1);
         let run = block.0 / AROUND;
         if !std::mem::replace(&mut self.known[run as usize], true) {
-            self.runs.push_back(run);
+            self.cursor.runs.push_back(run);
         }
     }
 
@@ -361,31 +381,25 @@ impl Unread {
             return None;
         }
         loop {
-            while let Some(run) = self.runs.front() {
-                while self.within < AROUND {
-                    let block = BlockId(run * AROUND + self.within);
-                    let due = self.ending || !self.late.has(block);
-                    if due && self.is_expected(block) && (may_guess || !self.is_guess(block)) {
-                        return Some(block);
-                    }
-                    self.within += 1;
+            while let Some(block) = self.cursor.block() {
+                let due = self.cursor.with_late || !self.late.has(block);
+                if due && self.is_expected(block) && (may_guess || !self.is_guess(block)) {
+                    return Some(block);
                 }
-                self.runs.pop_front();
-                self.within = 0;
+                self.cursor.advance();
             }
-            if self.ending || !self.late.any() {
+            if self.cursor.with_late || !self.late.any() {
                 return None;
             }
-            self.go_through(true);
+            self.start_search(true);
         }
     }
 
     /// Goes on from the candidate.
     pub(super) fn pass(&mut self, fetched: bool) {
-        let run = self.runs.front().copied().unwrap_or_default();
-        let guess = self.is_guess(BlockId(run * AROUND + self.within));
-        self.guesses += u32::from(fetched && guess);
-        self.within += 1;
+        let is_guess = self.cursor.block().is_some_and(|block| self.is_guess(block));
+        self.guesses += u32::from(fetched && is_guess);
+        self.cursor.advance();
     }
 }
 

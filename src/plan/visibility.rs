@@ -1,28 +1,30 @@
 //! Decides which files the kernel may open without a request.
 //!
-//! In mode `push` the kernel looks a file's name up to open it, and sends no other request. It believes the
-//! answer for a lifetime that belady sets. This lifetime makes a file *tracked* or *untracked*.
+//! In mode `push` the kernel sends one request to open a file: a lookup of its name. It believes the answer for
+//! a lifetime that belady sets. This lifetime makes a file *tracked* or *untracked*.
 //!
 //! - Tracked: each open is a lookup, and shows which task reads which file.
 //! - Untracked: an open causes no request at all.
 //!
-//! A file is untracked if RAM keeps it, an order that is followed has it, and the policy is not `lru`. In these
-//! cases it is tracked nevertheless:
+//! A file is untracked if RAM holds all its blocks to keep them (none is staged for one read), an order that is
+//! followed has it, and the policy is not `lru`. In these cases it is tracked nevertheless:
 //!
 //! 1. It is among the first files of an epoch. They show that the epoch starts.
 //! 2. It is a *probe*, one of a pseudo-random sixteenth of all files. A probe is tracked from shortly before
 //!    its read until it is seen. Probes show how far a reader is.
-//! 3. It is staged for one read. Its open shows when it can go.
-//! 4. The known part of an order is about to end. The epoch after it may begin with any file.
-//! 5. It has more than 16 blocks. One request costs little compared with reading them.
-//! 6. It is withheld ([`Event::Withheld`](super::Event::Withheld)). Rehearsal has to see its first read.
+//! 3. It has more than 16 blocks. One request costs little compared with reading them.
+//! 4. It is withheld ([`Event::Withheld`](super::Event::Withheld)). Rehearsal has to see its first read.
 //!
-//! The tree adds one rule (`fs`): a file of which nothing was fetched yet is opened without a request, too.
-//! Its first read is a request, and shows the reader as well.
+//! While the known part of an order is about to end, all files are tracked: any file may be read next.
+//!
+//! `fs` adds two rules to these decisions. A file of which nothing was fetched yet is opened without a request,
+//! even if it is withheld: its first read is a request, and shows the reader as well. A file with several names is
+//! always looked up. `fs::Dataset::may_open_without_lookup` has both rules. `entry_valid` there makes the lifetime,
+//! which ends when the name is due to be checked again. `fuse/entries` bounds it.
 //!
 //! inotify(7) would also report the opens of untracked files. It is not used, since each open would wake the
-//! daemon. A reader's place is known well enough if nine of ten opens are unseen (`plan/tests/tracker`). Python
-//! sends further requests for each file that it opens, which make the place exact.
+//! daemon. One open in ten is enough to know a reader's place (`plan/tests/tracker`). Python also sends an ioctl
+//! for each file that it opens, which makes the place exact.
 
 use super::event::{Action, Settings};
 use super::forecast::Forecast;
@@ -39,8 +41,8 @@ const UNTRACKED_BLOCKS_MAX: usize = 16;
 const UNTRACKED: u64 = u64::MAX;
 
 pub(super) struct Visibility {
-    /// Whether files can be opened without a request. Otherwise each open is seen.
-    is_chosen: bool,
+    /// Whether files may be opened without a request. Otherwise each open is seen.
+    may_untrack: bool,
     /// By file, the tick since which all its opens are seen (at the latest), or [`UNTRACKED`].
     since: Vec<u64>,
     withheld: Vec<bool>,
@@ -52,9 +54,9 @@ pub(super) struct Visibility {
 impl Visibility {
     /// All files are tracked.
     pub(super) fn new(settings: &Settings, files: usize) -> Self {
-        let (is_chosen, withheld_at_first) = (settings.may_untrack, settings.withheld);
+        let (may_untrack, withheld_at_first) = (settings.may_untrack, settings.withheld);
         let (since, withheld) = (vec![0; files], vec![withheld_at_first; files]);
-        Visibility { is_chosen, since, withheld, withheld_at_first, untracked: 0 }
+        Visibility { may_untrack, since, withheld, withheld_at_first, untracked: 0 }
     }
 
     pub(super) fn grow(&mut self, files: usize) {
@@ -78,21 +80,21 @@ impl Visibility {
     }
 
     /// Decides again whether a file is tracked. Returns an action if this has changed.
-    pub(super) fn look_again(
+    pub(super) fn decide_again(
         &mut self,
         file: FileId,
         ledger: &Ledger,
         forecast: &Forecast,
     ) -> Option<Action> {
-        if !self.is_chosen {
+        if !self.may_untrack {
             return None;
         }
-        let untracked = !self.is_withheld(file) && may_be_untracked(file, ledger, forecast);
-        self.show(file, untracked, forecast.ticks + 1)
+        let untracked = !self.is_withheld(file) && opens_may_be_unseen(file, ledger, forecast);
+        self.set_untracked(file, untracked, forecast.ticks + 1)
     }
 
     /// Makes a file untracked, or tracked from `tick` on. Returns an action if this has changed.
-    fn show(&mut self, file: FileId, untracked: bool, tick: u64) -> Option<Action> {
+    fn set_untracked(&mut self, file: FileId, untracked: bool, tick: u64) -> Option<Action> {
         let since = self.since.get_mut(file.index())?;
         if (*since == UNTRACKED) == untracked {
             return None;
@@ -144,7 +146,7 @@ fn is_probe(file: FileId) -> bool {
 }
 
 /// Whether the planner does not need to see the opens of a file.
-fn may_be_untracked(file: FileId, ledger: &Ledger, forecast: &Forecast) -> bool {
+fn opens_may_be_unseen(file: FileId, ledger: &Ledger, forecast: &Forecast) -> bool {
     let blocks = ledger.layout.blocks_of(file);
     if blocks.len() == 0 || blocks.len() > UNTRACKED_BLOCKS_MAX {
         return false;

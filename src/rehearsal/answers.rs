@@ -1,89 +1,67 @@
 //! The answers to the questions of commands.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
-use super::Question;
 use super::buffer_codes::BufferCodes;
+use super::buffer_thread::BufferThread;
 use super::journaled::JournaledBuffer;
-use super::owned_buffer::OwnedBuffer;
-use super::owner::Owner;
+use super::open_buffer::OpenBuffer;
 use super::paths::{PathMeaning, Paths};
 use super::queue::OfferBytes;
 use super::scores::take_scores;
 use super::snapshots;
-use crate::buffer::{Capacity, Draws, Member, SleepSet};
+use super::{BufferReport, MissedNotes, OfferReport, Question, SampleReport, SleepReport};
+use crate::buffer::{EpochDraws, Member, SleepSet};
 use crate::error::{Error, ErrorKind, Result};
-use crate::rehearsal::views::View;
-
-/// How many refused lines an answer names.
-const NAMED_MAX: usize = 5;
-
-/// How many draws or samples one answer, or one directory, may have.
-const ANSWER_MAX: u64 = (1 << 24) - 2;
+use crate::rehearsal::views::{FILES_MAX, View};
 
 pub(super) fn usage(message: String) -> Error {
     Error::new(ErrorKind::Usage, message)
 }
 
-/// Refused lines: how many, and why the first ones.
-#[derive(Default)]
-pub(super) struct Refusals {
-    pub(super) count: u64,
-    pub(super) why: Vec<String>,
-}
-
-impl Refusals {
-    pub(super) fn note(&mut self, what: &str, why: &str) {
-        self.count += 1;
-        if self.why.len() < NAMED_MAX {
-            self.why.push(format!("{what}: {why}"));
-        }
-    }
-}
-
-pub(super) fn answer(owner: &mut Owner, question: Question) -> Result<Value> {
+pub(super) fn answer(thread: &mut BufferThread, question: Question) -> Result<Value> {
     match question {
         Question::Stats => {
-            let missed = owner.notes.missed();
-            let stats = |buffer| stats(buffer, &owner.warnings(buffer), &missed);
-            Ok(json!(owner.buffers.iter().map(stats).collect::<Vec<_>>()))
+            let missed = thread.notes.missed();
+            let report = |buffer| json!(report(buffer, thread.warnings(buffer), missed));
+            Ok(thread.buffers.iter().map(report).collect())
         }
         Question::List { buffer } => {
-            let buffer = &named(&mut owner.buffers, &buffer)?.journaled;
-            let described = buffer.buffer().members().map(|member| describe(buffer, member));
-            Ok(json!(described.collect::<Vec<_>>()))
+            let buffer = &buffer_named(&mut thread.buffers, &buffer)?.journaled;
+            Ok(buffer.buffer().members().map(|member| json!(describe(buffer, member))).collect())
         }
         Question::Show { buffer, path } => {
-            show(named(&mut owner.buffers, &buffer)?, &owner.paths, &path)
+            show(buffer_named(&mut thread.buffers, &buffer)?, &thread.paths, &path)
         }
         Question::Score { buffer, lines, .. } => {
-            let buffer = named(&mut owner.buffers, &buffer)?;
-            let answer = take_scores(buffer, &owner.paths, &lines).to_json();
-            buffer.write_answered().map(|()| answer)
+            let buffer = buffer_named(&mut thread.buffers, &buffer)?;
+            let counts = take_scores(buffer, &thread.paths, &lines);
+            buffer.write_answered().map(|()| json!(counts))
         }
         // The asking thread copies.
         Question::Export { .. } => Ok(Value::Null),
         Question::Offer { buffer, paths } => {
-            let buffer = named(&mut owner.buffers, &buffer)?;
-            let answer = offer_listed(buffer, &owner.paths, &paths);
-            buffer.write_answered().map(|()| answer)
+            let buffer = buffer_named(&mut thread.buffers, &buffer)?;
+            let report = offer_listed(buffer, &thread.paths, &paths);
+            buffer.write_answered().map(|()| json!(report))
         }
         Question::Task { buffer, task, files } => {
-            let buffer = named(&mut owner.buffers, &buffer)?;
-            let answer = begin_task(buffer, &owner.paths, task, &files)?;
+            let buffer = buffer_named(&mut thread.buffers, &buffer)?;
+            let answer = begin_task(buffer, &thread.paths, task, &files)?;
             buffer.write_answered().map(|()| answer)
         }
         Question::Draw { buffer, epoch, count } => {
-            draw(&named(&mut owner.buffers, &buffer)?.journaled, epoch, count)
+            draw(&buffer_named(&mut thread.buffers, &buffer)?.journaled, epoch, count)
         }
-        Question::Sleep { buffer, set } => make_sleep_set(owner, &buffer, set),
+        Question::Sleep { buffer, set } => make_sleep_set(thread, &buffer, set),
     }
 }
 
-pub(super) fn named<'a>(buffers: &'a mut [OwnedBuffer], name: &str) -> Result<&'a mut OwnedBuffer> {
-    let name_of = |buffer: &OwnedBuffer| buffer.journaled.settings.name.clone();
+pub(super) fn buffer_named<'a>(
+    buffers: &'a mut [OpenBuffer],
+    name: &str,
+) -> Result<&'a mut OpenBuffer> {
+    let name_of = |buffer: &OpenBuffer| buffer.journaled.settings.name.clone();
     let Some(at) = buffers.iter().position(|buffer| name_of(buffer) == name) else {
         let names: Vec<String> = buffers.iter().map(name_of).collect();
         return Err(usage(format!("there is no rehearsal buffer `{name}`"))
@@ -92,7 +70,7 @@ pub(super) fn named<'a>(buffers: &'a mut [OwnedBuffer], name: &str) -> Result<&'
     Ok(&mut buffers[at])
 }
 
-fn show(buffer: &OwnedBuffer, paths: &Paths, path: &str) -> Result<Value> {
+fn show(buffer: &OpenBuffer, paths: &Paths, path: &str) -> Result<Value> {
     let member = match paths.meaning(buffer, path) {
         Some(PathMeaning::Held(sample)) => buffer.journaled.buffer().get(sample),
         Some(PathMeaning::OtherBuffer(other)) => {
@@ -102,32 +80,32 @@ fn show(buffer: &OwnedBuffer, paths: &Paths, path: &str) -> Result<Value> {
         Some(PathMeaning::NotHeld(_)) | None => None,
     };
     let none = || usage(format!("{path} is not in the buffer"));
-    member.map(|member| describe(&buffer.journaled, member)).ok_or_else(none)
+    member.map(|member| json!(describe(&buffer.journaled, member))).ok_or_else(none)
 }
 
 /// Offers files by name. Those that cannot be offered are counted, and the first are named.
-fn offer_listed(buffer: &mut OwnedBuffer, paths: &Paths, listed: &str) -> Value {
-    let (mut offered, mut refused) = (0_u64, Refusals::default());
+fn offer_listed(buffer: &mut OpenBuffer, paths: &Paths, listed: &str) -> OfferReport {
+    let mut report = OfferReport::default();
     for path in listed.lines().map(str::trim).filter(|path| !path.is_empty()) {
         let Some((node, known_as)) = paths.known_as(path) else {
-            refused.note(path, "is not a file of the dataset");
+            report.refused.note(path, "is not a file of the dataset");
             continue;
         };
-        if buffer.offer(paths.catalog(), &known_as, node, OfferBytes::NotRequested, true) {
-            offered += 1;
+        if buffer.enqueue(paths.catalog(), &known_as, node, OfferBytes::NotRequested, true) {
+            report.offered += 1;
         } else {
             let why = match buffer.journaled.class_of(&known_as) {
                 Some(_) => "was offered before, or is empty or too large".to_owned(),
                 None => format!("is of no class by `{}`", buffer.journaled.settings.classes),
             };
-            refused.note(path, &why);
+            report.refused.note(path, &why);
         }
     }
-    json!({ "offered": offered, "refused": refused.count, "why": refused.why })
+    report
 }
 
 /// Begins a task with these files and directories, which must be in the dataset.
-fn begin_task(buffer: &mut OwnedBuffer, paths: &Paths, task: u32, files: &str) -> Result<Value> {
+fn begin_task(buffer: &mut OpenBuffer, paths: &Paths, task: u32, files: &str) -> Result<Value> {
     let lines = files.lines().map(|line| line.trim().trim_matches('/'));
     let known_as = |line: &str| {
         let known = paths.known_as(line).map(|(_, path)| path.to_string_lossy().into_owned());
@@ -140,28 +118,26 @@ fn begin_task(buffer: &mut OwnedBuffer, paths: &Paths, task: u32, files: &str) -
     Ok(json!({ "task": task, "listed": listed }))
 }
 
-fn bounded(option: &str, number: u64) -> Result<()> {
-    if number <= ANSWER_MAX {
-        return Ok(());
-    }
-    Err(usage(format!(
-        "{option} {number} is more than {ANSWER_MAX}, which is what one answer holds"
-    )))
+fn check_bound(option: &str, number: u64) -> Result<()> {
+    let too_many = || {
+        usage(format!("{option} {number} is more than {FILES_MAX}, which is what one answer holds"))
+    };
+    (number <= FILES_MAX).then_some(()).ok_or_else(too_many)
 }
 
 fn draw(buffer: &JournaledBuffer, epoch: u64, count: u64) -> Result<Value> {
-    bounded("--count", count)?;
+    check_bound("--count", count)?;
     let samples = buffer.buffer().members().map(|member| member.sample);
     let seed = buffer.buffer().rules().seed;
-    let mut draws = Draws::new(seed, epoch, samples, buffer.settings.distance);
+    let mut draws = EpochDraws::new(seed, epoch, samples, buffer.settings.distance);
     let drawn = (0..count).map_while(|k| draws.at(k));
-    Ok(json!(drawn.map(|sample| buffer.path(sample)).collect::<Vec<_>>()))
+    Ok(drawn.map(|sample| buffer.path(sample)).collect())
 }
 
-fn make_sleep_set(owner: &mut Owner, name: &str, set: SleepSet) -> Result<Value> {
-    let owned = named(&mut owner.buffers, name)?;
-    bounded("--budget", set.budget)?;
-    let (number, buffer) = (owned.number, &*owned.written());
+fn make_sleep_set(thread: &mut BufferThread, name: &str, set: SleepSet) -> Result<Value> {
+    let open = buffer_named(&mut thread.buffers, name)?;
+    check_bound("--budget", set.budget)?;
+    let (number, buffer) = (open.number, &*open.written());
     let is_unscored = buffer.buffer().members().all(|member| member.score.is_none());
     if set.chooser.goes_by_scores() && is_unscored && !buffer.buffer().is_empty() {
         let chooser = json!(set.chooser);
@@ -169,62 +145,58 @@ fn make_sleep_set(owner: &mut Owner, name: &str, set: SleepSet) -> Result<Value>
         return Err(usage(message).hint("`belady rehearse score` gives them theirs"));
     }
     let chosen = buffer.sleep_set(&set);
-    let view = View::Sleep(owner.sleep_sets_made);
-    owner.sleep_sets_made += 1;
-    owner.paths.views.snapshots.keep(number, view, snapshots::in_order(buffer, &chosen));
-    let paths: Vec<&str> = chosen.iter().map(|(_, sample)| sample.source.as_str()).collect();
-    Ok(json!({ "view": view.name(), "samples": paths }))
+    let view = View::Sleep(thread.sleep_sets_made);
+    thread.sleep_sets_made += 1;
+    let snapshot = snapshots::in_order(buffer, &chosen);
+    let kept = thread.paths.views.snapshots.keep(number, view, snapshot);
+    kept.map_err(|_| usage(format!("{} cannot be shown; the log says why", view.name())))?;
+    let samples = chosen.iter().map(|(_, sample)| sample.source.as_str().into()).collect();
+    Ok(json!(SleepReport { view: view.name(), samples }))
 }
 
-fn stats(owned: &OwnedBuffer, warnings: &[String], missed: &Value) -> Value {
-    let OwnedBuffer { journaled, codes, queue, scores, .. } = owned;
+fn report(buffer: &OpenBuffer, doubts: Vec<String>, missed: MissedNotes) -> BufferReport {
+    let OpenBuffer { journaled, codes, queue, scores, .. } = buffer;
     let (buffer, rules) = (journaled.buffer(), journaled.buffer().rules());
-    let mut tasks = BTreeMap::<String, u64>::new();
-    let (mut bytes, mut replays, mut ages) = (0, 0_u64, Vec::new());
+    let mut report = BufferReport {
+        name: journaled.settings.name.clone(),
+        doubts,
+        policy: json!(rules.policy).as_str().unwrap_or_default().to_owned(),
+        capacity: Some(rules.capacity),
+        samples: buffer.len(),
+        offered: buffer.offers(),
+        waiting: queue.len(),
+        missed,
+        task: journaled.task(),
+        scored: scores.taken,
+        passed: scores.passed,
+        refused: scores.refused.clone(),
+        latent: codes.as_ref().map(BufferCodes::report),
+        ..BufferReport::default()
+    };
+    for class in buffer.classes() {
+        report.classes.insert(journaled.class_name(class).to_owned(), buffer.count(class));
+    }
+    let mut ages = Vec::new();
     for member in buffer.members() {
-        *tasks.entry(member.task.to_string()).or_default() += 1;
-        bytes += member.bytes;
-        replays += u64::from(member.replays);
+        *report.tasks.entry(member.task.to_string()).or_default() += 1;
+        report.bytes += member.bytes;
+        report.replays += u64::from(member.replays);
         ages.push(buffer.offers() - member.sample.0);
     }
     ages.sort_unstable();
-    let count = |class| (journaled.class_name(class), buffer.count(class));
-    let classes: BTreeMap<&str, usize> = buffer.classes().map(count).collect();
-    json!({
-        "name": journaled.settings.name,
-        "doubts": warnings,
-        "policy": rules.policy,
-        "capacity": match rules.capacity {
-            Capacity::Samples(limit) => json!({ "samples": limit }),
-            Capacity::Bytes(limit) => json!({ "bytes": limit }),
-        },
-        "samples": buffer.len(),
-        "bytes": bytes,
-        "offered": buffer.offers(),
-        "waiting": queue.len(),
-        "missed": missed,
-        "task": journaled.task(),
-        "classes": classes,
-        "tasks": tasks,
-        "replays": replays,
-        "scored": scores.taken,
-        "passed": scores.passed,
-        "refused": scores.refused.count,
-        "why": scores.refused.why,
-        "age_median": ages.get(ages.len() / 2),
-        "age_max": ages.last(),
-        "latent": codes.as_ref().map(BufferCodes::stats),
-    })
+    report.age_median = ages.get(ages.len() / 2).copied();
+    report.age_max = ages.last().copied();
+    report
 }
 
-fn describe(buffer: &JournaledBuffer, member: &Member) -> Value {
-    json!({
-        "path": buffer.path(member.sample),
-        "class": buffer.class_name(member.class),
-        "task": member.task,
-        "bytes": member.bytes,
-        "age": buffer.buffer().offers() - member.sample.0,
-        "replays": member.replays,
-        "score": member.score,
-    })
+fn describe(buffer: &JournaledBuffer, member: &Member) -> SampleReport {
+    SampleReport {
+        path: buffer.path(member.sample).to_owned(),
+        class: buffer.class_name(member.class).to_owned(),
+        task: member.task,
+        bytes: member.bytes,
+        age: buffer.buffer().offers() - member.sample.0,
+        replays: member.replays,
+        score: member.score,
+    }
 }

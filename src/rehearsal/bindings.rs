@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_bound_is_there_again_with_the_set_of_its_time() {
+    fn bindings_and_their_set_are_taken_up() {
         let disk = Model::default();
         assert_eq!(pairs(&disk, 3), None);
         begin(&disk, 3, &[4], &[]);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_is_left_out_and_written_over() {
+    fn a_damaged_pair_is_left_out_and_written_over() {
         let disk = Model::default();
         begin(&disk, 0, &[1, 2, 3, 4], &[(0, 3), (1, 2), (2, 1)]);
         let (name, length) = disk.names().unwrap().remove(0);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_were_begun_last_are_kept() {
+    fn the_latest_epochs_are_kept() {
         let disk = Model::default();
         for epoch in [20, 5, 6, 7, 8, 9, 10, 11, 5, 12] {
             begin(&disk, epoch, &[1], &[]);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_did_not_take_is_written_later() {
+    fn bindings_on_a_full_disk_are_written_later() {
         let disk = Model::default();
         let bindings = begin(&disk, 0, &[1, 2, 3], &[(0, 2)]);
         disk.fail_writes(Some(libc::ENOSPC));
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_keeps_no_other_from_lasting_and_is_tried_again() {
+    fn a_failed_sync_is_tried_again_and_delays_no_other_bindings() {
         let (disk, mut in_use) = (Model::default(), BindingsInUse::default());
         let shown = [3, 4].map(|epoch| in_use.begin(&disk, epoch, &[1, 2, 3]).unwrap());
         shown.iter().for_each(|bindings| bindings.bind(0, 2));

@@ -4,10 +4,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use serde_json::{Value, json};
 
-use super::answers::Refusals;
-use super::{CodeReader, CodeStore};
+use super::{CodeReader, CodeReport, CodeStore, Refusals};
 
 pub(super) struct BufferCodes {
     store: CodeStore,
@@ -61,15 +59,14 @@ impl BufferCodes {
         self.store.lasts()
     }
 
-    pub(super) fn stats(&self) -> Value {
+    pub(super) fn report(&self) -> CodeReport {
         let reader = self.reader();
-        json!({
-            "codes": reader.len(),
-            "bytes_each": reader.bytes,
-            "bytes_on_disk": self.store.length(),
-            "appended": self.appended,
-            "refused": self.refused.count,
-            "why": self.refused.why,
-        })
+        CodeReport {
+            codes: reader.len(),
+            bytes_each: reader.bytes,
+            bytes_on_disk: self.store.length(),
+            appended: self.appended,
+            refused: self.refused.clone(),
+        }
     }
 }

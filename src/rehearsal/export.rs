@@ -8,11 +8,11 @@ use std::sync::mpsc::sync_channel;
 
 use serde_json::{Value, json};
 
-use super::answers::{Refusals, usage};
+use super::answers::usage;
 use super::notes::{Note, Notes};
-use super::{PATIENCE, ending};
+use super::{ExportReport, PATIENCE, ending};
 use crate::error::Result;
-use crate::rehearsal::views::{Sample, Views};
+use crate::rehearsal::views::{KeptSample, Views};
 
 /// Copies samples to a new directory, as `CLASS/FILE`. Returns how many, and which cannot be read. Blocks.
 ///
@@ -28,8 +28,8 @@ pub(super) fn export(views: &Views, notes: &Notes, name: &str, directory: &Path)
     // The command may have given up.
     let shown = Box::new(move |snapshot| drop(send.send(snapshot)));
     notes.send(Note::Show { buffer, shown }).map_err(|_| ending())?;
-    let snapshot = made.recv_timeout(PATIENCE).ok().flatten().ok_or_else(ending)?;
-    let (mut copied, mut refused) = (0_u64, Refusals::default());
+    let snapshot = made.recv_timeout(PATIENCE).map_err(|_| ending())?.map_err(|_| ending())?;
+    let mut report = ExportReport::default();
     for (class, files) in &snapshot.classes {
         let folder = directory.join(class);
         fs::create_dir_all(&folder).map_err(cannot)?;
@@ -38,22 +38,22 @@ pub(super) fn export(views: &Views, notes: &Notes, name: &str, directory: &Path)
             match sample.pinned.read() {
                 Ok(bytes) => {
                     write(sample, &bytes, &folder.join(&file.name)).map_err(cannot)?;
-                    copied += 1;
+                    report.copied += 1;
                 }
                 Err(error) => {
-                    refused.note(&sample.source, &error.to_string());
+                    report.refused.note(&sample.source, &error.to_string());
                     let sample = sample.id;
-                    // The owner gives the sample up if it is damaged.
+                    // The buffer thread gives the sample up if it is damaged.
                     notes.send(Note::Damaged { buffer, sample }).map_err(|_| ending())?;
                 }
             }
         }
     }
-    Ok(json!({ "copied": copied, "refused": refused.count, "why": refused.why }))
+    Ok(json!(report))
 }
 
 /// A copy gives no user more rights than the source.
-fn write(sample: &Sample, bytes: &[u8], path: &Path) -> std::io::Result<()> {
+fn write(sample: &KeptSample, bytes: &[u8], path: &Path) -> std::io::Result<()> {
     let mode = u32::from(sample.access.mode & 0o666) | 0o600;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(bytes)

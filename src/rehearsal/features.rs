@@ -1,15 +1,15 @@
-//! Features of samples. The owner finds the samples, and takes scores. The asking thread makes the scores,
-//! since that takes long.
+//! Features of samples. The buffer thread finds the samples, and takes scores. The asking thread makes the
+//! scores, since that takes long.
 
 use std::path::Path;
 
 use serde_json::json;
 
 use super::answers::usage;
-use super::owned_buffer::OwnedBuffer;
+use super::open_buffer::OpenBuffer;
 use super::paths::{PathMeaning, Paths};
 use super::scores::{ScoreCounts, UNKNOWN, of_other_buffer};
-use crate::buffer::{self, ClassId, Feature, Policy, SampleId, UpdateError};
+use crate::buffer::{self, ClassId, Feature, FeatureError, Policy, SampleId};
 use crate::error::Result;
 
 /// How many words of a path may look like numbers.
@@ -28,7 +28,7 @@ impl KnownFeatures {
     ///
     /// # Errors
     /// If the policy of the buffer does not go by features, or if its disk takes no writes.
-    pub(super) fn read(buffer: &mut OwnedBuffer, paths: &Paths, lines: &str) -> Result<Self> {
+    pub(super) fn read(buffer: &mut OpenBuffer, paths: &Paths, lines: &str) -> Result<Self> {
         let policy = buffer.journaled.buffer().rules().policy;
         if !policy.goes_by_features() {
             let message =
@@ -44,7 +44,7 @@ impl KnownFeatures {
         Ok(known)
     }
 
-    fn read_line(&mut self, buffer: &OwnedBuffer, paths: &Paths, line: &str) {
+    fn read_line(&mut self, buffer: &OpenBuffer, paths: &Paths, line: &str) {
         let counts = &mut self.counts;
         let (ends, values) = numbers(line);
         let Some(shortest) = ends.first().map(|end| &line[..*end]) else {
@@ -80,13 +80,12 @@ impl KnownFeatures {
     pub(super) fn scores(&self) -> Result<Vec<(SampleId, f32)>> {
         buffer::scores(self.policy, &self.features).map_err(|why| {
             usage(match why {
-                UpdateError::NotFinite => {
+                FeatureError::NotFinite => {
                     "a feature is not a finite number; none was taken".to_owned()
                 }
-                UpdateError::Dimension { found, expected } => format!(
+                FeatureError::Dimension { found, expected } => format!(
                     "a feature has {found} numbers where the first has {expected}; none was taken"
                 ),
-                UpdateError::NotHeld => "a sample is not in the buffer".to_owned(),
             })
         })
     }

@@ -16,12 +16,12 @@ use siphasher::sip::SipHasher24;
 use super::bindings::{Bindings, BindingsInUse};
 use super::record::{BufferState, Origin, Record};
 use crate::buffer::{
-    Buffer, Candidate, ClassId, Labels, Rules, SampleId, SleepSet, UpdateError, sleep_set,
+    Candidate, ClassId, Labels, RehearsalBuffer, Rules, SampleId, SleepSet, UpdateError, sleep_set,
 };
 use crate::config::RehearsalSettings;
 use crate::disk::Disk;
 use crate::disk::journal::{CompactingJournal, Journal, LiveState};
-use crate::rehearsal::views::Sample;
+use crate::rehearsal::views::KeptSample;
 
 /// Larger samples are never kept: a sample is read and served in one piece.
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;
@@ -39,7 +39,7 @@ pub(super) struct JournaledBuffer {
     labels: Labels,
     state: BufferState,
     disk: Arc<dyn Disk>,
-    kept: CompactingJournal,
+    compacting: CompactingJournal,
     bindings: BindingsInUse,
     /// Whether the disk had room when that was last asked.
     had_room: bool,
@@ -70,7 +70,7 @@ impl JournaledBuffer {
         min_free: u64,
     ) -> Result<Self> {
         let rules = settings.rules;
-        let mut state = BufferState::new(Buffer::new(rules));
+        let mut state = BufferState::new(RehearsalBuffer::new(rules));
         let mut applied = Ok(());
         let journal = Journal::open(Arc::clone(&disk), |text, pinned| {
             if applied.is_ok() {
@@ -87,7 +87,7 @@ impl JournaledBuffer {
         let mut buffer = JournaledBuffer {
             settings,
             labels,
-            kept: CompactingJournal::new(journal, &state, min_free),
+            compacting: CompactingJournal::new(journal, &state, min_free),
             state,
             disk,
             bindings: BindingsInUse::default(),
@@ -111,7 +111,7 @@ impl JournaledBuffer {
         Ok(buffer)
     }
 
-    pub(super) fn buffer(&self) -> &Buffer {
+    pub(super) fn buffer(&self) -> &RehearsalBuffer {
         &self.state.buffer
     }
 
@@ -135,7 +135,7 @@ impl JournaledBuffer {
     fn commit(&mut self, record: Record, bytes: &[u8]) {
         let text = serde_json::to_vec(&record).map_err(Error::from);
         let committed = text.and_then(|text| {
-            let pinned = self.kept.journal.append(&text, bytes)?;
+            let pinned = self.compacting.journal.append(&text, bytes)?;
             self.state.apply(record, (!bytes.is_empty()).then_some(pinned))
         });
         self.changes.store(self.state.changes, Ordering::Release);
@@ -171,8 +171,8 @@ impl JournaledBuffer {
         class.is_none_or(|class| self.state.buffer.may_keep(candidate(class), ahead))
     }
 
-    /// Offers a sample, with its bytes if it [may be kept](Self::may_keep).
-    pub(super) fn offer(&mut self, sample: OfferedSample, bytes: &[u8]) {
+    /// Offers a sample and records that, with its bytes if it [may be kept](Self::may_keep).
+    pub(super) fn record_offer(&mut self, sample: OfferedSample, bytes: &[u8]) {
         let may_keep = self.may_keep(&sample, 0);
         let OfferedSample { hash, class, bytes: length, origin } = sample;
         let origin = may_keep.then_some(origin);
@@ -182,11 +182,9 @@ impl JournaledBuffer {
 
     /// Gives a sample up if it is damaged. It may be offered again. Blocks.
     pub(super) fn check_sample(&mut self, sample: SampleId) {
-        let held = self.state.held.get(&sample);
-        let Some(Err(error)) = held.map(|held| held.sample.pinned.read()) else {
-            return;
-        };
-        if error.kind() == ErrorKind::InvalidData {
+        if let Some(Err(error)) = self.state.held.get(&sample).map(|held| held.pinned.read())
+            && error.kind() == ErrorKind::InvalidData
+        {
             self.give_up(sample);
         }
     }
@@ -279,20 +277,20 @@ impl JournaledBuffer {
     /// Makes room for further records by writing those that wait. Returns whether there is room: not if the
     /// disk takes no writes, or if other programs need its space.
     pub(super) fn ensure_room(&mut self) -> bool {
-        if self.kept.journal.is_full() {
+        if self.compacting.journal.has_many_pending() {
             let _ = self.write();
         }
-        let has_room = self.kept.claim_room(0);
+        let has_room = self.compacting.claim_room(0);
         if self.had_room && !has_room {
             let name = &self.settings.name;
             tracing::warn!(
                 name,
-                "others need the space of a rehearsal buffer's disk; it stays as it is"
+                "there is no room for a rehearsal buffer on its disk; the buffer stays as it is"
             );
         }
         self.had_room = has_room;
         // A record behind a gap would be lost with the gap.
-        has_room && !self.sync_failed && !self.kept.journal.is_full()
+        has_room && !self.sync_failed && !self.compacting.journal.has_many_pending()
     }
 
     /// Writes the records that wait, and rewrites the journal if most of it is dead. Records stay if they
@@ -310,8 +308,8 @@ impl JournaledBuffer {
     }
 
     fn write_journal(&mut self) -> Result<()> {
-        self.kept.journal.write()?;
-        match self.kept.rewrite_if_mostly_dead(&self.state) {
+        self.compacting.journal.write()?;
+        match self.compacting.rewrite_if_mostly_dead(&self.state) {
             Ok(saved) => saved.into_iter().for_each(|saved| self.repin(saved)),
             Err(error) if self.had_room => {
                 let name = &self.settings.name;
@@ -337,9 +335,9 @@ impl JournaledBuffer {
 
     /// Syncs the journal. If the disk lost a part, the journal is begun anew with the rest.
     fn sync_journal(&mut self) -> Result<()> {
-        while let Some(saved) = self.kept.sync(&self.state)? {
+        while let Some(saved) = self.compacting.sync(&self.state)? {
             self.repin(saved);
-            self.kept.journal.write()?;
+            self.compacting.journal.write()?;
         }
         Ok(())
     }
@@ -366,14 +364,14 @@ impl JournaledBuffer {
 
     /// Whether all records and bindings are synced.
     pub(super) fn lasts(&self) -> bool {
-        self.kept.journal.is_durable() && self.bindings.lasts()
+        self.compacting.journal.is_durable() && self.bindings.lasts()
     }
 
     /// Takes what was saved: the new places of samples, and the samples that are damaged.
     fn repin(&mut self, (moved, damaged): <BufferState as LiveState>::Saved) {
         for (sample, pinned) in moved {
             if let Some(held) = self.state.held.get_mut(&sample) {
-                Arc::make_mut(&mut held.sample).pinned = pinned;
+                Arc::make_mut(held).pinned = pinned;
             }
         }
         // A view of the old places keeps the old journal on the disk.
@@ -386,19 +384,19 @@ impl JournaledBuffer {
     }
 
     pub(super) fn path(&self, sample: SampleId) -> &str {
-        self.state.held.get(&sample).map_or("", |held| &held.sample.source)
+        self.state.held.get(&sample).map_or("", |held| &held.source)
     }
 
-    pub(super) fn held_sample(&self, id: SampleId) -> Option<Arc<Sample>> {
-        self.state.held.get(&id).map(|held| Arc::clone(&held.sample))
+    pub(super) fn held_sample(&self, id: SampleId) -> Option<Arc<KeptSample>> {
+        self.state.held.get(&id).cloned()
     }
 
-    pub(super) fn written_sample(&self, id: SampleId) -> Option<Arc<Sample>> {
+    pub(super) fn written_sample(&self, id: SampleId) -> Option<Arc<KeptSample>> {
         self.held_sample(id).filter(|sample| sample.pinned.is_written())
     }
 
     /// Chooses a sleep set among the written samples, with their classes.
-    pub(super) fn sleep_set(&self, set: &SleepSet) -> Vec<(ClassId, Arc<Sample>)> {
+    pub(super) fn sleep_set(&self, set: &SleepSet) -> Vec<(ClassId, Arc<KeptSample>)> {
         let chosen = sleep_set(self.state.buffer.members(), set);
         // There may be millions, which are found faster in the order of their numbers.
         let mut indices: Vec<(SampleId, usize)> = chosen.into_iter().zip(0..).collect();

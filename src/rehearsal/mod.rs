@@ -1,37 +1,40 @@
 //! Rehearsal buffers of a mount: they keep samples of earlier tasks, and show them again as files.
 //!
-//! One thread, the *owner*, decides everything about the buffers. Other threads send it notes (`notes`).
+//! One thread, the *buffer thread*, owns what is kept. Other threads send it notes (`notes`). Slots and streams
+//! choose in [`views`] which of the kept samples is shown.
 //!
-//! 1. The planner's thread tells the owner when a file is first read (`offers`), with the bytes that were
-//!    fetched. It never waits. If the owner is too far behind, the file is offered at its next read.
-//! 2. The owner (`owner`) fetches missing bytes of files that may be kept (`queue`). Each buffer decides in
-//!    the order of the offers (`owned_buffer`), and writes the samples that it keeps to its journal
-//!    (`journaled`).
-//! 3. Views and commands ask the owner, and no request thread waits for its answer. Copying samples
-//!    (`export`) and making scores of features (`features`) take long, so the asking thread does them.
-//! 4. Held samples are shown as files ([`views`]): epochs, mixes, sleep sets, slots and streams. The ordinals
-//!    of a stream's samples are remembered on the disk (`bindings`).
+//! 1. A file that is first read is *offered* to each buffer that takes it: the planner's thread sends a note
+//!    (`read_observer`), with the bytes if they are at hand. It never waits. If the buffer thread is too far
+//!    behind, the file is offered at its next read.
+//! 2. Each buffer decides about its offers in their order (`open_buffer`). It writes a record of each offer to
+//!    its journal, with the bytes if the sample may be kept (`journaled`). Missing bytes are fetched before
+//!    (`queue`).
+//! 3. Views and commands ask the buffer thread, and no request thread waits for its answer. Copying samples
+//!    (`export`) and making scores of features (`features`) take long, so the command's thread does them.
+//! 4. Kept samples are shown as files ([`views`]): epochs, mixes, sleep sets, slots and streams. A stream
+//!    numbers its samples. These numbers, the *ordinals*, are stored on the disk (`bindings`).
 //! 5. Samples that slots and streams show next are read before they are opened (`read_ahead`).
 //! 6. A trainer may keep codes beside a buffer: what its network made of samples (`codes`, `buffer_codes`).
-//!    They do not depend on the samples that the buffer holds.
+//!    A code stays when its sample leaves the buffer.
 //!
 //! The rules by which samples are kept and drawn are in [`buffer`](crate::buffer).
 
 mod answers;
 mod bindings;
 mod buffer_codes;
+mod buffer_thread;
 mod codes;
 mod export;
 mod features;
 mod journaled;
 mod notes;
-mod offers;
-mod owned_buffer;
-mod owner;
+mod open_buffer;
 mod paths;
 mod queue;
 mod read_ahead;
+mod read_observer;
 mod record;
+mod reports;
 mod scores;
 mod snapshots;
 #[cfg(test)]
@@ -47,7 +50,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::buffer::SleepSet;
 use crate::cache::Cache;
@@ -57,23 +60,28 @@ use crate::disk::{STOP_PATIENCE, wait_for_end};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::VIEWS_NAME;
 use crate::sync::Mutex;
-use answers::named;
+use answers::buffer_named;
 pub use bindings::Bindings;
+use buffer_thread::BufferThread;
 pub use codes::{CodeFile, CodeReader, CodeStore};
 use features::KnownFeatures;
 use notes::{Note, NoteReceiver, Notes};
-pub(crate) use offers::Offers;
-pub(crate) use owned_buffer::Opening;
-use owned_buffer::OwnedBuffer;
-use owner::Owner;
+pub(crate) use open_buffer::BufferToOpen;
+use open_buffer::OpenBuffer;
 use paths::Paths;
+pub(crate) use read_observer::ReadObserver;
+pub use reports::{
+    BufferReport, CodeReport, ExportReport, MissedNotes, OfferReport, Refusals, SampleReport,
+    SleepReport,
+};
+pub use scores::ScoreCounts;
 pub(crate) use view_listing::ViewListing;
 use views::{View, Views};
 
 /// How many files with unreadable bytes may wait until the planner's thread hears of them.
 const FAILED_MAX: usize = 1 << 14;
 
-/// How long a command waits for the owner.
+/// How long a command waits for the buffer thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A command's question. `buffer` is the name of a buffer.
@@ -111,7 +119,7 @@ pub(crate) struct Rehearsal {
     cache: Arc<Cache>,
     closed: Arc<AtomicBool>,
     views: Arc<Views>,
-    /// Receives files whose bytes could not be read, for [`Rehearsal::offers`].
+    /// Receives files whose bytes could not be read, for [`Rehearsal::read_observer`].
     failed: Mutex<Option<Receiver<NodeId>>>,
     /// Where the dataset is seen: trainers know samples by absolute paths below these places.
     dataset_roots: Arc<Mutex<Vec<PathBuf>>>,
@@ -121,28 +129,28 @@ pub(crate) struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Opens the buffers and starts the owner's thread, which [`stop`](Self::stop) ends.
+    /// Opens the buffers and starts the buffer thread, which [`stop`](Self::stop) ends.
     ///
     /// # Errors
     /// If a buffer or a file of labels cannot be read, or if no thread can be started.
     pub(crate) fn start(
-        buffers: Vec<Opening>,
+        buffers: Vec<BufferToOpen>,
         cache: &Arc<Cache>,
         disk: &DiskSettings,
     ) -> Result<Self> {
-        let buffers = OwnedBuffer::open_all(buffers, cache, disk)?;
+        let buffers = OpenBuffer::open_all(buffers, cache, disk)?;
         let (notes, receiver) = notes::notes();
         let closed = Arc::new(AtomicBool::new(false));
-        let views = Views::new(buffers.iter().map(OwnedBuffer::view).collect(), notes.clone());
-        let (dataset_roots, hidden) =
-            <(Arc<Mutex<Vec<PathBuf>>>, Arc<OnceLock<String>>)>::default();
+        let views = Views::new(buffers.iter().map(OpenBuffer::served).collect(), notes.clone());
+        let dataset_roots = Arc::<Mutex<Vec<PathBuf>>>::default();
+        let hidden = Arc::<OnceLock<String>>::default();
         let (failing, failed) = sync_channel(FAILED_MAX);
         let paths = Paths {
             cache: Arc::clone(cache),
             views: Arc::clone(&views),
             dataset_roots: Arc::clone(&dataset_roots),
         };
-        let owner = Owner {
+        let state = BufferThread {
             buffers,
             paths,
             notes: notes.clone(),
@@ -159,14 +167,14 @@ impl Rehearsal {
             failed: Mutex::new(Some(failed)),
             dataset_roots,
             hidden,
-            thread: Mutex::new(Some(run(owner, receiver, closed)?)),
+            thread: Mutex::new(Some(run(state, receiver, closed)?)),
         })
     }
 
-    /// The observer that tells the owner of files that were read. Only the first call gives one.
-    pub(crate) fn offers(&self) -> Option<Offers> {
+    /// The observer that tells the buffer thread of files that were read. Only the first call gives one.
+    pub(crate) fn read_observer(&self) -> Option<ReadObserver> {
         let failed = self.failed.lock().take()?;
-        Some(Offers::new(self.notes.clone(), Arc::clone(&self.cache), failed))
+        Some(ReadObserver::new(self.notes.clone(), Arc::clone(&self.cache), failed))
     }
 
     pub(crate) fn set_dataset_roots(&self, roots: Vec<PathBuf>) {
@@ -178,8 +186,8 @@ impl Rehearsal {
         let warning = format!(
             "no views: {why}; set mount.rehearsal to a directory of yours, and they are there"
         );
-        if self.hidden.set(warning).is_ok() {
-            self.hidden.get().into_iter().for_each(|why| tracing::warn!("rehearsal: {why}"));
+        if self.hidden.set(warning.clone()).is_ok() {
+            tracing::warn!("rehearsal: {warning}");
         }
     }
 
@@ -187,23 +195,23 @@ impl Rehearsal {
         &self.views
     }
 
-    /// Asks the owner, and waits for the answer.
+    /// Asks the buffer thread, and waits for the answer.
     ///
     /// # Errors
-    /// Those of the question, and `Timeout` if the owner does not answer for a minute.
+    /// Those of the question, and `Timeout` if the buffer thread does not answer for a minute.
     pub(crate) fn ask(&self, question: Question) -> Result<Value> {
         match question {
-            // These take long, so the owner must not do them.
+            // These take long, so the buffer thread must not do them.
             Question::Export { buffer, directory } => {
                 export::export(&self.views, &self.notes, &buffer, &directory)
             }
             Question::Score { buffer, lines, features: true } => self.take_features(buffer, lines),
             question => {
-                let answer = self.ask_owner(|owner| {
-                    owner.decide();
-                    answers::answer(owner, question)
+                let answer = self.ask_thread(|thread| {
+                    thread.decide();
+                    answers::answer(thread, question)
                 });
-                // Also after a timeout: the owner may have answered a moment later.
+                // Also after a timeout: the buffer thread may have answered a moment later.
                 self.views.snapshots.invalidate_names();
                 answer?
             }
@@ -214,23 +222,23 @@ impl Rehearsal {
     /// another dimension than the first, no line is taken. Blocks, perhaps for long.
     fn take_features(&self, buffer: String, lines: String) -> Result<Value> {
         let name = buffer.clone();
-        let known = self.ask_owner(move |owner| {
-            owner.decide();
-            KnownFeatures::read(named(&mut owner.buffers, &name)?, &owner.paths, &lines)
+        let known = self.ask_thread(move |thread| {
+            thread.decide();
+            KnownFeatures::read(buffer_named(&mut thread.buffers, &name)?, &thread.paths, &lines)
         })??;
         let scores = known.scores()?;
-        self.ask_owner(move |owner| {
-            let buffer = named(&mut owner.buffers, &buffer)?.writable()?;
+        self.ask_thread(move |thread| {
+            let buffer = buffer_named(&mut thread.buffers, &buffer)?.writable()?;
             for (sample, score) in scores {
                 // A sample that has left the buffer needs no score.
                 let _ = buffer.score(sample, score);
             }
-            Ok(known.counts.to_json())
+            Ok(json!(known.counts))
         })?
     }
 
     /// The files of the view at a path below the mount point. Makes the view if it is not made yet. None if
-    /// the path names no view. Waits for the owner.
+    /// the path names no view. Waits for the buffer thread.
     pub(crate) fn view_listing(&self, root: &str) -> Option<ViewListing> {
         let root = root.trim_start_matches("./").trim_matches('/');
         let (name, view) = root.strip_prefix(VIEWS_NAME)?.strip_prefix('/')?.split_once('/')?;
@@ -243,13 +251,13 @@ impl Rehearsal {
         Some(ViewListing::new(root, &snapshot))
     }
 
-    /// Has the owner do something, and waits for the result.
+    /// Has the buffer thread do something, and waits for the result.
     ///
     /// # Errors
-    /// `Timeout` if the owner does not answer for a minute.
-    fn ask_owner<T: Send + 'static>(
+    /// `Timeout` if the buffer thread does not answer for a minute.
+    fn ask_thread<T: Send + 'static>(
         &self,
-        what: impl FnOnce(&mut Owner) -> T + Send + 'static,
+        what: impl FnOnce(&mut BufferThread) -> T + Send + 'static,
     ) -> Result<T> {
         let views = Arc::clone(&self.views);
         let (ask, answered) = answering(what, move || invalidate_beside(views));
@@ -259,7 +267,7 @@ impl Rehearsal {
         })
     }
 
-    /// Ends the owner's thread after it has written everything. Returns whether it has ended.
+    /// Ends the buffer thread after it has written everything. Returns whether it has ended.
     pub(crate) fn stop(&self) -> bool {
         self.closed.store(true, Ordering::Relaxed);
         let _ = self.notes.send(Note::Wake);
@@ -271,8 +279,8 @@ fn ending() -> Error {
     Error::new(ErrorKind::Busy, "the mount is ending")
 }
 
-/// Gives a call for the owner, and the receiver of its result. If the receiver is dropped by then, the call
-/// ends with `alone`.
+/// Gives a call for the buffer thread, and the receiver of its result. If the receiver is dropped by then,
+/// the call ends with `alone`.
 fn answering<Of, T>(
     what: impl FnOnce(&mut Of) -> T,
     alone: impl FnOnce(),
@@ -286,8 +294,8 @@ fn answering<Of, T>(
     (ask, answered)
 }
 
-/// Has a new thread look up changed names of views again. The asking thread has given up, and the owner must
-/// not wait for lookups.
+/// Has a new thread look up changed names of views again. The asking thread has given up, and the buffer
+/// thread must not wait for lookups.
 fn invalidate_beside(views: Arc<Views>) {
     let invalidate = move || views.snapshots.invalidate_names();
     if let Err(error) = std::thread::Builder::new().name("belady-lapse".into()).spawn(invalidate) {
@@ -295,8 +303,12 @@ fn invalidate_beside(views: Arc<Views>) {
     }
 }
 
-fn run(owner: Owner, notes: NoteReceiver, closed: Arc<AtomicBool>) -> Result<JoinHandle<()>> {
-    let run = move || owner.run(&notes, &closed);
+fn run(
+    state: BufferThread,
+    notes: NoteReceiver,
+    closed: Arc<AtomicBool>,
+) -> Result<JoinHandle<()>> {
+    let run = move || state.run(&notes, &closed);
     std::thread::Builder::new().name("belady-rehearse".into()).spawn(run).map_err(|error| {
         Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
             .hint("raise the limit on processes (`ulimit -u`)")

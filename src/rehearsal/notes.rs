@@ -1,4 +1,4 @@
-//! Notes to the owner: the messages that other threads send to its thread.
+//! Notes: the messages that other threads send to the buffer thread.
 //!
 //! No sender waits for room. Notes that must arrive are always taken. There are few of them: one for each
 //! request that waits for an answer, for each epoch, and for each fetch.
@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
-use super::offers::WaitingBytes;
-use super::owner::Owner;
+use super::MissedNotes;
+use super::buffer_thread::BufferThread;
+use super::read_observer::WaitingBytes;
 use crate::buffer::SampleId;
 use crate::catalog::NodeId;
 use crate::rehearsal::views::{AppendReply, ScoreReply, SnapshotReply, SyncReply, View};
@@ -42,9 +41,9 @@ pub(super) enum Note {
     Appended { buffer: usize, bytes: Vec<u8>, done: AppendReply },
     /// All scores and codes of a buffer are to be synced.
     Sync { buffer: usize, done: SyncReply },
-    /// A thread waits until the owner has done something.
-    Ask { ask: Box<dyn FnOnce(&mut Owner) + Send> },
-    /// Wakes the owner: fetched bytes have arrived, or it is to end.
+    /// A thread waits until the buffer thread has done something.
+    Ask { ask: Box<dyn FnOnce(&mut BufferThread) + Send> },
+    /// Wakes the buffer thread: fetched bytes have arrived, or it is to end.
     Wake,
 }
 
@@ -56,7 +55,7 @@ struct Counts {
 }
 
 #[derive(Debug)]
-pub(super) struct OwnerEnded;
+pub(super) struct ThreadEnded;
 
 #[derive(Clone)]
 pub(super) struct Notes {
@@ -78,10 +77,10 @@ impl Notes {
     /// Sends a note, however many wait.
     ///
     /// # Errors
-    /// If the owner has ended.
-    pub(super) fn send(&self, note: Note) -> Result<(), OwnerEnded> {
+    /// If the buffer thread has ended.
+    pub(super) fn send(&self, note: Note) -> Result<(), ThreadEnded> {
         self.counts.waiting.fetch_add(1, Ordering::Relaxed);
-        self.to.send(note).map_err(|_| OwnerEnded)
+        self.to.send(note).map_err(|_| ThreadEnded)
     }
 
     /// Sends a note that can be missed. Returns whether it was sent.
@@ -99,12 +98,9 @@ impl Notes {
     }
 
     /// How many notes were dropped in this mount.
-    pub(super) fn missed(&self) -> Value {
-        let Counts { reads, openings, .. } = &*self.counts;
-        json!({
-            "reads": reads.load(Ordering::Relaxed),
-            "openings": openings.load(Ordering::Relaxed),
-        })
+    pub(super) fn missed(&self) -> MissedNotes {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        MissedNotes { reads: count(&self.counts.reads), openings: count(&self.counts.openings) }
     }
 }
 
@@ -128,16 +124,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_missed_is_counted_and_all_else_arrives() {
+    fn dropped_notes_are_counted_and_others_arrive() {
         let (notes, receiver) = notes();
         let shown = |sample| Note::Shown { buffer: 0, sample: SampleId(sample) };
         let all = NOTES_MAX as u32;
         assert!((0..all).all(|sample| notes.try_send(shown(sample))));
-        assert_eq!(notes.missed(), json!({ "reads": 0, "openings": 0 }));
+        assert_eq!(notes.missed(), MissedNotes { reads: 0, openings: 0 });
         assert!(!notes.try_send(shown(all)) && !notes.try_send(shown(all)));
         assert!(!notes.try_send(Note::Read { node: NodeId(1), bytes: None }));
         assert!(!notes.try_send(Note::Damaged { buffer: 0, sample: SampleId(0) }));
-        assert_eq!(notes.missed(), json!({ "reads": 1, "openings": 2 }));
+        assert_eq!(notes.missed(), MissedNotes { reads: 1, openings: 2 });
         let made = Box::new(|_| ());
         let view = View::Epoch(7);
         notes.send(Note::Make { buffer: 0, view, made }).unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::owned_buffer::OwnedBuffer;
+use super::open_buffer::OpenBuffer;
 use crate::buffer::SampleId;
 use crate::cache::Cache;
 use crate::catalog::{Catalog, NodeId};
@@ -54,7 +54,7 @@ impl Paths {
     }
 
     /// What a path means for a buffer. None if there neither is nor was such a file.
-    pub(super) fn meaning(&self, buffer: &OwnedBuffer, path: &str) -> Option<PathMeaning> {
+    pub(super) fn meaning(&self, buffer: &OpenBuffer, path: &str) -> Option<PathMeaning> {
         let journaled = &buffer.journaled;
         let within = self.within(path);
         let path = within.as_deref().unwrap_or(path);

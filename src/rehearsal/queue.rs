@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use super::notes::{Note, Notes};
-use super::offers::WaitingBytes;
+use super::read_observer::WaitingBytes;
 use crate::catalog::NodeId;
 use crate::disk::Buffer;
 
@@ -70,7 +70,7 @@ impl Queue {
     }
 }
 
-/// Delivers fetched bytes to an offer and wakes the owner. If it is dropped, there are no bytes.
+/// Delivers fetched bytes to an offer and wakes the buffer thread. If it is dropped, there are no bytes.
 pub(super) struct Delivery {
     pub(super) fetched: Arc<Fetched>,
     pub(super) notes: Notes,
@@ -86,7 +86,7 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         let _ = self.fetched.set(None);
-        // The owner may have ended.
+        // The buffer thread may have ended.
         let _ = self.notes.send(Note::Wake);
     }
 }

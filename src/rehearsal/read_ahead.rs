@@ -25,7 +25,7 @@ const BYTES_MAX: u64 = 32 << 20;
 const BYTES_OF_ONE_MAX: u64 = BYTES_MAX / 4;
 
 /// How many streams and sets of slots are remembered.
-const SEQUENCES_MAX: NonZeroUsize = NonZeroUsize::new(1 << 10).expect("more than none");
+const DIRECTORIES_MAX: NonZeroUsize = NonZeroUsize::new(1 << 10).expect("more than none");
 
 pub(super) struct ReadAhead {
     asked: Mutex<AskedSamples>,
@@ -42,7 +42,7 @@ impl ReadAhead {
     pub(super) fn read(&self, upcoming: &Upcoming) {
         let next = upcoming.next.iter();
         let next = next.map(|sample| (sample.id, u64::from(sample.pinned.length())));
-        let new = self.asked.lock().take(upcoming.sequence, next);
+        let new = self.asked.lock().take(upcoming.directory, next);
         for sample in upcoming.next.iter().filter(|sample| new.contains(&sample.id)) {
             let sample = Arc::downgrade(sample);
             // Its reader gets the error.
@@ -53,20 +53,20 @@ impl ReadAhead {
     }
 
     /// Forgets a stream that has ended.
-    pub(super) fn forget(&self, sequence: u64) {
-        self.asked.lock().forget(sequence);
+    pub(super) fn forget(&self, directory: u64) {
+        self.asked.lock().forget(directory);
     }
 }
 
 /// Samples that were asked for, by stream or slots.
 struct AskedSamples {
-    by_sequence: LruCache<u64, Vec<(SampleId, u64)>>,
+    by_directory: LruCache<u64, Vec<(SampleId, u64)>>,
     bytes: u64,
 }
 
 impl Default for AskedSamples {
     fn default() -> Self {
-        AskedSamples { by_sequence: LruCache::new(SEQUENCES_MAX), bytes: 0 }
+        AskedSamples { by_directory: LruCache::new(DIRECTORIES_MAX), bytes: 0 }
     }
 }
 
@@ -74,10 +74,10 @@ impl AskedSamples {
     /// Takes upcoming samples with their sizes, the soonest first. Returns those that are to be read.
     fn take(
         &mut self,
-        sequence: u64,
+        directory: u64,
         next: impl Iterator<Item = (SampleId, u64)>,
     ) -> Vec<SampleId> {
-        let before = self.forget(sequence);
+        let before = self.forget(directory);
         let mut sum = 0;
         let next = next.take_while(|(_, bytes)| {
             sum += bytes;
@@ -87,19 +87,19 @@ impl AskedSamples {
         let new = next.iter().filter(|sample| !before.contains(sample));
         let new = new.map(|(sample, _)| *sample).collect();
         self.bytes += bytes_of(&next);
-        if let Some((_, oldest)) = self.by_sequence.push(sequence, next) {
+        if let Some((_, oldest)) = self.by_directory.push(directory, next) {
             self.bytes -= bytes_of(&oldest);
         }
         while self.bytes > BYTES_MAX
-            && let Some((_, oldest)) = self.by_sequence.pop_lru()
+            && let Some((_, oldest)) = self.by_directory.pop_lru()
         {
             self.bytes -= bytes_of(&oldest);
         }
         new
     }
 
-    fn forget(&mut self, sequence: u64) -> Vec<(SampleId, u64)> {
-        let before = self.by_sequence.pop(&sequence).unwrap_or_default();
+    fn forget(&mut self, directory: u64) -> Vec<(SampleId, u64)> {
+        let before = self.by_directory.pop(&directory).unwrap_or_default();
         self.bytes -= bytes_of(&before);
         before
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn one_has_its_part_and_all_have_the_whole() {
+    fn a_directory_has_its_part_of_all_bytes() {
         let mut asked = AskedSamples::default();
         assert_eq!(asked.take(0, of(BYTES_OF_ONE_MAX / 4, 0..9)), ids(0..4));
         assert_eq!(asked.take(0, of(BYTES_OF_ONE_MAX + 1, 9..12)), ids(0..0), "it never fits");
@@ -149,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_remembered() {
+    fn only_some_directories_are_remembered() {
         let mut asked = AskedSamples::default();
-        (0..2 * SEQUENCES_MAX.get() as u64).for_each(|by| _ = asked.take(by, of(1, 0..2)));
-        assert_eq!(asked.bytes, 2 * SEQUENCES_MAX.get() as u64);
+        (0..2 * DIRECTORIES_MAX.get() as u64).for_each(|by| _ = asked.take(by, of(1, 0..2)));
+        assert_eq!(asked.bytes, 2 * DIRECTORIES_MAX.get() as u64);
     }
 }

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::buffer::{Buffer, Candidate, Capacity, ClassId, Rules, SampleId};
+use crate::buffer::{Candidate, Capacity, ClassId, RehearsalBuffer, Rules, SampleId};
 use crate::disk::journal::{Journal, LiveState, Pinned};
 use crate::fs::Access;
-use crate::rehearsal::views::Sample;
+use crate::rehearsal::views::KeptSample;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Record {
     /// The journal begins anew with the present state. Pinned with it are the hashes of the paths of all
     /// offered files: 8 bytes each, little-endian, ascending.
-    Begun { buffer: Box<Buffer>, classes: Vec<String>, task: u32, files: Vec<String> },
+    Begun { buffer: Box<RehearsalBuffer>, classes: Vec<String>, task: u32, files: Vec<String> },
     /// A sample of that state. Its bytes are pinned with the record.
     Pinned { sample: SampleId, hash: u64, origin: Origin },
     /// The rules changed: all held samples are offered to a new buffer with these.
@@ -43,15 +43,9 @@ pub(super) struct Origin {
     pub(super) access: Access,
 }
 
-pub(super) struct HeldSample {
-    pub(super) hash: u64,
-    /// Shared by all views that show it.
-    pub(super) sample: Arc<Sample>,
-}
-
-impl HeldSample {
-    pub(super) fn origin(&self) -> Origin {
-        Origin { path: self.sample.source.clone(), access: self.sample.access }
+impl Origin {
+    fn of(sample: &KeptSample) -> Origin {
+        Origin { path: sample.source.clone(), access: sample.access }
     }
 }
 
@@ -79,11 +73,12 @@ impl ClassNames {
 
 /// The state of a buffer, after all records of its journal.
 pub(super) struct BufferState {
-    pub(super) buffer: Buffer,
+    pub(super) buffer: RehearsalBuffer,
     pub(super) classes: ClassNames,
     /// Hashes of the paths of all offered files.
     pub(super) offered: HashSet<u64>,
-    pub(super) held: BTreeMap<SampleId, HeldSample>,
+    /// The held samples. Views that show one share it.
+    pub(super) held: BTreeMap<SampleId, Arc<KeptSample>>,
     pub(super) by_hash: HashMap<u64, SampleId>,
     pub(super) task: u32,
     /// The files and directories of the task. None: all offered files.
@@ -93,7 +88,7 @@ pub(super) struct BufferState {
 }
 
 impl BufferState {
-    pub(super) fn new(buffer: Buffer) -> Self {
+    pub(super) fn new(buffer: RehearsalBuffer) -> Self {
         let (classes, offered, held, by_hash, files) = Default::default();
         BufferState { buffer, classes, offered, held, by_hash, task: 0, files, changes: 0 }
     }
@@ -129,7 +124,7 @@ impl BufferState {
                 let class = self.classes.id(class);
                 self.offered.insert(hash);
                 let candidate = Candidate { class, task: self.task, bytes };
-                self.offer(candidate, hash, origin.zip(pinned));
+                self.apply_offer(candidate, hash, origin.zip(pinned));
             }
             Record::Scored { sample, score } => drop(self.buffer.score(sample, score)),
             Record::Shown { sample } => drop(self.buffer.replayed(sample)),
@@ -144,7 +139,7 @@ impl BufferState {
         Ok(())
     }
 
-    fn offer(&mut self, candidate: Candidate, hash: u64, found: Option<(Origin, Pinned)>) {
+    fn apply_offer(&mut self, candidate: Candidate, hash: u64, found: Option<(Origin, Pinned)>) {
         let Some(offered) = self.buffer.offer(candidate) else { return };
         offered.evicted.into_iter().for_each(|evicted| drop(self.forget(evicted)));
         match found {
@@ -157,7 +152,7 @@ impl BufferState {
 
     /// Offers the held samples, the oldest first, to a new buffer.
     fn change_rules(&mut self, rules: Rules) {
-        let before = std::mem::replace(&mut self.buffer, Buffer::new(rules));
+        let before = std::mem::replace(&mut self.buffer, RehearsalBuffer::new(rules));
         let mut held = std::mem::take(&mut self.held);
         self.by_hash.clear();
         for member in before.members() {
@@ -165,20 +160,19 @@ impl BufferState {
                 Candidate { class: member.class, task: member.task, bytes: member.bytes };
             let held = held.remove(&member.sample);
             let hash = held.as_ref().map_or(0, |held| held.hash);
-            let found = held.map(|found| (found.origin(), found.sample.pinned.clone()));
-            self.offer(candidate, hash, found);
+            let found = held.map(|held| (Origin::of(&held), held.pinned.clone()));
+            self.apply_offer(candidate, hash, found);
         }
     }
 
     fn hold(&mut self, id: SampleId, hash: u64, (origin, pinned): (Origin, Pinned)) {
         let Origin { path: source, access } = origin;
-        let sample = Arc::new(Sample { id, source, access, pinned });
         self.changes += 1;
         self.by_hash.insert(hash, id);
-        self.held.insert(id, HeldSample { hash, sample });
+        self.held.insert(id, Arc::new(KeptSample { id, hash, source, access, pinned }));
     }
 
-    fn forget(&mut self, sample: SampleId) -> Option<HeldSample> {
+    fn forget(&mut self, sample: SampleId) -> Option<Arc<KeptSample>> {
         let held = self.held.remove(&sample)?;
         self.changes += 1;
         self.by_hash.remove(&held.hash);
@@ -205,7 +199,7 @@ impl LiveState for BufferState {
         journal.append(&begun, &hashes)?;
         let (mut moved, mut damaged) = (Vec::new(), Vec::new());
         for (sample, held) in &self.held {
-            let bytes = match held.sample.pinned.read() {
+            let bytes = match held.pinned.read() {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
                     damaged.push(*sample);
@@ -213,10 +207,10 @@ impl LiveState for BufferState {
                 }
                 Err(error) => return Err(error),
             };
-            let (sample, hash, origin) = (*sample, held.hash, held.origin());
+            let (sample, hash, origin) = (*sample, held.hash, Origin::of(held));
             let text = serde_json::to_vec(&Record::Pinned { sample, hash, origin })?;
             moved.push((sample, journal.append(&text, &bytes)?));
-            if journal.is_full() {
+            if journal.has_many_pending() {
                 journal.write()?;
             }
         }

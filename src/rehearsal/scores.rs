@@ -4,10 +4,10 @@
 //! passed over. A line is refused if its path is of no file, or if it has no score.
 
 use nix::errno::Errno;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
-use super::answers::Refusals;
-use super::owned_buffer::{FULL, OwnedBuffer};
+use super::Refusals;
+use super::open_buffer::{FULL, OpenBuffer};
 use super::paths::{PathMeaning, Paths};
 
 /// Why a line is refused if no file has its path.
@@ -18,14 +18,17 @@ pub(super) fn of_other_buffer(other: &str) -> String {
     format!("is of the rehearsal buffer `{other}`, which takes its scores")
 }
 
-/// What became of lines.
-#[derive(Default)]
-pub(super) struct ScoreCounts {
-    pub(super) taken: u64,
+/// How many lines were taken, passed over and refused.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScoreCounts {
+    pub taken: u64,
     /// Lines of samples that are not held.
-    pub(super) passed: u64,
-    pub(super) refused: Refusals,
+    pub passed: u64,
+    #[serde(flatten)]
+    pub refused: Refusals,
     /// The disk takes no writes.
+    #[serde(skip)]
     is_full: bool,
 }
 
@@ -45,15 +48,10 @@ impl ScoreCounts {
             self.refused.why.clone_from(&other.refused.why);
         }
     }
-
-    pub(super) fn to_json(&self) -> Value {
-        let Refusals { count, why } = &self.refused;
-        json!({ "taken": self.taken, "passed": self.passed, "refused": count, "why": why })
-    }
 }
 
 /// Takes lines `path score`. A path may have spaces. It is within the dataset, or of a file of a view.
-pub(super) fn take_scores(buffer: &mut OwnedBuffer, paths: &Paths, lines: &str) -> ScoreCounts {
+pub(super) fn take_scores(buffer: &mut OpenBuffer, paths: &Paths, lines: &str) -> ScoreCounts {
     let has_room = buffer.journaled.ensure_room();
     let mut counts = ScoreCounts { is_full: !has_room, ..ScoreCounts::default() };
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::errno::Errno;
+
 use super::journaled::JournaledBuffer;
-use crate::buffer::{ClassId, Draws, SampleId, replays};
+use crate::buffer::{ClassId, EpochDraws, SampleId, replay_count};
 use crate::catalog::Catalog;
-use crate::rehearsal::views::{Content, Sample, Snapshot, SnapshotFile};
+use crate::rehearsal::views::{Content, FILES_MAX, KeptSample, Snapshot, SnapshotFile};
 use crate::source::Kind;
 
 /// Digits of an index in a name: a sleep set has fewer than 10⁸ samples.
@@ -65,7 +67,7 @@ pub(super) fn stream(buffer: &mut JournaledBuffer, epoch: u64) -> Snapshot {
 
 fn each(
     buffer: &JournaledBuffer,
-    of: impl Fn(&JournaledBuffer, SampleId) -> Option<Arc<Sample>>,
+    of: impl Fn(&JournaledBuffer, SampleId) -> Option<Arc<KeptSample>>,
 ) -> Snapshot {
     let mut builder = SnapshotBuilder::default();
     for member in buffer.buffer().members() {
@@ -78,7 +80,10 @@ fn each(
 }
 
 /// Samples in an order. Their names begin with their indices in it.
-pub(super) fn in_order(buffer: &JournaledBuffer, samples: &[(ClassId, Arc<Sample>)]) -> Snapshot {
+pub(super) fn in_order(
+    buffer: &JournaledBuffer,
+    samples: &[(ClassId, Arc<KeptSample>)],
+) -> Snapshot {
     // There may be millions, and they are sorted by name already.
     let mut classes = BTreeMap::<ClassId, Vec<SnapshotFile>>::new();
     for (index, (class, sample)) in samples.iter().enumerate() {
@@ -102,10 +107,14 @@ impl PathSet<'_> {
     }
 }
 
-/// The samples of the task, as links, and draws of an epoch from held samples of other tasks. If the task has
-/// no list of files, all held samples are old, and all other files below the root are of the task.
-pub(super) fn mix(buffer: &JournaledBuffer, catalog: &Catalog, epoch: u64) -> Snapshot {
-    let mut builder = SnapshotBuilder::default();
+/// Adds links to the samples of the task. If the task has no list of files, all held samples are old, and all
+/// other files below the root are of the task. Returns how many samples the task has, and their paths. Those
+/// beyond [`FILES_MAX`] are only counted.
+fn add_task(
+    builder: &mut SnapshotBuilder,
+    buffer: &JournaledBuffer,
+    catalog: &Catalog,
+) -> (u64, HashSet<String>) {
     let (mut new, mut paths) = (0, HashSet::new());
     let is_old = |path: &Path| path.to_str().is_some_and(|path| buffer.sample_at(path).is_some());
     let listed = PathSet(buffer.files().iter().map(Path::new).collect());
@@ -119,21 +128,41 @@ pub(super) fn mix(buffer: &JournaledBuffer, catalog: &Catalog, epoch: u64) -> Sn
         }
         // A link needs a target in UTF-8.
         let (Some(class), Some(text)) = (buffer.class_of(path), path.to_str()) else { return };
-        builder.add(&class, name_of(text), new, Content::Link(text.to_owned()));
-        paths.insert(text.to_owned());
+        if new < FILES_MAX {
+            builder.add(&class, name_of(text), new as usize, Content::Link(text.to_owned()));
+            paths.insert(text.to_owned());
+        }
         new += 1;
     });
-    let settings = &buffer.settings;
+    (new, paths)
+}
+
+/// The samples of the task, as links, and draws of an epoch from held samples of other tasks.
+///
+/// # Errors
+/// `EOVERFLOW` if these are more than [`FILES_MAX`] files. The log says so.
+pub(super) fn mix(
+    buffer: &JournaledBuffer,
+    catalog: &Catalog,
+    epoch: u64,
+) -> Result<Snapshot, Errno> {
+    let mut builder = SnapshotBuilder::default();
+    let (new, paths) = add_task(&mut builder, buffer, catalog);
+    let (settings, name) = (&buffer.settings, &buffer.settings.name);
     let old = |id: SampleId| !paths.contains(buffer.path(id));
     let samples: Vec<SampleId> =
         buffer.buffer().members().map(|member| member.sample).filter(|id| old(*id)).collect();
     let seed = buffer.buffer().rules().seed;
-    let replays = replays(new as u64, settings.batch, settings.replay);
+    let mut replays = replay_count(new, settings.batch, settings.replay);
     if replays > 0 && samples.is_empty() {
-        let name = &settings.name;
         tracing::warn!(name, "a mix is without old samples: the buffer holds none of other tasks");
+        replays = 0;
     }
-    let mut draws = Draws::new(seed, epoch, samples, settings.distance);
+    if new.saturating_add(replays) > FILES_MAX {
+        tracing::warn!(name, new, replays, "a mix would have more than {FILES_MAX} files");
+        return Err(Errno::EOVERFLOW);
+    }
+    let mut draws = EpochDraws::new(seed, epoch, samples, settings.distance);
     for k in 0..replays {
         let Some(id) = draws.at(k) else { break };
         let Some(member) = buffer.buffer().get(id) else { continue };
@@ -141,7 +170,7 @@ pub(super) fn mix(buffer: &JournaledBuffer, catalog: &Catalog, epoch: u64) -> Sn
         let name = format!("replay-{k:07}-{}", name_of(&sample.source));
         builder.add(buffer.class_name(member.class), &name, k as usize, Content::Sample(sample));
     }
-    builder.build()
+    Ok(builder.build())
 }
 
 #[cfg(test)]

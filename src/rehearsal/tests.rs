@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use nix::libc;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
@@ -13,14 +14,16 @@ use super::record::Origin;
 use super::snapshots;
 use super::{answering, invalidate_beside};
 use crate::buffer::Labels;
-use crate::config::{Config, Host, Layers, RehearsalSettings};
+use crate::catalog::Catalog;
+use crate::config::{Config, Host, Layers, RehearsalSettings, resolve};
 use crate::disk::tests::model::Model;
 use crate::disk::{Directory, Disk, Space};
 use crate::fs::Access;
-use crate::rehearsal::views::{BufferView, Snapshot, SnapshotFile, View, Views};
+use crate::rehearsal::views::{ServedBuffer, Snapshot, SnapshotFile, View, Views};
+use crate::source::{PosixSource, Source};
 
 pub(super) fn views(notes: &Notes) -> Arc<Views> {
-    let buffer = BufferView {
+    let buffer = ServedBuffer {
         name: "old".to_owned(),
         seed: 1,
         distance: 0,
@@ -47,7 +50,7 @@ fn settings(written: &[&str]) -> RehearsalSettings {
         cache_held: 0,
         buffers_held: 0,
     };
-    config.resolve(&host).unwrap().rehearsal.remove(0)
+    resolve(&config, &host).unwrap().rehearsal.remove(0)
 }
 
 fn open_on(disk: Arc<dyn Disk>, written: &[&str]) -> JournaledBuffer {
@@ -67,7 +70,7 @@ fn offer_one(buffer: &mut JournaledBuffer, path: &str, bytes: &[u8]) -> bool {
     let access = Access { mode: 0o640, uid: 7, gid: 8 };
     let origin = Origin { path: path.to_owned(), access };
     let (hash, length) = (hash_of(path.as_bytes()), bytes.len() as u64);
-    buffer.offer(OfferedSample { hash, class, bytes: length, origin }, bytes);
+    buffer.record_offer(OfferedSample { hash, class, bytes: length, origin }, bytes);
     buffer.sample_at(path).is_some()
 }
 
@@ -216,7 +219,7 @@ fn dead_bytes_are_left_behind() {
 }
 
 #[test]
-fn what_is_offered_is_below_the_root_and_has_a_class() {
+fn accepted_files_are_below_the_root_and_have_a_class() {
     let directory = tempfile::tempdir().unwrap();
     let buffer = open(directory.path(), &["root=train", "offer-rate=0.5"]);
     let accepts = |path: &str, bytes, named| buffer.accepts(Path::new(path), bytes, named);
@@ -359,7 +362,28 @@ fn a_rewrite_that_cannot_be_is_tried_later() {
     assert_eq!((buffer.buffer().len(), snapshots::all(&buffer).classes.len()), (1, 1));
 }
 
-/// Names are invalidated when the owner has changed them, even if the asking thread has given up.
+/// A mix of more files than a directory may have is refused before its draws are made.
+#[test]
+fn a_mix_of_too_many_files_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("new")).unwrap();
+    std::fs::write(directory.path().join("new/1.jpg"), b"x").unwrap();
+    let source: Arc<dyn Source> = Arc::new(PosixSource::open(directory.path(), 1).unwrap());
+    let catalog = Catalog::scan(source, 1, None).unwrap();
+    let mix = |replay: u32| {
+        let sets = ["batch=1".to_owned(), format!("replay={replay}")];
+        let mut buffer = open_on(Arc::new(Model::default()), &sets.each_ref().map(String::as_str));
+        assert_eq!(offer(&mut buffer, 0..5), 5);
+        snapshots::mix(&buffer, &catalog, 0)
+    };
+    let files = |snapshot: Snapshot| -> usize {
+        snapshot.classes.iter().map(|(_, files)| files.len()).sum()
+    };
+    assert_eq!(mix(3).map(files), Ok(4));
+    assert_eq!(mix(u32::MAX).map(files), Err(Errno::EOVERFLOW));
+}
+
+/// Names are invalidated when the buffer thread has changed them, even if the asking thread has given up.
 #[test]
 fn names_are_invalidated_also_if_nobody_waits_for_the_answer() {
     let (notes, _receiver) = notes();
@@ -369,7 +393,7 @@ fn names_are_invalidated_also_if_nobody_waits_for_the_answer() {
         .snapshots
         .set_invalidate(Arc::new(move |_, name| invalidating.send(name.to_owned()).unwrap()));
     let begin = |views: &mut Arc<Views>| {
-        views.snapshots.keep(0, View::TaskMix, Snapshot::default());
+        views.snapshots.keep(0, View::TaskMix, Snapshot::default()).unwrap();
         views.snapshots.begin_task(0, true);
     };
     let beside = Arc::clone(&views);

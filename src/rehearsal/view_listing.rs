@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use nix::errno::Errno;
+
 use super::notes::{Note, Notes};
 use crate::ids::FileId;
 use crate::order::{Entry, Listing};
@@ -45,8 +47,8 @@ impl ViewListing {
     }
 }
 
-/// Has the owner make a view and keep it before it does anything else: the next task may begin before the
-/// asking thread goes on.
+/// Has the buffer thread make a view and keep it before it does anything else: the next task may begin before
+/// the asking thread goes on.
 pub(super) fn make_view(
     views: &Arc<Views>,
     notes: &Notes,
@@ -59,10 +61,9 @@ pub(super) fn make_view(
     }
     let (send, made) = sync_channel(1);
     let views = Arc::clone(views);
-    let keep = move |snapshot: Option<Snapshot>| {
-        let Some(snapshot) = snapshot else { return };
-        // Another thread may have made it first.
-        views.snapshots.keep(buffer, view, snapshot);
+    let keep = move |snapshot: Result<Snapshot, Errno>| {
+        // Another thread may have made it first. If it cannot be made or kept, the log says why.
+        let _ = snapshot.and_then(|snapshot| views.snapshots.keep(buffer, view, snapshot));
         // The asking thread may have given up.
         views.snapshots.of_view(buffer, view).into_iter().for_each(|kept| drop(send.send(kept)));
     };
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_new_in_a_mix_is_a_file_of_the_dataset() {
+    fn new_samples_of_a_mix_are_files_of_the_dataset() {
         let file = |name: &str, link: Option<&str>| (name.to_owned(), link.map(str::to_owned));
         let mix = ViewListing {
             files: vec![
@@ -97,7 +98,7 @@ mod tests {
         assert_eq!(found, [(4, 7), (5, 7), (5, 7), (u32::MAX - 2, 0), (u32::MAX - 3, 0)]);
     }
 
-    /// The owner makes a mix, and begins the next task before the thread that asked for the mix goes on.
+    /// The buffer thread makes a mix, and begins the next task before the asking thread goes on.
     #[test]
     fn a_mix_that_was_asked_for_ends_with_its_task() {
         let (notes, receiver) = notes();
@@ -108,7 +109,7 @@ mod tests {
             panic!("nobody asks for a mix");
         };
         let classes = vec![("c".to_owned(), Vec::new())];
-        make(Some(Snapshot { classes, bindings: None }));
+        make(Ok(Snapshot { classes, bindings: None }));
         views.snapshots.begin_task(0, true);
         assert_eq!(made.recv().unwrap().classes[0].0, "c");
         assert!(

@@ -17,28 +17,28 @@ use crate::order::Order;
 use crate::plan::{Layout, Settings};
 use world::World;
 
-/// How long the source takes. A read occupies one of `slots` servers for its latency. Then its bytes pass a
+/// How long the source takes. A read occupies one of `servers` for its latency. Then its bytes pass a
 /// shared link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceModel {
     /// Microseconds that a read occupies a server.
     pub latency_us: u64,
-    pub slots: u32,
+    pub servers: u32,
     /// Bytes per second of the shared link. 0: no limit.
     pub bandwidth: u64,
 }
 
 impl SourceModel {
     /// A source that answers at once, for comparison with theory that ignores time.
-    pub const INSTANT: SourceModel = SourceModel { latency_us: 0, slots: u32::MAX, bandwidth: 0 };
+    pub const INSTANT: SourceModel = SourceModel { latency_us: 0, servers: u32::MAX, bandwidth: 0 };
 
     /// Microseconds that a read of `bytes` takes if there are no other reads.
     pub fn read_us(&self, bytes: u64) -> u64 {
-        self.latency_us + self.passing_us(bytes)
+        self.latency_us + self.transfer_us(bytes)
     }
 
     /// Microseconds that `bytes` take to pass the link.
-    fn passing_us(&self, bytes: u64) -> u64 {
+    fn transfer_us(&self, bytes: u64) -> u64 {
         bytes.saturating_mul(1_000_000).checked_div(self.bandwidth).unwrap_or(0)
     }
 }
@@ -53,8 +53,8 @@ pub struct Reader {
     pub batch: u32,
     /// Microseconds that a worker rests after each sample.
     pub think_us: u64,
-    /// Microseconds that the job takes for a batch. 0: workers do not wait for the job.
-    pub take_us: u64,
+    /// Microseconds that the job's training step takes for a batch. 0: workers do not wait for the job.
+    pub step_us: u64,
     /// Batches that each worker may read ahead of the job.
     pub ahead: u32,
 }
@@ -125,7 +125,7 @@ impl Report {
 
     /// Share of the blocks read, after the first `skip` epochs, that cost no read at the source. Negative if
     /// more blocks were prefetched in vain.
-    pub fn hit_share(&self, skip: usize) -> f64 {
+    pub fn hit_ratio(&self, skip: usize) -> f64 {
         let sum = self.after(skip);
         if sum.blocks == 0 {
             return 0.0;

@@ -10,7 +10,7 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
     let ram = (f64::from(SAMPLES) * share) as u64 * 4096;
     let readers = readers
         .into_iter()
-        .map(|order| Reader { order, workers: 1, batch: 1, think_us: 1, take_us: 0, ahead: 0 })
+        .map(|order| Reader { order, workers: 1, batch: 1, think_us: 1, step_us: 0, ahead: 0 })
         .collect();
     run(&Scenario {
         layout: Arc::new(Layout::new((0..SAMPLES).map(|_| 4096))),
@@ -44,17 +44,17 @@ fn one_job_gains_nothing_over_a_fixed_share() {
     for share in [0.2, 0.5, 0.8] {
         for policy in [PolicyKind::Minio, PolicyKind::Belady, PolicyKind::Auto] {
             let report = theory(one(), share, policy, 8);
-            assert_near(&format!("{policy:?} {share}"), report.hit_share(1), share);
+            assert_near(&format!("{policy:?} {share}"), report.hit_ratio(1), share);
         }
     }
-    assert_near("lru .5", theory(one(), 0.5, PolicyKind::Lru, 8).hit_share(1), 0.154);
-    assert_near("lru .8", theory(one(), 0.8, PolicyKind::Lru, 8).hit_share(1), 0.480);
+    assert_near("lru .5", theory(one(), 0.5, PolicyKind::Lru, 8).hit_ratio(1), 0.154);
+    assert_near("lru .8", theory(one(), 0.8, PolicyKind::Lru, 8).hit_ratio(1), 0.480);
 }
 
 #[test]
 fn three_jobs_gain_from_their_orders() {
     let jobs = || (1..=3).map(|seed| workload::permutations(SAMPLES, 8, seed).unwrap()).collect();
-    let hits = |policy| theory(jobs(), 0.2, policy, 8).hit_share(1);
+    let hits = |policy| theory(jobs(), 0.2, policy, 8).hit_ratio(1);
     assert_near("belady", hits(PolicyKind::Belady), 0.492);
     assert_near("auto", hits(PolicyKind::Auto), 0.492);
     assert_near("minio", hits(PolicyKind::Minio), 0.200);
@@ -64,24 +64,24 @@ fn three_jobs_gain_from_their_orders() {
 #[test]
 fn a_weighted_sampler_gains_from_its_order() {
     let order = || vec![workload::weighted(SAMPLES, 8, 0.2, 0.6, 7).unwrap()];
-    let hits = |policy| theory(order(), 0.2, policy, 8).hit_share(1);
+    let hits = |policy| theory(order(), 0.2, policy, 8).hit_ratio(1);
     assert_near("belady", hits(PolicyKind::Belady), 0.688);
     assert_near("minio", hits(PolicyKind::Minio), 0.359);
 }
 
-/// A job at four fifths of the source's bandwidth, b = 56 and r = 7. New samples are there when they are
-/// read. Old samples lie elsewhere, and have places in the order.
+/// A job at four fifths of the source's bandwidth, with 56 new and 7 old samples in a batch. New samples are in
+/// RAM when they are read. Old samples lie elsewhere, and have places in the order.
 #[test]
-fn the_new_samples_of_a_mix_are_there_in_time() {
+fn the_new_samples_of_a_mix_are_in_ram_in_time() {
     const NEW: u32 = 56 * 60;
     const BYTES: u64 = 112_283;
-    let source = SourceModel { latency_us: 5_000, slots: 64, bandwidth: 200_000_000 };
+    let source = SourceModel { latency_us: 5_000, servers: 64, bandwidth: 200_000_000 };
     let waits = |known: bool| {
-        let think_us = source.passing_us(BYTES) * 10 / 8;
+        let think_us = source.transfer_us(BYTES) * 10 / 8;
         let order = workload::rehearsal(NEW, 500, 56, 7, 3, 1).unwrap();
         let report = run(&Scenario {
             layout: Arc::new(Layout::new((0..NEW).map(|_| BYTES))),
-            readers: vec![Reader { order, workers: 1, batch: 63, think_us, take_us: 0, ahead: 0 }],
+            readers: vec![Reader { order, workers: 1, batch: 63, think_us, step_us: 0, ahead: 0 }],
             known,
             epochs: 3,
             settings: Settings {
@@ -108,7 +108,7 @@ fn the_new_samples_of_a_mix_are_there_in_time() {
 }
 
 /// A source that also serves other clients.
-const BUSY: SourceModel = SourceModel { latency_us: 8_450, slots: 16, bandwidth: 200_000_000 };
+const BUSY: SourceModel = SourceModel { latency_us: 8_450, servers: 16, bandwidth: 200_000_000 };
 
 fn with_ram(capacity: u64) -> Settings {
     Settings {
@@ -161,7 +161,7 @@ fn large_files_cost_little_more_than_they_must() {
         for policy in [PolicyKind::Auto, PolicyKind::Belady] {
             let order = Arc::clone(&order);
             let reader =
-                Reader { order, workers, batch: 4, think_us: 20_000, take_us: 0, ahead: 0 };
+                Reader { order, workers, batch: 4, think_us: 20_000, step_us: 0, ahead: 0 };
             let report = run(&Scenario {
                 layout: Arc::clone(&layout),
                 readers: vec![reader],
@@ -187,7 +187,7 @@ fn large_files_cost_little_more_than_they_must() {
 /// 8 workers ask for 8 batches each when an epoch begins. Prefetching these costs the epoch no time, and
 /// their bytes take no room from the cache.
 #[test]
-fn what_is_asked_for_as_an_epoch_begins_takes_nothing_from_the_cache() {
+fn the_first_batches_of_an_epoch_take_nothing_from_the_cache() {
     const BLOCK: u64 = 110_592;
     let order = workload::permutations(2_000, 6, 1).unwrap();
     let epochs = |window_bytes: Option<u64>| -> Vec<_> {
@@ -199,7 +199,7 @@ fn what_is_asked_for_as_an_epoch_begins_takes_nothing_from_the_cache() {
                 workers: 8,
                 batch: 4,
                 think_us: 200,
-                take_us: 4_000,
+                step_us: 4_000,
                 ahead: 8,
             }],
             known: true,

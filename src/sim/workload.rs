@@ -26,11 +26,19 @@ pub fn permutations(samples: u32, epochs: u32, seed: u64) -> Result<Arc<Order>> 
     listed("permutations", std::iter::repeat_with(epoch).take(epochs as usize).collect())
 }
 
-/// Draws with replacement. `share` of them come from the first `hot` part of the samples.
-pub fn weighted(samples: u32, epochs: u32, hot: f64, share: f64, seed: u64) -> Result<Arc<Order>> {
+/// Draws with replacement. The hot samples are the first ones, a fraction `hot_samples` of all. A fraction
+/// `hot_draws` of the draws comes from them.
+pub fn weighted(
+    samples: u32,
+    epochs: u32,
+    hot_samples: f64,
+    hot_draws: f64,
+    seed: u64,
+) -> Result<Arc<Order>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let hot = ((f64::from(samples) * hot) as u32).clamp(1, samples.saturating_sub(1).max(1));
-    let mut draw = || match rng.random_bool(share) {
+    let hot = (f64::from(samples) * hot_samples) as u32;
+    let hot = hot.clamp(1, samples.saturating_sub(1).max(1));
+    let mut draw = || match rng.random_bool(hot_draws) {
         true => rng.random_range(0..hot),
         false => rng.random_range(hot.min(samples - 1)..samples),
     };
@@ -38,13 +46,13 @@ pub fn weighted(samples: u32, epochs: u32, hot: f64, share: f64, seed: u64) -> R
     listed("weighted draws", epochs)
 }
 
-/// A permutation of the new samples. After every `fresh` of them follow `rehearsed` draws from `buffer` old
-/// ones. Old samples are numbered after the new ones.
+/// A permutation of the new samples. After every `new_in_batch` of them follow `old_in_batch` draws from
+/// `buffer` old ones. Old samples are numbered after the new ones.
 pub fn rehearsal(
     samples: u32,
     buffer: u32,
-    fresh: usize,
-    rehearsed: usize,
+    new_in_batch: usize,
+    old_in_batch: usize,
     epochs: u32,
     seed: u64,
 ) -> Result<Arc<Order>> {
@@ -52,10 +60,11 @@ pub fn rehearsal(
     let mut epoch = || {
         let mut order: Vec<u32> = (0..samples).collect();
         order.shuffle(&mut rng);
-        let mut mixed = Vec::with_capacity(order.len() * (fresh + rehearsed) / fresh.max(1));
-        for batch in order.chunks(fresh.max(1)) {
+        let capacity = order.len() * (new_in_batch + old_in_batch) / new_in_batch.max(1);
+        let mut mixed = Vec::with_capacity(capacity);
+        for batch in order.chunks(new_in_batch.max(1)) {
             mixed.extend_from_slice(batch);
-            mixed.extend((0..rehearsed).map(|_| samples + rng.random_range(0..buffer.max(1))));
+            mixed.extend((0..old_in_batch).map(|_| samples + rng.random_range(0..buffer.max(1))));
         }
         mixed.into()
     };

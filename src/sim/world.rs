@@ -1,4 +1,4 @@
-//! The simulated world: the places of blocks, the workers that wait for them, and the next events.
+//! The simulated world: where each block is, the workers that wait for blocks, and the next events.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -10,12 +10,13 @@ use crate::ids::{BlockId, FileId, StreamId};
 use crate::order::Sample;
 use crate::plan::{Action, Event, Place, Planner, RAM};
 
+/// What happens at a point in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+enum SimEvent {
     /// A worker is ready for its next sample.
-    Ready(usize),
+    WorkerReady(usize),
     /// A worker gets another batch of this epoch.
-    Handed(usize, u32),
+    BatchGranted(usize, u32),
     /// A fetch from this tier (0 for the source) brings its bytes.
     Fetched(BlockId, usize),
     Dropped(BlockId),
@@ -25,7 +26,8 @@ enum Due {
 #[derive(Clone, Debug, Default)]
 struct Worker {
     reader: usize,
-    nth: u32,
+    /// Its number among the workers of its reader.
+    number: u32,
     /// Samples taken in this epoch.
     taken: u32,
     epoch: u32,
@@ -33,13 +35,13 @@ struct Worker {
     /// The blocks of its sample that it has not read yet.
     blocks: Range<u32>,
     /// When it began to read the sample.
-    since: u64,
+    sample_start: u64,
     missed: bool,
     waited: bool,
-    done: bool,
-    /// Batches that it was given and has not begun, and whether it waits for one.
-    handed: u32,
-    idle: bool,
+    epoch_done: bool,
+    /// Batches that it was granted and has not begun.
+    granted: u32,
+    waits_for_batch: bool,
 }
 
 /// The job that takes the batches of a reader in their order.
@@ -49,25 +51,27 @@ struct Job {
     taken: u32,
     ready: BTreeSet<u32>,
     /// When it can take the next batch.
-    free: u64,
+    free_at: u64,
 }
 
 pub(super) struct World<'a> {
     scenario: &'a Scenario,
     planner: Planner,
     now: u64,
-    due: BinaryHeap<Reverse<(u64, u64, Due)>>,
-    sequence: u64,
+    /// What happens next, each with its time and its number. The number orders events of the same time.
+    events: BinaryHeap<Reverse<(u64, u64, SimEvent)>>,
+    event_count: u64,
     workers: Vec<Worker>,
     jobs: Vec<Job>,
     /// The current epoch of each reader.
-    orders: Vec<Arc<[u32]>>,
+    epochs: Vec<Arc<[u32]>>,
     /// The blocks in each tier.
     tiers: Vec<BTreeSet<BlockId>>,
+    /// The blocks on their way to RAM, each with the workers that wait for it.
     flights: BTreeMap<BlockId, Vec<usize>>,
     /// When each server of the source is free, and when the link is free.
-    servers: BinaryHeap<Reverse<u64>>,
-    link_free: u64,
+    servers_free_at: BinaryHeap<Reverse<u64>>,
+    link_free_at: u64,
     report: Report,
     ram_bytes: u64,
     reads: u64,
@@ -79,15 +83,15 @@ impl<'a> World<'a> {
         let mut world = World {
             planner: Planner::new(scenario.settings.clone(), scenario.layout.clone()),
             now: 0,
-            due: BinaryHeap::new(),
-            sequence: 0,
+            events: BinaryHeap::new(),
+            event_count: 0,
             workers: Vec::new(),
             jobs: vec![Job::default(); scenario.readers.len()],
-            orders: scenario.readers.iter().map(|reader| reader.order.epoch(0)).collect(),
+            epochs: scenario.readers.iter().map(|reader| reader.order.epoch(0)).collect(),
             tiers: vec![BTreeSet::new(); scenario.settings.tiers.len()],
             flights: BTreeMap::new(),
-            servers: BinaryHeap::new(),
-            link_free: 0,
+            servers_free_at: BinaryHeap::new(),
+            link_free_at: 0,
             report: Report {
                 epochs: vec![EpochReport::default(); scenario.epochs as usize],
                 digest: 0xcbf2_9ce4_8422_2325,
@@ -99,33 +103,33 @@ impl<'a> World<'a> {
             scenario,
         };
         for (index, reader) in scenario.readers.iter().enumerate() {
-            for nth in 0..reader.workers.max(1) {
-                let handed = reader.ahead;
-                world.workers.push(Worker { reader: index, nth, handed, ..Worker::default() });
+            for number in 0..reader.workers.max(1) {
+                let granted = reader.ahead;
+                world.workers.push(Worker { reader: index, number, granted, ..Worker::default() });
             }
             if scenario.known {
                 let order = reader.order.clone();
-                world.tell(Event::Ordered { stream: StreamId(index as u16), order });
+                world.tell_planner(Event::Ordered { stream: StreamId(index as u16), order });
             }
         }
         for worker in 0..world.workers.len() {
-            world.at(0, Due::Ready(worker));
+            world.schedule(0, SimEvent::WorkerReady(worker));
         }
         world
     }
 
     pub(super) fn run(mut self) -> Report {
-        while let Some(Reverse((time, _, due))) = self.due.pop() {
+        while let Some(Reverse((time, _, event))) = self.events.pop() {
             self.now = time;
-            self.note(time ^ fingerprint(due));
-            match due {
-                Due::Ready(worker) => self.take_sample(worker),
-                Due::Handed(worker, epoch) => self.hand_out(worker, epoch),
-                Due::Fetched(block, tier) => self.fetched(block, tier),
-                Due::Dropped(block) => self.tell(Event::Dropped { block }),
-                Due::Placed(block, tier) => {
+            self.add_to_digest(time ^ fingerprint(event));
+            match event {
+                SimEvent::WorkerReady(worker) => self.take_sample(worker),
+                SimEvent::BatchGranted(worker, epoch) => self.grant_batch(worker, epoch),
+                SimEvent::Fetched(block, tier) => self.finish_fetch(block, tier),
+                SimEvent::Dropped(block) => self.tell_planner(Event::Dropped { block }),
+                SimEvent::Placed(block, tier) => {
                     self.tiers[tier].insert(block);
-                    self.tell(Event::Placed { block, tier, done: true });
+                    self.tell_planner(Event::Placed { block, tier, done: true });
                 }
             }
         }
@@ -133,17 +137,17 @@ impl<'a> World<'a> {
         self.report
     }
 
-    fn note(&mut self, value: u64) {
+    fn add_to_digest(&mut self, value: u64) {
         self.report.digest = (self.report.digest ^ value).wrapping_mul(0x100_0000_01b3);
     }
 
-    fn at(&mut self, time: u64, due: Due) {
-        self.sequence += 1;
-        self.due.push(Reverse((time, self.sequence, due)));
+    fn schedule(&mut self, time: u64, event: SimEvent) {
+        self.event_count += 1;
+        self.events.push(Reverse((time, self.event_count, event)));
     }
 
     /// Tells the planner of an event and carries out its actions.
-    fn tell(&mut self, event: Event) {
+    fn tell_planner(&mut self, event: Event) {
         let mut actions = std::mem::take(&mut self.actions);
         self.planner.apply(event, &mut actions);
         for action in actions.drain(..) {
@@ -165,10 +169,10 @@ impl<'a> World<'a> {
                     if self.tiers[RAM].remove(&block) {
                         self.ram_bytes -= self.scenario.layout.pages_bytes(block);
                     }
-                    self.at(self.now, Due::Dropped(block));
+                    self.schedule(self.now, SimEvent::Dropped(block));
                 }
                 Action::Place { block, tier } => {
-                    self.at(self.now + self.block_us(tier), Due::Placed(block, tier));
+                    self.schedule(self.now + self.block_us(tier), SimEvent::Placed(block, tier));
                 }
                 Action::Displace { block, tier } => {
                     self.tiers[tier].remove(&block);
@@ -187,10 +191,10 @@ impl<'a> World<'a> {
         self.flights.insert(block, Vec::new());
         match from {
             Place::Tier(tier) if self.tiers[tier].contains(&block) => {
-                self.at(self.now + self.block_us(tier), Due::Fetched(block, tier));
+                self.schedule(self.now + self.block_us(tier), SimEvent::Fetched(block, tier));
             }
             Place::Tier(tier) => {
-                self.tell(Event::NotHere { block, tier });
+                self.tell_planner(Event::NotHere { block, tier });
                 self.fetch_at_source(block);
             }
             Place::Source => self.fetch_at_source(block),
@@ -199,18 +203,21 @@ impl<'a> World<'a> {
 
     fn fetch_at_source(&mut self, block: BlockId) {
         let source = self.scenario.source;
-        let start = match self.servers.len() < source.slots as usize {
+        let start = match self.servers_free_at.len() < source.servers as usize {
             true => self.now,
-            false => self.servers.pop().map_or(self.now, |Reverse(free)| free.max(self.now)),
+            false => {
+                let free_at = self.servers_free_at.pop();
+                free_at.map_or(self.now, |Reverse(free_at)| free_at.max(self.now))
+            }
         };
         let served = start + source.latency_us;
-        if source.slots < u32::MAX {
-            self.servers.push(Reverse(served));
+        if source.servers < u32::MAX {
+            self.servers_free_at.push(Reverse(served));
         }
         let bytes = self.scenario.layout.range(block).1;
-        self.link_free = self.link_free.max(served) + source.passing_us(bytes);
-        let arrival = if source.bandwidth == 0 { served } else { self.link_free };
-        self.at(arrival, Due::Fetched(block, RAM));
+        self.link_free_at = self.link_free_at.max(served) + source.transfer_us(bytes);
+        let arrival = if source.bandwidth == 0 { served } else { self.link_free_at };
+        self.schedule(arrival, SimEvent::Fetched(block, RAM));
     }
 
     /// A worker opens its next sample and begins to read its blocks.
@@ -224,22 +231,22 @@ impl<'a> World<'a> {
         {
             self.tiers[tier].clear();
         }
-        self.tell(Event::Opened { task, file });
+        self.tell_planner(Event::Opened { task, file });
         let length = sample.length.unwrap_or(u64::MAX);
         let blocks = self.scenario.layout.blocks_in(file, sample.offset, length);
         let count = blocks.len() as u32;
         let first = blocks.clone().next().map_or(0, |block| block.0);
         let worker = &mut self.workers[index];
-        (worker.file, worker.since) = (Some(file), self.now);
+        (worker.file, worker.sample_start) = (Some(file), self.now);
         (worker.missed, worker.waited) = (false, false);
         worker.blocks = first..first + count;
         let epoch = worker.epoch as usize;
         self.report.epochs[epoch].blocks += u64::from(count);
-        self.read_on(index);
+        self.continue_sample(index);
     }
 
     /// A worker continues its sample until it must wait for a block, or to the end.
-    fn read_on(&mut self, index: usize) {
+    fn continue_sample(&mut self, index: usize) {
         while let Some(block) = self.workers[index].blocks.next().map(BlockId) {
             if self.tiers[RAM].contains(&block) {
                 continue;
@@ -251,12 +258,12 @@ impl<'a> World<'a> {
             }
             self.workers[index].waited = true;
             self.flights.entry(block).or_default().push(index);
-            return self.tell(Event::Missed { block, task: index as u32 + 1 });
+            return self.tell_planner(Event::Missed { block, task: index as u32 + 1 });
         }
         self.finish_sample(index);
     }
 
-    /// The sample at the worker's next position: batch `k` of an epoch belongs to worker `k mod W`. `None` if
+    /// The sample at the worker's next place: batch `k` of an epoch belongs to worker `k mod W`. `None` if
     /// the worker waits for a batch or for the other workers to end the epoch, or if everything is read.
     fn next_sample(&mut self, index: usize) -> Option<Sample> {
         let worker = &self.workers[index];
@@ -265,19 +272,19 @@ impl<'a> World<'a> {
         }
         let reader = &self.scenario.readers[worker.reader];
         let (workers, batch) = (reader.workers.max(1), reader.batch.max(1));
-        let order = &self.orders[worker.reader];
-        let position = (worker.taken / batch * workers + worker.nth) * batch + worker.taken % batch;
-        let Some(&sample) = order.get(position as usize) else {
+        let epoch = &self.epochs[worker.reader];
+        let place = (worker.taken / batch * workers + worker.number) * batch + worker.taken % batch;
+        let Some(&sample) = epoch.get(place as usize) else {
             self.end_epoch(index);
             return None;
         };
         let worker = &mut self.workers[index];
-        if reader.take_us > 0 && worker.taken.is_multiple_of(batch) {
-            let Some(left) = worker.handed.checked_sub(1) else {
-                worker.idle = true;
+        if reader.step_us > 0 && worker.taken.is_multiple_of(batch) {
+            let Some(left) = worker.granted.checked_sub(1) else {
+                worker.waits_for_batch = true;
                 return None;
             };
-            worker.handed = left;
+            worker.granted = left;
         }
         worker.taken += 1;
         Some(reader.order.samples().get(sample))
@@ -286,28 +293,28 @@ impl<'a> World<'a> {
     /// Starts the loader's next epoch if all its workers have ended this one.
     fn end_epoch(&mut self, index: usize) {
         let reader = self.workers[index].reader;
-        self.workers[index].done = true;
+        self.workers[index].epoch_done = true;
         let peers: Vec<usize> =
             (0..self.workers.len()).filter(|&w| self.workers[w].reader == reader).collect();
-        if peers.iter().all(|&w| self.workers[w].done) {
+        if peers.iter().all(|&w| self.workers[w].epoch_done) {
             let epoch = self.workers[index].epoch + 1;
-            self.orders[reader] = self.scenario.readers[reader].order.epoch(epoch);
-            let begins = self.jobs[reader].free.max(self.now);
-            self.jobs[reader] = Job { free: begins, ..Job::default() };
+            self.epochs[reader] = self.scenario.readers[reader].order.epoch(epoch);
+            let begins = self.jobs[reader].free_at.max(self.now);
+            self.jobs[reader] = Job { free_at: begins, ..Job::default() };
             for worker in peers {
                 let next = &mut self.workers[worker];
-                (next.done, next.taken, next.epoch) = (false, 0, next.epoch + 1);
-                next.handed = self.scenario.readers[reader].ahead;
-                self.at(begins, Due::Ready(worker));
+                (next.epoch_done, next.taken, next.epoch) = (false, 0, next.epoch + 1);
+                next.granted = self.scenario.readers[reader].ahead;
+                self.schedule(begins, SimEvent::WorkerReady(worker));
             }
         }
     }
 
-    fn hand_out(&mut self, index: usize, epoch: u32) {
+    fn grant_batch(&mut self, index: usize, epoch: u32) {
         let worker = &mut self.workers[index];
         if worker.epoch == epoch {
-            worker.handed += 1;
-            if std::mem::take(&mut worker.idle) {
+            worker.granted += 1;
+            if std::mem::take(&mut worker.waits_for_batch) {
                 self.take_sample(index);
             }
         }
@@ -316,7 +323,7 @@ impl<'a> World<'a> {
     /// Notes a batch as ready. For each batch that the job then takes, the batch's worker gets another one.
     fn batch_ready(&mut self, index: usize, batch: u32) {
         let (reader, epoch) = (self.workers[index].reader, self.workers[index].epoch);
-        let take_us = self.scenario.readers[reader].take_us;
+        let step_us = self.scenario.readers[reader].step_us;
         self.jobs[reader].ready.insert(batch);
         loop {
             let job = &mut self.jobs[reader];
@@ -325,17 +332,17 @@ impl<'a> World<'a> {
                 return;
             }
             job.taken += 1;
-            job.free = job.free.max(self.now) + take_us;
-            let free = job.free;
+            job.free_at = job.free_at.max(self.now) + step_us;
+            let free_at = job.free_at;
             let count = self.scenario.readers[reader].workers.max(1);
-            let next = |worker: &Worker| worker.reader == reader && worker.nth == taken % count;
+            let next = |worker: &Worker| worker.reader == reader && worker.number == taken % count;
             if let Some(worker) = self.workers.iter().position(next) {
-                self.at(free, Due::Handed(worker, epoch));
+                self.schedule(free_at, SimEvent::BatchGranted(worker, epoch));
             }
         }
     }
 
-    fn fetched(&mut self, block: BlockId, tier: usize) {
+    fn finish_fetch(&mut self, block: BlockId, tier: usize) {
         let from = if tier == RAM { Place::Source } else { Place::Tier(tier) };
         if self.tiers[RAM].insert(block) {
             self.ram_bytes += self.scenario.layout.pages_bytes(block);
@@ -343,19 +350,20 @@ impl<'a> World<'a> {
         }
         let waiters = self.flights.remove(&block).unwrap_or_default();
         if from == Place::Source {
-            let epoch = waiters.first().map_or_else(|| self.epoch(), |&w| self.workers[w].epoch);
+            let first = waiters.first().map(|&worker| self.workers[worker].epoch);
+            let epoch = first.unwrap_or_else(|| self.slowest_epoch());
             let report = &mut self.report.epochs[epoch as usize];
             report.source_reads += 1;
             report.source_bytes += self.scenario.layout.range(block).1;
         }
-        self.tell(Event::Arrived { block, from });
+        self.tell_planner(Event::Arrived { block, from });
         for index in waiters {
-            self.read_on(index);
+            self.continue_sample(index);
         }
     }
 
     /// The epoch of the reader that is farthest behind. Reads by prefetching are counted there.
-    fn epoch(&self) -> u32 {
+    fn slowest_epoch(&self) -> u32 {
         let last = self.scenario.epochs.saturating_sub(1);
         self.workers.iter().map(|worker| worker.epoch).min().unwrap_or(0).min(last)
     }
@@ -367,25 +375,25 @@ impl<'a> World<'a> {
         (report.reads, report.end_us) = (report.reads + 1, self.now);
         report.hits += u64::from(!worker.missed);
         report.waits += u64::from(worker.waited);
-        report.stall_us += self.now - worker.since;
+        report.stall_us += self.now - worker.sample_start;
         let reader = &self.scenario.readers[worker.reader];
         let (think, batch) = (reader.think_us, reader.batch.max(1));
-        let (taken, nth, workers) = (worker.taken, worker.nth, reader.workers.max(1));
-        if reader.take_us > 0 && taken.is_multiple_of(batch) {
-            self.batch_ready(index, (taken / batch - 1) * workers + nth);
+        let (taken, number, workers) = (worker.taken, worker.number, reader.workers.max(1));
+        if reader.step_us > 0 && taken.is_multiple_of(batch) {
+            self.batch_ready(index, (taken / batch - 1) * workers + number);
         }
-        self.tell(Event::Closed { file });
-        self.at(self.now + think, Due::Ready(index));
+        self.tell_planner(Event::Closed { file });
+        self.schedule(self.now + think, SimEvent::WorkerReady(index));
     }
 }
 
-fn fingerprint(due: Due) -> u64 {
-    let (kind, a, b) = match due {
-        Due::Ready(worker) => (1u64, worker as u64, 0),
-        Due::Handed(worker, epoch) => (5, worker as u64, u64::from(epoch)),
-        Due::Fetched(block, tier) => (2, u64::from(block.0), tier as u64),
-        Due::Dropped(block) => (3, u64::from(block.0), 0),
-        Due::Placed(block, tier) => (4, u64::from(block.0), tier as u64),
+fn fingerprint(event: SimEvent) -> u64 {
+    let (kind, a, b) = match event {
+        SimEvent::WorkerReady(worker) => (1u64, worker as u64, 0),
+        SimEvent::BatchGranted(worker, epoch) => (5, worker as u64, u64::from(epoch)),
+        SimEvent::Fetched(block, tier) => (2, u64::from(block.0), tier as u64),
+        SimEvent::Dropped(block) => (3, u64::from(block.0), 0),
+        SimEvent::Placed(block, tier) => (4, u64::from(block.0), tier as u64),
     };
     kind << 56 ^ b << 48 ^ a
 }

@@ -1,4 +1,4 @@
-//! Where the bytes come from: the directory on the parallel filesystem.
+//! Where the bytes come from: a directory on a parallel filesystem so far.
 //!
 //! A [`Source`] lists directories, gives the attributes of a name, and reads byte ranges. Any number of
 //! reads run at once and complete in any order. Each read is checked against the [`Fingerprint`] in the
@@ -120,6 +120,7 @@ pub struct ReadRequest {
     pub offset: u64,
     /// Number of bytes. The version has at least `offset + length`.
     pub length: usize,
+    /// Reads that readers wait for go before prefetches. The source itself bounds how many run at once.
     pub urgency: Urgency,
     pub deliver: Deliver,
 }
@@ -134,11 +135,20 @@ impl ReadRequest {
 ///
 /// All methods except [`read`](Source::read) and [`close_idle`](Source::close_idle) may block. They are called on
 /// threads that may wait.
+///
+/// - The empty path is the root. It has attributes like any directory.
+/// - A directory whose fingerprint has not changed is not listed again. So its times must change if names come or
+///   go.
+/// - The inodes of names are the same at each mount, the root's too.
+/// - Two versions of a file must differ in inode, size or modification time. If only the change time differs, the
+///   content is taken for the same.
+/// - A read compares the fingerprint of the file before and after, and delivers [`ReadError::Changed`] if it is
+///   not the requested one.
+/// - A delivery may block: it may push the bytes into a mount.
 pub trait Source: Send + Sync + 'static {
-    /// A number that tells this source from other sources, the same at each mount. 0 if there is none.
-    fn lasting_identity(&self) -> u128 {
-        0
-    }
+    /// A number that tells this source from other sources, the same at each mount. With 0, only the path tells
+    /// whether a saved catalog and a store belong to the source.
+    fn lasting_identity(&self) -> u128;
 
     /// Lists the names in a directory, in any order, a part at a time. Many filesystems have the attributes
     /// of a part at hand if they are asked for before the next part.

@@ -19,6 +19,10 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> StubSource<R> {
 }
 
 impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for StubSource<R> {
+    fn lasting_identity(&self) -> u128 {
+        self.directory.lasting_identity()
+    }
+
     fn list_in_parts(
         &self,
         directory: &Path,

@@ -2,26 +2,26 @@
 //!
 //! A store is a directory. In the order of events:
 //!
-//! 1. Samples are written in batches to *segments*: files that contain only raw samples, each of which
-//!    begins at a page. Segments are filled one after the other. Once the budget is full, samples take the
-//!    places of removed ones (`segments.rs`). Blocks of large files go to sparse files of their own
+//! 1. Samples are written in batches to *segments*: files of raw samples and nothing else. Each sample begins
+//!    at a page boundary. Segments are filled one after the other. Once the budget is used up, samples take
+//!    the places of removed ones (`segments.rs`). Blocks of large files go to sparse files of their own
 //!    (`large.rs`).
 //! 2. Then a record of each sample is appended to the *index*, a log (`log.rs`). A record has the sample's
 //!    [`Key`], which names one version of one block, its place, and a checksum of the key and the bytes.
 //! 3. A read takes the place from memory, reads past the page cache, and compares the checksum. A damaged
 //!    sample is removed and fetched again. The one exception is a large file that the kernel reads by
 //!    itself, which is compared once a mount (`passthrough.rs`).
-//! 4. So neither a torn write nor a record that a crash brought back does harm, and writes need no order.
-//!    Syncs only decide what survives a crash. They happen after 256 MiB of writes and at [`Store::sync`],
-//!    every few seconds. A place is reused only after the removal of its sample was recorded. So no old
-//!    record shares the place of a sample that is synced later.
-//! 5. A removal is recorded, and then its place is free. A segment without samples is deleted. Free places
-//!    are punched if samples of their size do not come, or if others need the space. Reads never wait for
-//!    any of this: one thread writes at a time.
-//! 6. At open the log is replayed; the segments' data are not read. A record that leads to no segment, past
-//!    the end of one, or to the place of another sample is left out, and reported (`losses.rs`).
+//! 4. Because each read is checked, neither a torn write nor a record that a crash brought back does harm, and
+//!    writes need no order. Syncs only decide what survives a crash. They happen after 256 MiB of writes, and
+//!    at [`Store::sync`], which the mount calls some seconds after a write. The record of a removal stands in
+//!    the log before its place is used again. So a sync that covers the new sample covers the removal.
+//! 5. Once a removal is recorded, the place is free. A segment without samples is deleted. Free places are
+//!    punched if none is large enough for a new sample, or if others need the space. One thread writes at a
+//!    time, and reads never wait for it.
+//! 6. At open the log is replayed; the segments' data are not read. A record that leads to no segment, or past
+//!    the end of one, is left out, and so are records whose places overlap. All are reported (`losses.rs`).
 //!
-//! The policy decides what is stored and what is removed.
+//! The planner decides what is stored and what is removed (`plan/ledger`).
 
 pub mod directory;
 mod index;

@@ -43,16 +43,16 @@ impl<T> Readers<T> {
         self.all.push(reader);
     }
 
-    /// Takes the hindmost out.
-    pub(crate) fn drop_hindmost(&mut self) {
-        let last = self.all.iter().enumerate().min_by_key(|(_, reader)| reader.last);
-        if let Some((index, _)) = last {
+    /// Removes the hindmost reader.
+    pub(crate) fn remove_hindmost(&mut self) {
+        let hindmost = self.all.iter().enumerate().min_by_key(|(_, reader)| reader.last);
+        if let Some((index, _)) = hindmost {
             self.all.swap_remove(index);
         }
     }
 
-    /// A reader has ended.
-    pub(crate) fn leave(&mut self, number: u32) {
+    /// Removes a reader, which has ended.
+    pub(crate) fn remove(&mut self, number: u32) {
         self.all.retain(|reader| reader.number != number);
     }
 

@@ -64,8 +64,8 @@ impl Sequence {
         })
     }
 
-    /// Leaves a place out of the places of its item, if it is the first and not the only one: it is not
-    /// walked by again.
+    /// Leaves a place out of the places of its item, if it is the first and not the only one. Walks over the
+    /// item's places then begin after it.
     pub(crate) fn leave_out(&mut self, place: u32) {
         let Some(&next) = self.again.get(place as usize).filter(|next| **next != NONE) else {
             return;

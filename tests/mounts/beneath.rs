@@ -16,31 +16,31 @@ use nix::libc;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
 
-use crate::ground::{Ground, check_many, content, fails, wait_until};
+use crate::fixture::{Fixture, check_many, content, fails, wait_until};
 use crate::mounted::Mounted;
 
 #[test]
 fn links_that_are_put_into_the_tree_lead_the_daemon_nowhere() {
-    let ground = Ground::new();
-    ground.plant_many("d/deep", 10, 5000);
-    fs::create_dir(ground.path("outside")).unwrap();
+    let fixture = Fixture::new();
+    fixture.write_many("d/deep", 10, 5000);
+    fs::create_dir(fixture.path("outside")).unwrap();
     for number in 0..10 {
         // As long as the files that they replace.
-        fs::write(ground.path(&format!("outside/{number:04}")), content(900, 5000)).unwrap();
+        fs::write(fixture.path(&format!("outside/{number:04}")), content(900, 5000)).unwrap();
     }
-    let mounted = Mounted::new(&ground, &["--set", "source.consistency=immutable"]);
+    let mounted = Mounted::new(&fixture, &["--set", "source.consistency=immutable"]);
     let path = |number: u64| mounted.path(format!("d/deep/{number:04}"));
     assert!(fs::read(path(0)).unwrap() == content(0, 5000));
     // In place of the directory, of the directory above it, and of a file.
     for (place, target) in [("d/deep", "outside"), ("d", "above"), ("d/deep/0003", "outside/0003")]
     {
-        let (place, aside) = (ground.source(place), ground.path("aside"));
-        fs::create_dir_all(ground.path("above")).unwrap();
-        if !ground.path("above/deep").exists() {
-            symlink(ground.path("outside"), ground.path("above/deep")).unwrap();
+        let (place, aside) = (fixture.source(place), fixture.path("aside"));
+        fs::create_dir_all(fixture.path("above")).unwrap();
+        if !fixture.path("above/deep").exists() {
+            symlink(fixture.path("outside"), fixture.path("above/deep")).unwrap();
         }
         fs::rename(&place, &aside).unwrap();
-        symlink(ground.path(target), &place).unwrap();
+        symlink(fixture.path(target), &place).unwrap();
         fails(fs::read(path(3)), libc::ELOOP);
         fs::remove_file(&place).unwrap();
         fs::rename(&aside, &place).unwrap();
@@ -83,13 +83,13 @@ impl Opens {
 
 #[test]
 fn special_files_are_shown_and_never_opened() {
-    let ground = Ground::new();
-    ground.plant("file", b"bytes");
-    mkfifo(&ground.source("fifo"), Mode::S_IRWXU).unwrap();
-    mknod(&ground.source("null"), SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 3)).unwrap();
-    let _socket = std::os::unix::net::UnixListener::bind(ground.source("socket")).unwrap();
-    let mut opens = Opens::of(&ground.path("source"));
-    let mounted = Mounted::new(&ground, &["--set", "source.revalidate=100ms"]);
+    let fixture = Fixture::new();
+    fixture.write("file", b"bytes");
+    mkfifo(&fixture.source("fifo"), Mode::S_IRWXU).unwrap();
+    mknod(&fixture.source("null"), SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 3)).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(fixture.source("socket")).unwrap();
+    let mut opens = Opens::of(&fixture.path("source"));
+    let mounted = Mounted::new(&fixture, &["--set", "source.revalidate=100ms"]);
     let point = mounted.point.to_str().unwrap();
     for _ in 0..3 {
         assert_eq!(fs::read_dir(&mounted.point).unwrap().count(), 4);
@@ -107,9 +107,9 @@ fn special_files_are_shown_and_never_opened() {
         drop(options.open(mounted.path("fifo")).unwrap());
         fails(options.open(mounted.path("null")), libc::EACCES);
         assert_eq!(fs::read(mounted.path("file")).unwrap(), b"bytes");
-        ground.ends(0, &["order", "set", point, "sequential"]);
-        ground.ends(0, &["warmup", point]);
-        ground.ends(0, &["warmup", point, "--evict"]);
+        fixture.run(0, &["order", "set", point, "sequential"]);
+        fixture.run(0, &["warmup", point]);
+        fixture.run(0, &["warmup", point, "--evict"]);
         std::thread::sleep(std::time::Duration::from_millis(150));
     }
     mounted.umount();
@@ -120,11 +120,11 @@ fn special_files_are_shown_and_never_opened() {
 
 #[test]
 fn the_control_socket_is_its_users_alone() {
-    let ground = Ground::new();
-    ground.plant("file", b"x");
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    let mounted = Mounted::new(&fixture, &[]);
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
-    let directory = ground.path("run/belady");
+    let directory = fixture.path("run/belady");
     assert_eq!(mode(&directory), 0o700);
     let entries = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
     let (own, locks): (Vec<PathBuf>, Vec<PathBuf>) = entries.partition(|path| path.is_dir());
@@ -133,8 +133,8 @@ fn the_control_socket_is_its_users_alone() {
     mounted.umount();
     // A directory of another user is not used.
     std::os::unix::fs::chown(&directory, Some(65534), None).unwrap();
-    let (source, point) = (ground.path("source"), ground.path("mount"));
-    let said = ground.ends(6, &["mount", source.to_str().unwrap(), point.to_str().unwrap()]);
+    let (source, point) = (fixture.path("source"), fixture.path("mount"));
+    let said = fixture.run(6, &["mount", source.to_str().unwrap(), point.to_str().unwrap()]);
     assert!(
         said.contains("not a directory of yours") && said.contains("XDG_RUNTIME_DIR"),
         "{said}"
@@ -143,25 +143,25 @@ fn the_control_socket_is_its_users_alone() {
 
 #[test]
 fn control_files_are_where_the_settings_say() {
-    let ground = Ground::new();
-    ground.plant_many("d", 5, 100);
-    fs::create_dir(ground.path("control")).unwrap();
-    let control = format!("mount.control={}", ground.path("control").display());
-    let mounted = Mounted::new(&ground, &["--set", &control]);
-    let status = fs::read_to_string(ground.path("control/status.json")).unwrap();
+    let fixture = Fixture::new();
+    fixture.write_many("d", 5, 100);
+    fs::create_dir(fixture.path("control")).unwrap();
+    let control = format!("mount.control={}", fixture.path("control").display());
+    let mounted = Mounted::new(&fixture, &["--set", &control]);
+    let status = fs::read_to_string(fixture.path("control/status.json")).unwrap();
     assert!(status.contains("\"files\": 5"), "{status}");
-    fs::write(ground.path("control/order"), "sequential\n").unwrap();
+    fs::write(fixture.path("control/order"), "sequential\n").unwrap();
     wait_until("the order", || mounted.status()["orders"][0]["spec"] == "sequential");
     assert_eq!(fs::read_dir(mounted.path(".belady")).unwrap().count(), 0);
     mounted.umount();
-    assert_eq!(fs::read_dir(ground.path("control")).unwrap().count(), 0);
-    let mounted = Mounted::new(&ground, &["--set", "mount.control=off"]);
+    assert_eq!(fs::read_dir(fixture.path("control")).unwrap().count(), 0);
+    let mounted = Mounted::new(&fixture, &["--set", "mount.control=off"]);
     assert_eq!(fs::read_dir(mounted.path(".belady")).unwrap().count(), 0);
     mounted.umount();
-    let none = format!("mount.control={}", ground.path("none").display());
-    let (source, point) = (ground.path("source"), ground.path("mount"));
+    let none = format!("mount.control={}", fixture.path("none").display());
+    let (source, point) = (fixture.path("source"), fixture.path("mount"));
     let words = ["mount", source.to_str().unwrap(), point.to_str().unwrap(), "--set", &none];
-    let said = ground.ends(6, &words);
+    let said = fixture.run(6, &words);
     assert!(said.contains("none"), "{said}");
     assert_eq!(crate::mounted::mounts_at(&point), 0);
 }

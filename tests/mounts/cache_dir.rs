@@ -12,11 +12,11 @@ use std::process::{Command, Stdio};
 use memmap2::Mmap;
 use nix::libc;
 
+use crate::failing_disk::Loop;
 use crate::faults::{files_of_stores, is_saved};
-use crate::ground::{Ground, check_many, content, said, wait_until};
-use crate::mounted::{Mounted, Slow, in_namespace, mounts_at};
+use crate::fixture::{Fixture, check_many, content, said, wait_until};
+use crate::mounted::{Mounted, Slowpfs, in_namespace, mounts_at};
 use crate::programs::wait_for_end;
-use crate::torture::Loop;
 
 /// Pages of a file that the kernel holds.
 fn pages_held(path: &Path) -> usize {
@@ -34,9 +34,9 @@ fn pages_held(path: &Path) -> usize {
 fn many_samples_are_few_files_few_descriptors_and_no_second_copy_in_memory() {
     const FILES: u64 = 10_000;
     const SIZE: usize = 300;
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, SIZE);
-    let disk = Loop::new(&ground, 256);
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, SIZE);
+    let disk = Loop::new(&fixture, 256);
     let cache = disk.point.join("cache");
     let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--disk", "128MiB"];
     let options =
@@ -48,15 +48,15 @@ fn many_samples_are_few_files_few_descriptors_and_no_second_copy_in_memory() {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", mounted.pid)).unwrap().count();
         assert!(descriptors < FILES as usize / 10, "{descriptors} descriptors");
     };
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     wait_until("all is stored", || {
-        ground.ends(0, &["warmup", mounted.point.to_str().unwrap()]);
+        fixture.run(0, &["warmup", mounted.point.to_str().unwrap()]);
         check_many(&mounted.path(""), "d", FILES, SIZE);
         stored(&mounted) >= FILES
     });
     few(&mounted);
     mounted.umount();
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     wait_until("all that is stored is known", || mounted.count("/disk/kept") >= FILES * 4096);
     check_many(&mounted.path(""), "d", FILES, SIZE);
     assert_eq!(mounted.count("/source_bytes"), 0, "all of it comes from the store");
@@ -72,18 +72,18 @@ fn many_samples_are_few_files_few_descriptors_and_no_second_copy_in_memory() {
 
 #[test]
 fn what_is_left_from_earlier_days_goes_and_no_mount_waits_for_it() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 10_000);
-    let cache = ground.path("cache");
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 10_000);
+    let cache = fixture.path("cache");
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
-    let mount = || Mounted::new(&ground, &options);
+    let mount = || Mounted::new(&fixture, &options);
     mount().umount();
     let (older, trash) = (cache.join("belady-store-v1"), cache.join("belady-trash-left"));
     fs::create_dir_all(older.join("store")).unwrap();
     fs::write(older.join("store/owner"), "").unwrap();
     fs::copy(cache.join("belady-store-v3/CACHEDIR.TAG"), older.join("CACHEDIR.TAG")).unwrap();
     // Deleting this directory waits for a filesystem that does not answer.
-    let slow = Slow::new(&ground, &[]);
+    let slow = Slowpfs::new(&fixture, &[]);
     let inside = trash.join("inside");
     fs::create_dir_all(&inside).unwrap();
     let bind = nix::mount::MsFlags::MS_BIND;
@@ -104,38 +104,38 @@ fn what_is_left_from_earlier_days_goes_and_no_mount_waits_for_it() {
     wait_until("the trash is gone", || names() == ["belady-store-v3"]);
     check_many(&mounted.path(""), "d", 20, 10_000);
     mounted.umount();
-    check_many(&ground.path("source"), "d", 20, 10_000);
+    check_many(&fixture.path("source"), "d", 20, 10_000);
 }
 
 /// As a user without rights, mounts what root has mounted with a store.
 const THEIRS: &str = r#"
-mount -t tmpfs -o mode=755 none "$GROUND/dev"
-mknod -m 666 "$GROUND/dev/fuse" c 10 229
-mount --bind "$GROUND/dev/fuse" /dev/fuse
+mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
+mknod -m 666 "$TEST_DIR/dev/fuse" c 10 229
+mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
 exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
-  belady() { "$GROUND/belady" "$@"; }
-  belady mount "$GROUND/source" "$GROUND/theirs/mount" --cache-dir "$GROUND/theirs/cache" --disk 64MiB
-  for file in "$GROUND"/theirs/mount/d/*; do cmp "$file" "$GROUND/source/d/${file##*/}"; done
-  belady umount "$GROUND/theirs/mount"
-  belady cache ls "$GROUND/theirs/cache"
+  belady() { "$TEST_DIR/belady" "$@"; }
+  belady mount "$TEST_DIR/source" "$TEST_DIR/theirs/mount" --cache-dir "$TEST_DIR/theirs/cache" --disk 64MiB
+  for file in "$TEST_DIR"/theirs/mount/d/*; do cmp "$file" "$TEST_DIR/source/d/${file##*/}"; done
+  belady umount "$TEST_DIR/theirs/mount"
+  belady cache ls "$TEST_DIR/theirs/cache"
 '
 "#;
 
 #[test]
 fn another_user_has_a_daemon_and_a_store_of_their_own() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 30_000);
-    fs::create_dir(ground.path("dev")).unwrap();
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 30_000);
+    fs::create_dir(fixture.path("dev")).unwrap();
     for name in ["theirs", "theirs/mount", "theirs/run"] {
-        fs::create_dir(ground.path(name)).unwrap();
-        chown(ground.path(name), Some(65534), Some(65534)).unwrap();
+        fs::create_dir(fixture.path(name)).unwrap();
+        chown(fixture.path(name), Some(65534), Some(65534)).unwrap();
     }
-    ground.plant_belady();
-    let [ours, theirs] = ["cache", "theirs/cache"].map(|name| ground.path(name));
-    let mounted = Mounted::new(&ground, &["--cache-dir", ours.to_str().unwrap()]);
+    fixture.copy_belady();
+    let [ours, theirs] = ["cache", "theirs/cache"].map(|name| fixture.path(name));
+    let mounted = Mounted::new(&fixture, &["--cache-dir", ours.to_str().unwrap()]);
     check_many(&mounted.path(""), "d", 20, 30_000);
-    let mut command: Command = in_namespace(&ground, THEIRS);
-    command.env("XDG_RUNTIME_DIR", ground.path("theirs/run"));
+    let mut command: Command = in_namespace(&fixture, THEIRS);
+    command.env("XDG_RUNTIME_DIR", fixture.path("theirs/run"));
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let owner = |cache: &Path| -> Vec<u32> {
@@ -154,19 +154,19 @@ fn what_is_of_no_file_goes_though_one_name_cannot_be_checked() {
     const FILES: u64 = 20;
     const GONE: u64 = 10;
     const SIZE: usize = 30_000;
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, SIZE);
-    let (slow, cache) = (Slow::new(&ground, &[]), ground.path("cache"));
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, SIZE);
+    let (slow, cache) = (Slowpfs::new(&fixture, &[]), fixture.path("cache"));
     let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let more = ["--set", "source.revalidate=1s", "--set", "order.learn=off"];
     let options = [&options[..], &more].concat();
-    let mount = || Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    let mount = || Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
     let pages = |files: u64| files * (SIZE as u64).next_multiple_of(4096);
     let mounted = mount();
     wait_until("the catalog is saved", || is_saved(&cache, "catalog"));
     let catalog = files_of_stores(&cache, "owner")[0].with_file_name("catalog");
     let saved = fs::read(&catalog).unwrap();
-    ground.plant_many("gone", GONE, SIZE);
+    fixture.write_many("gone", GONE, SIZE);
     wait_until("all is stored", || {
         check_many(&mounted.path(""), "d", FILES, SIZE);
         let _ = fs::read_dir(mounted.path("gone")).map(|_| {
@@ -177,7 +177,7 @@ fn what_is_of_no_file_goes_though_one_name_cannot_be_checked() {
     mounted.umount();
     // As if the daemon had been killed before it saved the catalog again.
     fs::write(&catalog, saved).unwrap();
-    fs::remove_dir_all(ground.source("gone")).unwrap();
+    fs::remove_dir_all(fixture.source("gone")).unwrap();
     slow.ctl(&["fault", "eio", "d/0007", "ops=lookup,getattr"]);
     let mounted = mount();
     wait_until("only what is of a file is stored", || {
@@ -195,35 +195,35 @@ fn what_is_of_no_file_goes_though_one_name_cannot_be_checked() {
 fn a_disk_that_hangs_when_the_mount_begins_holds_nobody_up() {
     const FILES: u64 = 20;
     const SIZE: usize = 30_000;
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, SIZE);
-    let disk = Loop::new(&ground, 64);
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, SIZE);
+    let disk = Loop::new(&fixture, 64);
     let cache = disk.point.join("cache");
     let options = ["--ram", "1MiB", "--cache-dir", cache.to_str().unwrap(), "--disk", "16MiB"];
     let options = [&options[..], &["--set", "order.learn=off"]].concat();
     let stored = FILES * (SIZE as u64).next_multiple_of(4096);
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     wait_until("all is stored", || {
         check_many(&mounted.path(""), "d", FILES, SIZE);
         mounted.count("/disk/stored") >= stored
     });
     mounted.umount();
     let frozen = disk.freeze();
-    let (source, point) = (ground.path("source"), ground.path("mount"));
-    let mut command = ground.belady();
+    let (source, point) = (fixture.path("source"), fixture.path("mount"));
+    let mut command = fixture.belady();
     command.arg("mount").args([&source, &point]).args(&options).stdout(Stdio::piped());
     let mut mount = command.spawn().unwrap();
     wait_until("the mount", || mount.try_wait().unwrap().is_some());
     let said = said(&mount.wait_with_output().unwrap());
     assert!(said.contains("the disk does not answer; going on without it"), "{said}");
     check_many(&point, "d", FILES, SIZE);
-    let state = ground.ends(0, &["status", point.to_str().unwrap(), "--json"]);
+    let state = fixture.run(0, &["status", point.to_str().unwrap(), "--json"]);
     assert!(state.contains("down: the cache disk failed, hung"), "{state}");
-    let pid = ground.daemons()[0];
+    let pid = fixture.daemons()[0];
     drop(frozen);
-    ground.umount(&point);
+    fixture.umount(&point);
     wait_for_end(pid);
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     wait_until("all that is stored is known", || mounted.count("/disk/kept") >= stored);
     check_many(&mounted.path(""), "d", FILES, SIZE);
     assert_eq!(mounted.count("/source_bytes"), 0);
@@ -232,7 +232,7 @@ fn a_disk_that_hangs_when_the_mount_begins_holds_nobody_up() {
 }
 
 /// Each command that needs a cache disk ends if the disk does not answer, and says so once.
-fn commands_end(ground: &Ground, [source, catalog, settings, cache]: [&str; 4]) {
+fn commands_end(fixture: &Fixture, [source, catalog, settings, cache]: [&str; 4]) {
     let commands: [&[&str]; 8] = [
         &["cache", "ls", cache],
         &["cache", "verify", cache],
@@ -244,7 +244,7 @@ fn commands_end(ground: &Ground, [source, catalog, settings, cache]: [&str; 4]) 
         &["doctor", "--cache-dir", cache],
     ];
     let start = |words: &&[&str]| {
-        let mut command = ground.belady();
+        let mut command = fixture.belady();
         command.args(*words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     for (words, mut child) in commands.iter().zip(commands.iter().map(start).collect::<Vec<_>>()) {
@@ -261,34 +261,34 @@ fn commands_end(ground: &Ground, [source, catalog, settings, cache]: [&str; 4]) 
 fn a_disk_that_tells_of_nothing_holds_up_no_command() {
     const FILES: u64 = 20;
     const SIZE: usize = 30_000;
-    let ground = Ground::new();
-    let (data, point) = (ground.path("data"), ground.path("mount"));
+    let fixture = Fixture::new();
+    let (data, point) = (fixture.path("data"), fixture.path("mount"));
     fs::create_dir_all(data.join("d")).unwrap();
     for number in 0..FILES {
         fs::write(data.join(format!("d/{number:04}")), content(number, SIZE)).unwrap();
     }
-    let store = ground.source("cache");
-    let mounted = Mounted::at(&ground, &data, &point, &["--cache-dir", store.to_str().unwrap()]);
+    let store = fixture.source("cache");
+    let mounted = Mounted::at(&fixture, &data, &point, &["--cache-dir", store.to_str().unwrap()]);
     check_many(&point, "d", FILES, SIZE);
     mounted.umount();
-    let slow = Slow::new(&ground, &[]);
+    let slow = Slowpfs::new(&fixture, &[]);
     let cache = slow.point.join("cache");
     let cache = cache.to_str().unwrap();
-    assert!(ground.ends(0, &["cache", "ls", cache]).contains(data.to_str().unwrap()));
-    let names = ["catalog", "settings"].map(|name| ground.path(name));
+    assert!(fixture.run(0, &["cache", "ls", cache]).contains(data.to_str().unwrap()));
+    let names = ["catalog", "settings"].map(|name| fixture.path(name));
     let [catalog, settings] = names.each_ref().map(|name| name.to_str().unwrap());
-    ground.ends(0, &["catalog", "export", data.to_str().unwrap(), catalog]);
+    fixture.run(0, &["catalog", "export", data.to_str().unwrap(), catalog]);
     fs::write(settings, format!("[cache]\ndir = \"{cache}\"\n")).unwrap();
     slow.ctl(&["fault", "hang", "cache*", "ops=lookup,getattr,open,opendir,readdir,read"]);
-    commands_end(&ground, [data.to_str().unwrap(), catalog, settings, cache]);
+    commands_end(&fixture, [data.to_str().unwrap(), catalog, settings, cache]);
     let mount = ["mount", data.to_str().unwrap(), point.to_str().unwrap()];
-    let said = ground.ends(0, &[&mount[..], &["--cache-dir", cache]].concat());
+    let said = fixture.run(0, &[&mount[..], &["--cache-dir", cache]].concat());
     assert!(said.contains("the disk does not answer; going on without it"), "{said}");
     check_many(&point, "d", FILES, SIZE);
-    let status = ground.ends(0, &["status", point.to_str().unwrap(), "--json"]);
+    let status = fixture.run(0, &["status", point.to_str().unwrap(), "--json"]);
     assert!(status.contains("down: the cache disk failed, hung"), "{status}");
-    let pid = ground.daemons()[0];
-    ground.umount(&point);
+    let pid = fixture.daemons()[0];
+    fixture.umount(&point);
     assert_eq!(mounts_at(&point), 0);
     slow.ctl(&["fault", "clear"]);
     wait_for_end(pid);
@@ -296,19 +296,19 @@ fn a_disk_that_tells_of_nothing_holds_up_no_command() {
 
 #[test]
 fn a_cache_directory_beneath_a_disk_that_is_not_mounted_is_told_of() {
-    let ground = Ground::new();
-    ground.plant_many("d", 5, 1000);
-    let disk = Loop::new(&ground, 64);
-    let (cache, point) = (disk.point.join("cache"), ground.path("mount"));
+    let fixture = Fixture::new();
+    fixture.write_many("d", 5, 1000);
+    let disk = Loop::new(&fixture, 64);
+    let (cache, point) = (disk.point.join("cache"), fixture.path("mount"));
     let words = |path: &Path| path.to_str().unwrap().to_owned();
     let mount = || {
         let [source, point, cache] =
-            [&ground.path("source"), &point, &cache].map(|path| words(path));
+            [&fixture.path("source"), &point, &cache].map(|path| words(path));
         let said =
-            ground.ends(0, &["mount", &source, &point, "--cache-dir", &cache, "--disk", "16MiB"]);
-        let status = ground.ends(0, &["status", &point]);
+            fixture.run(0, &["mount", &source, &point, "--cache-dir", &cache, "--disk", "16MiB"]);
+        let status = fixture.run(0, &["status", &point]);
         check_many(Path::new(&point), "d", 5, 1000);
-        ground.umount(Path::new(&point));
+        fixture.umount(Path::new(&point));
         let warning = format!("was on one mounted at {} before", words(&disk.point));
         let told = [&said, &status].map(|text| text.contains(&warning));
         assert_eq!(told[0], told[1], "{said}{status}");

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::ground::wait_until;
+use crate::fixture::wait_until;
 
 pub(crate) struct MemoryGroup {
     path: PathBuf,

@@ -14,8 +14,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::libc;
 
-use crate::ground::{Ground, LIMIT, wait_until};
-use crate::mounted::{Mounted, Slow};
+use crate::fixture::{Fixture, LIMIT, wait_until};
+use crate::mounted::{Mounted, Slowpfs};
 use crate::refused::Tmpfs;
 
 /// Names are checked after this time.
@@ -45,8 +45,8 @@ fn read_version(path: &Path) -> io::Result<u32> {
     Ok(version_of(&bytes, 0))
 }
 
-fn mount(ground: &Ground, options: &[&str]) -> Mounted {
-    Mounted::new(ground, &[&["--set", PERIOD][..], options].concat())
+fn mount(fixture: &Fixture, options: &[&str]) -> Mounted {
+    Mounted::new(fixture, &[&["--set", PERIOD][..], options].concat())
 }
 
 /// Waits until new opens give this version. Until then they may give earlier ones.
@@ -65,20 +65,20 @@ pub(crate) fn wait_for_version(path: &Path, wanted: u32) {
     assert_eq!(read_version(path).unwrap(), wanted, "once new, always new");
 }
 
-fn replace(ground: &Ground, name: &str, bytes: &[u8]) {
-    ground.plant("../replacement", bytes);
-    fs::rename(ground.path("replacement"), ground.source(name)).unwrap();
+fn replace(fixture: &Fixture, name: &str, bytes: &[u8]) {
+    fixture.write("../replacement", bytes);
+    fs::rename(fixture.path("replacement"), fixture.source(name)).unwrap();
 }
 
 #[test]
 fn a_file_changed_in_place() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     for length in [4096, 3 << 20] {
-        ground.plant("file", &version(1, length));
-        let mounted = mount(&ground, &[]);
+        fixture.write("file", &version(1, length));
+        let mounted = mount(&fixture, &[]);
         let path = mounted.path("file");
         assert_eq!(read_version(&path).unwrap(), 1);
-        let file = File::options().write(true).open(ground.source("file")).unwrap();
+        let file = File::options().write(true).open(fixture.source("file")).unwrap();
         file.write_all_at(&version(2, length), 0).unwrap();
         wait_for_version(&path, 2);
         assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
@@ -91,19 +91,19 @@ fn a_file_changed_in_place() {
 #[test]
 fn a_large_file_changed_in_place_that_is_open_at_the_source() {
     const LENGTH: usize = 4 << 20;
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     for client in [&[][..], &["--client-cache"]] {
-        ground.plant("file", &version(1, LENGTH));
-        let slow = Slow::new(&ground, client);
+        fixture.write("file", &version(1, LENGTH));
+        let slow = Slowpfs::new(&fixture, client);
         let options = ["--set", PERIOD, "--set", "prefetch.enabled=false"];
-        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+        let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
         let path = mounted.path("file");
         let mut first = [0; 4096];
         File::open(&path).unwrap().read_exact_at(&mut first, 0).unwrap();
         let mut here = vec![0; LENGTH];
         File::open(slow.point.join("file")).unwrap().read_exact_at(&mut here, 0).unwrap();
         assert_eq!((version_of(&first, 0), version_of(&here, 0)), (1, 1));
-        let file = File::options().write(true).open(ground.source("file")).unwrap();
+        let file = File::options().write(true).open(fixture.source("file")).unwrap();
         file.write_all_at(&version(2, LENGTH), 0).unwrap();
         wait_for_version(&path, 2);
         mounted.umount();
@@ -112,12 +112,12 @@ fn a_large_file_changed_in_place_that_is_open_at_the_source() {
 
 #[test]
 fn a_file_that_shrinks_and_grows() {
-    let ground = Ground::new();
-    ground.plant("file", &version(1, 300_000));
-    let mounted = mount(&ground, &[]);
+    let fixture = Fixture::new();
+    fixture.write("file", &version(1, 300_000));
+    let mounted = mount(&fixture, &[]);
     for (number, length) in [(2, 8), (3, 5 << 20), (4, 0), (5, 100_000)] {
         assert!(read_version(&mounted.path("file")).is_ok());
-        ground.plant("file", &version(number, length));
+        fixture.write("file", &version(number, length));
         let seen = || fs::metadata(mounted.path("file")).unwrap().len() == length as u64;
         wait_until("the new size", seen);
         wait_until("all of the new bytes", || {
@@ -130,19 +130,19 @@ fn a_file_that_shrinks_and_grows() {
 #[test]
 fn an_open_file_stays_one_version_or_fails() {
     const LENGTH: usize = 4 << 20;
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     for in_place in [true, false] {
-        ground.plant("file", &version(1, LENGTH));
+        fixture.write("file", &version(1, LENGTH));
         // Nothing is read ahead, so that the later blocks are asked for after the change.
-        let mounted = mount(&ground, &["--set", "prefetch.enabled=false"]);
+        let mounted = mount(&fixture, &["--set", "prefetch.enabled=false"]);
         let file = File::open(mounted.path("file")).unwrap();
         let mut buffer = vec![0; 4096];
         file.read_exact_at(&mut buffer, 0).unwrap();
         assert_eq!(version_of(&buffer, 0), 1);
         if in_place {
-            ground.plant("file", &version(2, LENGTH));
+            fixture.write("file", &version(2, LENGTH));
         } else {
-            replace(&ground, "file", &version(2, LENGTH));
+            replace(&fixture, "file", &version(2, LENGTH));
         }
         for offset in (0..LENGTH).step_by(500 << 10) {
             match file.read_exact_at(&mut buffer, offset as u64) {
@@ -169,9 +169,9 @@ impl Drop for Ends<'_> {
 fn readers_meet_writers(options: &[&str]) {
     const LENGTH: usize = 2_500_000;
     const VERSIONS: u32 = 6;
-    let ground = Ground::new();
-    ground.plant("file", &version(1, LENGTH));
-    let mounted = mount(&ground, options);
+    let fixture = Fixture::new();
+    fixture.write("file", &version(1, LENGTH));
+    let mounted = mount(&fixture, options);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         // Also if this thread fails: the readers would go on for ever.
@@ -189,7 +189,7 @@ fn readers_meet_writers(options: &[&str]) {
         };
         let readers: Vec<_> = (0..3).map(|_| scope.spawn(reader)).collect();
         for number in 2..=VERSIONS {
-            replace(&ground, "file", &version(number, LENGTH));
+            replace(&fixture, "file", &version(number, LENGTH));
             wait_until("the new version", || {
                 readers.iter().any(|reader| reader.is_finished())
                     || read_version(&mounted.path("file")).is_ok_and(|seen| seen == number)
@@ -222,15 +222,15 @@ fn readers_meet_writers_with_a_disk() {
 
 #[test]
 fn files_added_and_removed() {
-    let ground = Ground::new();
-    ground.plant("dir/old", &version(1, 800));
-    ground.plant("other/stays", &version(1, 800));
-    let mounted = mount(&ground, &[]);
+    let fixture = Fixture::new();
+    fixture.write("dir/old", &version(1, 800));
+    fixture.write("other/stays", &version(1, 800));
+    let mounted = mount(&fixture, &[]);
     assert!(fs::metadata(mounted.path("dir/new")).is_err());
     assert!(read_version(&mounted.path("dir/old")).is_ok());
-    ground.plant("dir/new", &version(2, 1600));
-    ground.plant("dir/sub/below", &version(3, 2400));
-    fs::remove_file(ground.source("dir/old")).unwrap();
+    fixture.write("dir/new", &version(2, 1600));
+    fixture.write("dir/sub/below", &version(3, 2400));
+    fs::remove_file(fixture.source("dir/old")).unwrap();
     wait_until("the new file", || read_version(&mounted.path("dir/new")).is_ok_and(|v| v == 2));
     wait_until("the new directory", || {
         read_version(&mounted.path("dir/sub/below")).is_ok_and(|v| v == 3)
@@ -241,12 +241,12 @@ fn files_added_and_removed() {
     };
     wait_until("the new listing", || names() == ["new", "sub"]);
     // A removed name may come back as something else.
-    fs::create_dir(ground.source("dir/old")).unwrap();
-    ground.plant("dir/old/inside", &version(4, 80));
+    fs::create_dir(fixture.source("dir/old")).unwrap();
+    fixture.write("dir/old/inside", &version(4, 80));
     wait_until("a directory of that name", || {
         read_version(&mounted.path("dir/old/inside")).is_ok_and(|version| version == 4)
     });
-    fs::remove_dir_all(ground.source("dir")).unwrap();
+    fs::remove_dir_all(fixture.source("dir")).unwrap();
     wait_until("the end of the directory", || fs::metadata(mounted.path("dir")).is_err());
     assert_eq!(read_version(&mounted.path("other/stays")).unwrap(), 1);
     mounted.umount();
@@ -254,19 +254,19 @@ fn files_added_and_removed() {
 
 #[test]
 fn one_name_of_a_hard_link_is_replaced_or_removed() {
-    let ground = Ground::new();
-    ground.plant("first", &version(1, 50_000));
-    ground.plant("pair/one", &version(1, 50_000));
+    let fixture = Fixture::new();
+    fixture.write("first", &version(1, 50_000));
+    fixture.write("pair/one", &version(1, 50_000));
     for name in ["second", "third"] {
-        fs::hard_link(ground.source("first"), ground.source(name)).unwrap();
+        fs::hard_link(fixture.source("first"), fixture.source(name)).unwrap();
     }
-    fs::hard_link(ground.source("pair/one"), ground.source("pair/two")).unwrap();
-    let mounted = mount(&ground, &[]);
+    fs::hard_link(fixture.source("pair/one"), fixture.source("pair/two")).unwrap();
+    let mounted = mount(&fixture, &[]);
     for name in ["first", "second", "third", "pair/one", "pair/two"] {
         assert_eq!(read_version(&mounted.path(name)).unwrap(), 1, "{name}");
     }
-    replace(&ground, "second", &version(2, 50_000));
-    fs::remove_file(ground.source("pair/one")).unwrap();
+    replace(&fixture, "second", &version(2, 50_000));
+    fs::remove_file(fixture.source("pair/one")).unwrap();
     wait_for_version(&mounted.path("second"), 2);
     wait_until("the end of a name", || fs::metadata(mounted.path("pair/one")).is_err());
     // The file still has its other names, and each reads as what it is.
@@ -281,26 +281,26 @@ fn one_name_of_a_hard_link_is_replaced_or_removed() {
 
 #[test]
 fn a_source_taken_to_be_immutable_is_not_asked_again() {
-    let ground = Ground::new();
-    ground.plant("file", &version(1, 100_000));
-    let mounted = Mounted::new(&ground, &["--set", "source.consistency=immutable"]);
+    let fixture = Fixture::new();
+    fixture.write("file", &version(1, 100_000));
+    let mounted = Mounted::new(&fixture, &["--set", "source.consistency=immutable"]);
     assert_eq!(read_version(&mounted.path("file")).unwrap(), 1);
-    replace(&ground, "file", &version(2, 100_000));
+    replace(&fixture, "file", &version(2, 100_000));
     assert_eq!(read_version(&mounted.path("file")).unwrap(), 1, "it is in memory");
     mounted.umount();
 }
 
 /// A file that was read over a mount and rewritten within the second in which it was written; `None` if that
 /// took longer.
-fn rewritten_at_once(ground: &Ground, slow: &Slow, options: &[&str]) -> Option<Mounted> {
-    let file = ground.source("file");
+fn rewritten_at_once(fixture: &Fixture, slow: &Slowpfs, options: &[&str]) -> Option<Mounted> {
+    let file = fixture.source("file");
     let second = || fs::metadata(&file).unwrap().ctime();
     wait_until("the beginning of a second", || {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_millis() < 100
     });
-    ground.plant("file", &version(1, 8192));
+    fixture.write("file", &version(1, 8192));
     let first = second();
-    let mounted = Mounted::at(ground, &slow.point, &ground.path("mount"), options);
+    let mounted = Mounted::at(fixture, &slow.point, &fixture.path("mount"), options);
     // A file that may be rewritten within the second is looked at again, and is another version then.
     wait_for_version(&mounted.path("file"), 1);
     File::options().write(true).open(&file).unwrap().write_all_at(&version(2, 8192), 0).unwrap();
@@ -313,18 +313,18 @@ fn rewritten_at_once(ground: &Ground, slow: &Slow, options: &[&str]) -> Option<M
 
 #[test]
 fn a_file_rewritten_within_a_second_where_times_are_in_seconds() {
-    let ground = Ground::new();
-    let slow = Slow::new(&ground, &["--coarse-times"]);
+    let fixture = Fixture::new();
+    let slow = Slowpfs::new(&fixture, &["--coarse-times"]);
     // Waits on this disk never take most of a second.
-    let disk = Tmpfs::new(&ground, "disk", "size=64M,mode=700");
+    let disk = Tmpfs::new(&fixture, "disk", "size=64M,mode=700");
     let mut done = false;
     wait_until("a second that was long enough", || {
         let options = ["--set", PERIOD, "--cache-dir", disk.0.to_str().unwrap()];
-        if let Some(mounted) = rewritten_at_once(&ground, &slow, &options) {
+        if let Some(mounted) = rewritten_at_once(&fixture, &slow, &options) {
             wait_for_version(&mounted.path("file"), 2);
             mounted.umount();
             // Bytes that were read too soon were not stored.
-            let again = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+            let again = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
             assert_eq!(read_version(&again.path("file")).unwrap(), 2);
             again.umount();
             done = true;

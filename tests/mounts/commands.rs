@@ -12,32 +12,32 @@ use nix::mount::{MntFlags, MsFlags};
 use serde_json::Value;
 
 use crate::faults::files_of_stores;
-use crate::ground::{Ground, content, wait_until};
+use crate::fixture::{Fixture, content, wait_until};
 use crate::mounted::Mounted;
 use crate::refused::Tmpfs;
 
 /// Two sources, each of which has a store in this cache directory.
-fn make_stores(ground: &Ground, cache: &Path) -> [PathBuf; 2] {
-    ground.plant("file", b"x");
-    ground.plant("../further/file", b"y");
-    let sources = [ground.path("source"), ground.path("further")];
+fn make_stores(fixture: &Fixture, cache: &Path) -> [PathBuf; 2] {
+    fixture.write("file", b"x");
+    fixture.write("../further/file", b"y");
+    let sources = [fixture.path("source"), fixture.path("further")];
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "16MiB"];
     for source in &sources {
-        Mounted::at(ground, source, &ground.path("mount"), &options).umount();
+        Mounted::at(fixture, source, &fixture.path("mount"), &options).umount();
     }
     sources
 }
 
-fn list(ground: &Ground, cache: &str) -> Vec<Value> {
-    serde_json::from_str(&ground.ends(0, &["cache", "ls", cache, "--json"])).unwrap()
+fn list(fixture: &Fixture, cache: &str) -> Vec<Value> {
+    serde_json::from_str(&fixture.run(0, &["cache", "ls", cache, "--json"])).unwrap()
 }
 
 #[test]
 fn stores_are_deleted_where_no_file_can_be_made() {
-    let ground = Ground::new();
-    let disk = Tmpfs::new(&ground, "disk", "size=64M,nr_inodes=200,mode=700");
+    let fixture = Fixture::new();
+    let disk = Tmpfs::new(&fixture, "disk", "size=64M,nr_inodes=200,mode=700");
     let cache = disk.0.join("cache");
-    let [first, second] = make_stores(&ground, &cache);
+    let [first, second] = make_stores(&fixture, &cache);
     let cache = cache.to_str().unwrap();
     let exhaust = |name: &str| {
         let all = (0..).take_while(|nth| File::create(disk.0.join(format!("{name}{nth}"))).is_ok());
@@ -45,21 +45,21 @@ fn stores_are_deleted_where_no_file_can_be_made() {
         assert!(fs::create_dir(disk.0.join("more")).is_err());
     };
     exhaust("a");
-    let said = ground.ends(0, &["cache", "rm", cache, first.to_str().unwrap()]);
+    let said = fixture.run(0, &["cache", "rm", cache, first.to_str().unwrap()]);
     assert!(said.contains("deleted"), "{said}");
-    assert_eq!(list(&ground, cache)[0]["source"], second.to_str().unwrap());
+    assert_eq!(list(&fixture, cache)[0]["source"], second.to_str().unwrap());
     exhaust("b");
-    ground.ends(0, &["cache", "gc", cache]);
-    let said = ground.ends(0, &["cache", "gc", cache, "--unused", "0s"]);
+    fixture.run(0, &["cache", "gc", cache]);
+    let said = fixture.run(0, &["cache", "gc", cache, "--unused", "0s"]);
     assert!(said.contains("deleted"), "{said}");
-    assert!(list(&ground, cache).is_empty());
+    assert!(list(&fixture, cache).is_empty());
 }
 
 #[test]
 fn a_store_that_cannot_be_read_is_no_other_stores_trouble() {
-    let ground = Ground::new();
-    let cache = ground.path("cache");
-    make_stores(&ground, &cache);
+    let fixture = Fixture::new();
+    let cache = fixture.path("cache");
+    make_stores(&fixture, &cache);
     let owners = files_of_stores(&cache, "owner");
     let [broken, whole] = [&owners[0], &owners[1]].map(|owner| owner.parent().unwrap());
     // A file that no sample needs.
@@ -73,45 +73,45 @@ fn a_store_that_cannot_be_read_is_no_other_stores_trouble() {
     bind(MsFlags::empty());
     bind(MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
     let cache = cache.to_str().unwrap();
-    let listed = list(&ground, cache);
+    let listed = list(&fixture, cache);
     assert_eq!(listed.len(), 2);
     for row in &listed {
         let is_broken = row["store"] == broken.file_name().unwrap().to_str().unwrap();
         assert_eq!(row["error"].is_string(), is_broken, "{row}");
         assert_eq!(row["samples"].is_null(), is_broken, "{row}");
     }
-    assert!(ground.ends(0, &["cache", "ls", cache]).contains("cannot be read: Read-only"));
-    assert!(ground.ends(5, &["cache", "gc", cache]).contains("Read-only"));
+    assert!(fixture.run(0, &["cache", "ls", cache]).contains("cannot be read: Read-only"));
+    assert!(fixture.run(5, &["cache", "gc", cache]).contains("Read-only"));
     let left = |store: &Path| store.join("segment-00000099").exists();
     assert_eq!((left(broken), left(whole)), (true, false));
-    let said = ground.ends(5, &["cache", "gc", cache, "--unused", "0s"]);
+    let said = fixture.run(5, &["cache", "gc", cache, "--unused", "0s"]);
     assert!(said.contains("deleted") && said.contains("Read-only"), "{said}");
     assert_eq!((broken.exists(), whole.exists()), (true, false));
     nix::mount::umount2(broken, MntFlags::MNT_DETACH).unwrap();
-    ground.ends(0, &["cache", "gc", cache]);
-    assert_eq!((list(&ground, cache).len(), left(broken)), (1, false));
+    fixture.run(0, &["cache", "gc", cache]);
+    assert_eq!((list(&fixture, cache).len(), left(broken)), (1, false));
 }
 
 const FILES: u64 = 20;
 
 /// A source's store that holds the whole source.
-fn fill(ground: &Ground, cache: &str) {
-    let mounted = Mounted::new(ground, &["--cache-dir", cache, "--disk", "16MiB"]);
-    ground.ends(0, &["warmup", mounted.point.to_str().unwrap()]);
+fn fill(fixture: &Fixture, cache: &str) {
+    let mounted = Mounted::new(fixture, &["--cache-dir", cache, "--disk", "16MiB"]);
+    fixture.run(0, &["warmup", mounted.point.to_str().unwrap()]);
     mounted.umount();
 }
 
 #[test]
 fn what_the_disk_has_lost_is_named_and_no_success() {
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, 30_000);
-    let cache = ground.path("cache");
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, 30_000);
+    let cache = fixture.path("cache");
     let file = |prefix: &str| files_of_stores(&cache, prefix).remove(0);
     let open = |prefix: &str| File::options().write(true).open(file(prefix)).unwrap();
     let text = cache.to_str().unwrap();
-    let verify = |code| ground.ends(code, &["cache", "verify", text]);
+    let verify = |code| fixture.run(code, &["cache", "verify", text]);
     for damage in ["gone", "cut", "record"] {
-        fill(&ground, text);
+        fill(&fixture, text);
         assert!(verify(0).contains(&format!("{FILES} samples checked, 0 damaged")));
         let named = match damage {
             "gone" => {
@@ -133,7 +133,7 @@ fn what_the_disk_has_lost_is_named_and_no_success() {
         assert!(verify(0).contains("0 damaged"), "{damage}");
     }
     // If the content of a store cannot be told, nothing is deleted either.
-    fill(&ground, text);
+    fill(&fixture, text);
     open("index-").write_all_at(b"head", 3).unwrap();
     let before = files_of_stores(&cache, "");
     for _ in 0..2 {
@@ -142,31 +142,31 @@ fn what_the_disk_has_lost_is_named_and_no_success() {
         );
         assert_eq!(files_of_stores(&cache, ""), before);
     }
-    let said = ground.ends(5, &["cache", "verify", text, "--json"]);
+    let said = fixture.run(5, &["cache", "verify", text, "--json"]);
     assert!(said.contains("\"error\":"), "{said}");
-    ground.ends(0, &["cache", "gc", text]);
+    fixture.run(0, &["cache", "gc", text]);
     assert!(files_of_stores(&cache, "segment-").is_empty());
-    fill(&ground, text);
+    fill(&fixture, text);
     verify(0);
 }
 
 /// A damaged index cannot be written anew if something stands in its way.
 #[test]
 fn what_is_lost_is_named_also_where_the_check_fails_later() {
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, 30_000);
-    let cache = ground.path("cache");
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, 30_000);
+    let cache = fixture.path("cache");
     let text = cache.to_str().unwrap();
-    fill(&ground, text);
+    fill(&fixture, text);
     let index = files_of_stores(&cache, "index-").remove(0);
     fs::create_dir(index.with_file_name("index-next")).unwrap();
     let index = File::options().write(true).open(index).unwrap();
     index.write_all_at(b"torn", 45).unwrap();
-    let said = ground.ends(5, &["cache", "verify", text]);
+    let said = fixture.run(5, &["cache", "verify", text]);
     assert!(said.contains("damaged: 1 records of the index"), "{said}");
     assert!(said.contains("the index was damaged") && said.contains("File exists"), "{said}");
     assert!(!said.contains("samples were damaged"), "{said}");
-    let said = ground.ends(5, &["cache", "verify", text, "--json"]);
+    let said = fixture.run(5, &["cache", "verify", text, "--json"]);
     let rows: Vec<Value> = serde_json::from_str(said.lines().next().unwrap()).unwrap();
     assert_eq!(rows[0]["damaged_records"], 1, "{said}");
     assert!(rows[0]["error"].as_str().unwrap().contains("File exists"), "{said}");
@@ -174,48 +174,48 @@ fn what_is_lost_is_named_also_where_the_check_fails_later() {
 
 #[test]
 fn a_store_in_use_is_no_other_stores_trouble() {
-    let ground = Ground::new();
-    let cache = ground.path("cache");
-    let [first, second] = make_stores(&ground, &cache);
+    let fixture = Fixture::new();
+    let cache = fixture.path("cache");
+    let [first, second] = make_stores(&fixture, &cache);
     let cache = cache.to_str().unwrap();
     let [first, second] = [&first, &second].map(|source| source.to_str().unwrap());
-    let mounted = Mounted::new(&ground, &["--cache-dir", cache, "--disk", "16MiB"]);
-    let said = ground.ends(0, &["cache", "verify", cache]);
+    let mounted = Mounted::new(&fixture, &["--cache-dir", cache, "--disk", "16MiB"]);
+    let said = fixture.run(0, &["cache", "verify", cache]);
     assert!(said.contains("0 damaged") && said.contains("skipped"), "{said}");
-    let said = ground.ends(8, &["cache", "rm", cache, first, second]);
+    let said = fixture.run(8, &["cache", "rm", cache, first, second]);
     assert!(said.contains("deleted") && said.contains("in use by process"), "{said}");
-    assert_eq!(list(&ground, cache).len(), 1);
+    assert_eq!(list(&fixture, cache).len(), 1);
     for verb in [&["verify", cache][..], &["gc", cache], &["rm", cache, "--all"]] {
-        let said = ground.ends(0, &[&["cache"], verb].concat());
+        let said = fixture.run(0, &[&["cache"], verb].concat());
         assert!(said.contains("skipped") && said.contains(first), "{said}");
     }
     mounted.umount();
-    let said = ground.ends(2, &["cache", "rm", cache, "none", first]);
+    let said = fixture.run(2, &["cache", "rm", cache, "none", first]);
     assert!(said.contains("deleted") && said.contains("no store 'none'"), "{said}");
 }
 
 /// A source that is formatted anew has another store at the same path.
 #[test]
 fn a_source_stands_for_all_its_stores() {
-    let ground = Ground::new();
-    let cache = ground.path("cache");
-    let [first, second] = make_stores(&ground, &cache).map(|s| s.to_str().unwrap().to_owned());
+    let fixture = Fixture::new();
+    let cache = fixture.path("cache");
+    let [first, second] = make_stores(&fixture, &cache).map(|s| s.to_str().unwrap().to_owned());
     for owner in files_of_stores(&cache, "owner") {
         let text = fs::read_to_string(&owner).unwrap();
         fs::write(&owner, text.replace(&format!("{second:?}"), &format!("{first:?}"))).unwrap();
     }
     let cache = cache.to_str().unwrap();
-    let said = ground.ends(0, &["cache", "verify", cache, &first, "--json"]);
+    let said = fixture.run(0, &["cache", "verify", cache, &first, "--json"]);
     assert_eq!(serde_json::from_str::<Vec<Value>>(&said).unwrap().len(), 2);
-    ground.ends(0, &["cache", "rm", cache, &first]);
-    assert!(list(&ground, cache).is_empty());
+    fixture.run(0, &["cache", "rm", cache, &first]);
+    assert!(list(&fixture, cache).is_empty());
 }
 
 #[test]
 fn a_store_whose_owner_is_not_known_is_seen_and_deleted() {
-    let ground = Ground::new();
-    let cache = ground.path("cache");
-    let [first, _] = make_stores(&ground, &cache);
+    let fixture = Fixture::new();
+    let cache = fixture.path("cache");
+    let [first, _] = make_stores(&fixture, &cache);
     for owner in files_of_stores(&cache, "owner") {
         fs::remove_file(owner).unwrap();
     }
@@ -225,23 +225,23 @@ fn a_store_whose_owner_is_not_known_is_seen_and_deleted() {
     std::os::unix::fs::symlink(&first, stores.join("0123456789abcdef")).unwrap();
     fs::write(stores.join("0123456789abcdee"), "").unwrap();
     let text = cache.to_str().unwrap();
-    let listed = list(&ground, text);
+    let listed = list(&fixture, text);
     assert_eq!(listed.len(), 2);
     assert!(listed.iter().all(|row| row["source"] == "unknown" && row["in_use"] == false));
     let mounted = Mounted::at(
-        &ground,
+        &fixture,
         &first,
-        &ground.path("mount"),
+        &fixture.path("mount"),
         &["--cache-dir", text, "--disk", "16MiB"],
     );
     let owner = files_of_stores(&cache, "owner").remove(0);
     fs::remove_file(owner).unwrap();
-    assert_eq!(list(&ground, text).iter().filter(|row| row["in_use"] == true).count(), 1);
-    ground.ends(0, &["cache", "rm", text, "--all"]);
-    assert_eq!(list(&ground, text).len(), 1, "the one in use");
+    assert_eq!(list(&fixture, text).iter().filter(|row| row["in_use"] == true).count(), 1);
+    fixture.run(0, &["cache", "rm", text, "--all"]);
+    assert_eq!(list(&fixture, text).len(), 1, "the one in use");
     mounted.umount();
-    ground.ends(0, &["cache", "gc", text, "--unused", "0s"]);
-    assert!(list(&ground, text).is_empty());
+    fixture.run(0, &["cache", "gc", text, "--unused", "0s"]);
+    assert!(list(&fixture, text).is_empty());
     assert_eq!(fs::read_dir(stores).unwrap().count(), 4, "the tag, and what is not ours");
 }
 
@@ -259,17 +259,17 @@ fn remount(disk: &Tmpfs, how: &str) {
 
 #[test]
 fn a_cache_disk_that_has_become_read_only_is_bypassed() {
-    let ground = Ground::new();
-    let disk = Tmpfs::new(&ground, "disk", "size=64M,mode=700");
+    let fixture = Fixture::new();
+    let disk = Tmpfs::new(&fixture, "disk", "size=64M,mode=700");
     let cache = disk.0.join("cache");
-    make_stores(&ground, &cache);
+    make_stores(&fixture, &cache);
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "16MiB"];
     for (how, state) in [("ro", "down"), ("rw", "normal")] {
         remount(&disk, how);
         // Also a source that was never stored there.
-        ground.plant("../third/file", b"x");
-        for source in ["source", "third"].map(|name| ground.path(name)) {
-            let mounted = Mounted::at(&ground, &source, &ground.path("mount"), &options);
+        fixture.write("../third/file", b"x");
+        for source in ["source", "third"].map(|name| fixture.path(name)) {
+            let mounted = Mounted::at(&fixture, &source, &fixture.path("mount"), &options);
             assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
             let status = mounted.status();
             assert!(status["disk_state"].as_str().unwrap().starts_with(state), "{status}");

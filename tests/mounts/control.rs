@@ -12,16 +12,16 @@ use std::process::Command;
 use nix::errno::Errno;
 use serde_json::Value;
 
-use crate::ground::{Ground, content, wait_until};
+use crate::fixture::{Fixture, content, wait_until};
 use crate::mounted::Mounted;
 
 const FILES: u64 = 40;
 
-fn mounted(ground: &Ground) -> Mounted {
+fn mounted(fixture: &Fixture) -> Mounted {
     for number in 0..FILES {
-        ground.plant(&format!("class/{number:04}.png"), &content(number, 700));
+        fixture.write(&format!("class/{number:04}.png"), &content(number, 700));
     }
-    Mounted::new(ground, &[])
+    Mounted::new(fixture, &[])
 }
 
 /// Writes to the order file and closes it. Returns the error of the write or of the close.
@@ -33,8 +33,8 @@ fn write_order(mounted: &Mounted, text: &[u8]) -> Result<(), Errno> {
 
 #[test]
 fn the_files_are_there_and_never_listed() {
-    let ground = Ground::new();
-    let mounted = mounted(&ground);
+    let fixture = Fixture::new();
+    let mounted = mounted(&fixture);
     let names = |path| {
         let entries = fs::read_dir(mounted.path(path)).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
@@ -58,8 +58,8 @@ fn the_files_are_there_and_never_listed() {
 
 #[test]
 fn each_open_shows_the_state_of_its_moment() {
-    let ground = Ground::new();
-    let mounted = mounted(&ground);
+    let fixture = Fixture::new();
+    let mounted = mounted(&fixture);
     let status = || -> Value {
         serde_json::from_slice(&fs::read(mounted.path(".belady/status.json")).unwrap()).unwrap()
     };
@@ -85,8 +85,8 @@ fn each_open_shows_the_state_of_its_moment() {
 
 #[test]
 fn an_order_is_taken_when_its_file_is_closed() {
-    let ground = Ground::new();
-    let mounted = mounted(&ground);
+    let fixture = Fixture::new();
+    let mounted = mounted(&fixture);
     let following = |words: &str| {
         wait_until(words, || {
             mounted.status()["orders"][0]["order"]
@@ -99,11 +99,11 @@ fn an_order_is_taken_when_its_file_is_closed() {
     let list: String = (0..FILES).rev().map(|n| format!("class/{n:04}.png\n")).collect();
     assert_eq!(write_order(&mounted, list.as_bytes()), Ok(()));
     following("1 epoch of 40 samples");
-    fs::write(ground.path("order.txt"), "class/0001.png\nclass/0002.png\n").unwrap();
+    fs::write(fixture.path("order.txt"), "class/0001.png\nclass/0002.png\n").unwrap();
     // `cp -p` sets times and modes, too, before it closes the file.
     let copied = Command::new("cp")
         .arg("-p")
-        .arg(ground.path("order.txt"))
+        .arg(fixture.path("order.txt"))
         .arg(mounted.path(".belady/order"))
         .status();
     assert!(copied.unwrap().success());
@@ -112,7 +112,7 @@ fn an_order_is_taken_when_its_file_is_closed() {
     assert!(Command::new("sh").args(["-c", &shell]).status().unwrap().success());
     following("sequential");
     // The list is written by several processes. One of them closes its copy of the descriptor in the middle.
-    let half = ground.path("order.txt").display().to_string();
+    let half = fixture.path("order.txt").display().to_string();
     let order = mounted.path(".belady/order").display().to_string();
     let shell = format!("{{ cat '{half}'; true; echo class/0003.png; }} > '{order}'");
     assert!(Command::new("sh").args(["-c", &shell]).status().unwrap().success());
@@ -129,8 +129,8 @@ fn an_order_is_taken_when_its_file_is_closed() {
 
 #[test]
 fn a_bad_order_fails_the_close_and_says_why() {
-    let ground = Ground::new();
-    let mounted = mounted(&ground);
+    let fixture = Fixture::new();
+    let mounted = mounted(&fixture);
     assert_eq!(write_order(&mounted, b"sequential\n"), Ok(()));
     assert_eq!(write_order(&mounted, b"class/0001.png\nclass/none.png\n"), Err(Errno::EINVAL));
     let refused = mounted.status()["orders"][0]["refused"].as_str().unwrap().to_string();

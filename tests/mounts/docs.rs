@@ -11,7 +11,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::documents::{Block, MOUNT, Page, Scene, UNREAD, is_belady, pages};
-use crate::ground::{Choice, Ground, program, said, wait_until};
+use crate::fixture::{Choice, Fixture, program, said, wait_until};
 use crate::mounted::Mounted;
 
 /// Who has mounted the present mount.
@@ -26,20 +26,20 @@ struct Session {
     mounted: Option<(Mounted, By)>,
     scene: Scene,
     // The last field, so that it is dropped last: it takes away everything that is left.
-    ground: Ground,
+    fixture: Fixture,
 }
 
 impl Session {
     fn new() -> Self {
-        let ground = Ground::new();
-        let scene = Scene::new(&ground.path(""));
-        Session { mounted: None, scene, ground }
+        let fixture = Fixture::new();
+        let scene = Scene::new(&fixture.path(""));
+        Session { mounted: None, scene, fixture }
     }
 
     /// A command of a page, with the runtime directory of this test.
     fn shell(&self, at: &str, command: &str) -> Command {
         let mut shell = self.scene.shell(at, command, &program("belady"));
-        let belady = self.ground.belady();
+        let belady = self.fixture.belady();
         shell.envs(belady.get_envs().filter_map(|(name, value)| Some((name, value?))));
         shell
     }
@@ -50,7 +50,7 @@ impl Session {
             self.end_own();
             assert!(self.mounted.is_none(), "{at}: {command:?}: the last mount was not ended");
             let mut shell = self.shell(at, command);
-            let mounted = Mounted::by(&self.ground, &mut shell, &self.scene.mount);
+            let mounted = Mounted::by(&self.fixture, &mut shell, &self.scene.mount);
             self.mounted = Some((mounted, By::Page));
             return;
         }
@@ -92,12 +92,12 @@ impl Session {
         }
         let buffer = ["--set", "rehearsal.old.size=1000", "--set", "rehearsal.old.root=train"];
         let cache = ["--cache-dir", self.scene.cache.to_str().unwrap()];
-        let mounted = Mounted::new(&self.ground, &[&cache[..], &buffer].concat());
+        let mounted = Mounted::new(&self.fixture, &[&cache[..], &buffer].concat());
         read_as_a_loader(&mounted.path(""));
         let files = files(&self.scene.source.join("train")).len() - 1;
         let held = ["rehearse", "ls", mounted.point.to_str().unwrap(), "old", "--json"];
         wait_until("all was offered", || {
-            let listed: Value = serde_json::from_str(&self.ground.ends(0, &held)).unwrap();
+            let listed: Value = serde_json::from_str(&self.fixture.run(0, &held)).unwrap();
             listed.as_array().unwrap().len() == files
         });
         let loaders = || mounted.status()["loaders"].as_array().map_or(0, Vec::len);

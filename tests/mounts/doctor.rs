@@ -10,7 +10,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, mount_table, said};
+use crate::fixture::{Fixture, mount_table, said};
 use crate::mounted::in_namespace;
 
 /// The JSON of a doctor, and its exit code.
@@ -31,9 +31,9 @@ fn result<'a>(value: &'a Value, check: &str) -> &'a str {
 }
 
 /// Mounts that a doctor made here and left.
-fn left_behind(ground: &Ground) -> Vec<String> {
+fn left_behind(fixture: &Fixture) -> Vec<String> {
     let table = mount_table();
-    let here = ground.path("");
+    let here = fixture.path("");
     let ours =
         |line: &&str| line.contains("belady-doctor") && line.contains(here.to_str().unwrap());
     table.lines().filter(ours).map(str::to_owned).collect()
@@ -41,15 +41,15 @@ fn left_behind(ground: &Ground) -> Vec<String> {
 
 #[test]
 fn root_is_told_what_there_is() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 100_000);
-    fs::create_dir(ground.path("tmp")).unwrap();
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 100_000);
+    fs::create_dir(fixture.path("tmp")).unwrap();
     let doctor = |words: &[&str]| {
-        let mut command = ground.belady();
-        command.env("TMPDIR", ground.path("tmp")).arg("doctor").args(words);
+        let mut command = fixture.belady();
+        command.env("TMPDIR", fixture.path("tmp")).arg("doctor").args(words);
         command.output().unwrap()
     };
-    let (source, cache) = (ground.path("source"), ground.path("cache"));
+    let (source, cache) = (fixture.path("source"), fixture.path("cache"));
     let (source, cache) = (source.to_str().unwrap(), cache.to_str().unwrap());
     let words = ["--source", source, "--cache-dir", cache];
     let (value, code) = told(&doctor(&[&words[..], &["--json"]].concat()));
@@ -77,24 +77,24 @@ fn root_is_told_what_there_is() {
     assert!(!fs::exists(cache).unwrap(), "a cache directory is a mount's to make");
     fs::create_dir(cache).unwrap();
     assert!(doctor(&words).status.success());
-    for emptied in [cache, ground.path("tmp").to_str().unwrap()] {
+    for emptied in [cache, fixture.path("tmp").to_str().unwrap()] {
         assert_eq!(fs::read_dir(emptied).unwrap().count(), 0, "{emptied}");
     }
-    assert_eq!(left_behind(&ground), Vec::<String>::new());
+    assert_eq!(left_behind(&fixture), Vec::<String>::new());
 
-    let gone = ground.path("gone");
+    let gone = fixture.path("gone");
     let (value, code) = told(&doctor(&["--json", "--source", gone.to_str().unwrap()]));
     assert_eq!((code, result(&value, "source")), (4, "missing"));
-    let file = ground.source("d/0000");
+    let file = fixture.source("d/0000");
     let (value, code) = told(&doctor(&["--json", "--cache-dir", file.to_str().unwrap()]));
     assert_eq!((code, result(&value, "cache directory")), (5, "missing"));
 }
 
 /// Gives a device with this mode to users without rights.
 const DEVICE: &str = r#"
-mount -t tmpfs -o mode=755 none "$GROUND/dev"
-mknod -m "$MODE" "$GROUND/dev/fuse" c 10 229
-mount --bind "$GROUND/dev/fuse" /dev/fuse
+mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
+mknod -m "$MODE" "$TEST_DIR/dev/fuse" c 10 229
+mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
 "#;
 
 /// Runs the doctor as a user without rights, and without the kernel's list of connections.
@@ -104,29 +104,29 @@ until ! grep -q " /sys/fs/fuse/connections " /proc/self/mountinfo; do
   umount /sys/fs/fuse/connections
 done
 setpriv --reuid 65534 --regid 65534 --clear-groups \
-  "$GROUND/belady" doctor --json --source "$GROUND/source" --cache-dir "$GROUND/ours" || code=$?
-if grep -F "$GROUND" /proc/self/mountinfo | grep -q belady-doctor; then echo "left: a mount" >&2; fi
+  "$TEST_DIR/belady" doctor --json --source "$TEST_DIR/source" --cache-dir "$TEST_DIR/ours" || code=$?
+if grep -F "$TEST_DIR" /proc/self/mountinfo | grep -q belady-doctor; then echo "left: a mount" >&2; fi
 exit "$code"
 "#;
 
 #[test]
 fn a_user_without_rights_is_told_too() {
-    let ground = Ground::new();
-    ground.plant_many("d", 5, 10_000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 5, 10_000);
     for name in ["dev", "ours", "theirs", "theirs/tmp"] {
-        fs::create_dir(ground.path(name)).unwrap();
+        fs::create_dir(fixture.path(name)).unwrap();
     }
-    ground.plant_belady();
+    fixture.copy_belady();
     for name in ["theirs", "theirs/tmp"] {
-        std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
+        std::os::unix::fs::chown(fixture.path(name), Some(65534), Some(65534)).unwrap();
     }
     // One file that only root may read does not make the others less readable.
-    fs::set_permissions(ground.source("d/0002"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(fixture.source("d/0002"), fs::Permissions::from_mode(0o600)).unwrap();
     for (mode, device, usable) in [("666", "ok", true), ("600", "missing", false)] {
-        let mut command = in_namespace(&ground, &[DEVICE, UNPRIVILEGED].concat());
+        let mut command = in_namespace(&fixture, &[DEVICE, UNPRIVILEGED].concat());
         command.env("MODE", mode);
-        command.env("XDG_RUNTIME_DIR", ground.path("theirs"));
-        command.env("TMPDIR", ground.path("theirs/tmp"));
+        command.env("XDG_RUNTIME_DIR", fixture.path("theirs"));
+        command.env("TMPDIR", fixture.path("theirs/tmp"));
         let output = command.stdin(std::process::Stdio::null()).output().unwrap();
         let (value, code) = told(&output);
         let mounting = if usable { "ok" } else { "missing" };
@@ -142,38 +142,38 @@ fn a_user_without_rights_is_told_too() {
         // Root's directory is not usable by this user.
         assert_eq!((code, &value["usable"]), (if usable { 5 } else { 6 }, &Value::Bool(false)));
         assert!(!said(&output).contains("left: "), "{}", said(&output));
-        assert_eq!(fs::read_dir(ground.path("theirs/tmp")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(fixture.path("theirs/tmp")).unwrap().count(), 0);
     }
 }
 
 /// Pretends that the kernel deadlocks. If the kernel has a limit to the time of requests, the limit is set.
 const BAD_KERNEL: &str = r#"
-echo 6.18.2 > "$GROUND/release"
-mount --bind "$GROUND/release" /proc/sys/kernel/osrelease
-echo 30 > "$GROUND/limit"
+echo 6.18.2 > "$TEST_DIR/release"
+mount --bind "$TEST_DIR/release" /proc/sys/kernel/osrelease
+echo 30 > "$TEST_DIR/limit"
 if [ -e /proc/sys/fs/fuse/max_request_timeout ]; then
-  mount --bind "$GROUND/limit" /proc/sys/fs/fuse/max_request_timeout
+  mount --bind "$TEST_DIR/limit" /proc/sys/fs/fuse/max_request_timeout
 fi
 "#;
 
 #[test]
 fn what_the_kernel_may_do_is_told_by_the_doctor_and_by_a_mount() {
-    let ground = Ground::new();
-    ground.plant_many("d", 3, 10_000);
-    ground.plant_belady();
+    let fixture = Fixture::new();
+    fixture.write_many("d", 3, 10_000);
+    fixture.copy_belady();
     let limits = fs::exists("/proc/sys/fs/fuse/max_request_timeout").unwrap();
     let run = |script: &str| {
-        let mut command = in_namespace(&ground, &[BAD_KERNEL, script].concat());
-        command.env("XDG_RUNTIME_DIR", ground.path("run"));
+        let mut command = in_namespace(&fixture, &[BAD_KERNEL, script].concat());
+        command.env("XDG_RUNTIME_DIR", fixture.path("run"));
         command.stdin(std::process::Stdio::null()).output().unwrap()
     };
-    let (value, code) = told(&run(r#""$GROUND/belady" doctor --json"#));
+    let (value, code) = told(&run(r#""$TEST_DIR/belady" doctor --json"#));
     assert_eq!((code, result(&value, "readahead deadlock")), (0, "note"), "{value}");
     assert_eq!(result(&value, "request timeouts"), if limits { "note" } else { "ok" }, "{value}");
     for (mode, deadlocks) in [("push", true), ("keep-cache", false)] {
         let script = format!(
-            r#""$GROUND/belady" mount "$GROUND/source" "$GROUND/mount" --set mount.mode={mode}
-            "$GROUND/belady" umount "$GROUND/mount""#
+            r#""$TEST_DIR/belady" mount "$TEST_DIR/source" "$TEST_DIR/mount" --set mount.mode={mode}
+            "$TEST_DIR/belady" umount "$TEST_DIR/mount""#
         );
         let output = run(&script);
         let text = said(&output);
@@ -187,13 +187,13 @@ fn what_the_kernel_may_do_is_told_by_the_doctor_and_by_a_mount() {
 /// Runs the doctor as a user without rights. The program that mounts has this mode and is on a PATH of its
 /// own. This line is the configuration of such programs.
 const HELPED: &str = r#"
-mkdir -p "$GROUND/bin"
-printf '#!/bin/sh\nexec "%s" "$@"\n' "$(command -v fusermount3)" > "$GROUND/bin/fusermount3"
-chmod "$PROGRAM" "$GROUND/bin/fusermount3"
-printf '%s\n' "$LINE" > "$GROUND/fuse.conf"
-mount --bind "$GROUND/fuse.conf" /etc/fuse.conf
+mkdir -p "$TEST_DIR/bin"
+printf '#!/bin/sh\nexec "%s" "$@"\n' "$(command -v fusermount3)" > "$TEST_DIR/bin/fusermount3"
+chmod "$PROGRAM" "$TEST_DIR/bin/fusermount3"
+printf '%s\n' "$LINE" > "$TEST_DIR/fuse.conf"
+mount --bind "$TEST_DIR/fuse.conf" /etc/fuse.conf
 exec setpriv --reuid 65534 --regid 65534 --clear-groups \
-  env PATH="$WHERE" "$GROUND/belady" doctor
+  env PATH="$WHERE" "$TEST_DIR/belady" doctor
 "#;
 
 /// The row of a check as it is printed, and its fix.
@@ -206,24 +206,24 @@ fn printed<'a>(text: &'a str, check: &str) -> (&'a str, Option<&'a str>) {
 
 #[test]
 fn what_mounts_for_users_is_found_or_what_to_do_is_printed() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     for name in ["dev", "theirs", "theirs/tmp", "none"] {
-        fs::create_dir(ground.path(name)).unwrap();
+        fs::create_dir(fixture.path(name)).unwrap();
     }
-    ground.plant_belady();
+    fixture.copy_belady();
     for name in ["theirs", "theirs/tmp"] {
-        std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
+        std::os::unix::fs::chown(fixture.path(name), Some(65534), Some(65534)).unwrap();
     }
     let doctor = |place: &str, program: &str, line: &str| {
-        let mut command = in_namespace(&ground, &[DEVICE, HELPED].concat());
+        let mut command = in_namespace(&fixture, &[DEVICE, HELPED].concat());
         command.env("MODE", "666").env("PROGRAM", program).env("LINE", line);
-        command.env("WHERE", ground.path(place));
-        command.env("XDG_RUNTIME_DIR", ground.path("theirs"));
-        command.env("TMPDIR", ground.path("theirs/tmp"));
+        command.env("WHERE", fixture.path(place));
+        command.env("XDG_RUNTIME_DIR", fixture.path("theirs"));
+        command.env("TMPDIR", fixture.path("theirs/tmp"));
         said(&command.stdin(std::process::Stdio::null()).output().unwrap())
     };
     let (program, others) = ("fusermount3 ", "mounts for other users ");
-    let path = ground.path("bin/fusermount3");
+    let path = fixture.path("bin/fusermount3");
     let path = path.to_str().unwrap();
     let permit = "put `user_allow_other` into /etc/fuse.conf, if others are to";
 

@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 use nix::libc;
 
 use crate::changes::{version, version_of};
-use crate::ground::{Ground, fails, wait_until};
-use crate::mounted::{Mounted, Slow};
+use crate::fixture::{Fixture, fails, wait_until};
+use crate::mounted::{Mounted, Slowpfs};
 
 const LENGTH: usize = 5 << 20;
 
@@ -26,20 +26,20 @@ const ON_DEMAND: [&str; 2] = ["--set", "prefetch.enabled=false"];
 const MODES: [&str; 2] = ["source.consistency=immutable", "source.revalidate=1h"];
 
 /// A mount over a slow filesystem with one file. The file is known for long after its last change.
-fn over_slow(mode: &str, options: &[&str]) -> (Ground, Slow, Mounted) {
-    let ground = Ground::new();
-    ground.plant("file", &version(1, LENGTH));
-    let slow = Slow::new(&ground, options);
-    let age = || fs::metadata(ground.source("file")).unwrap().modified().unwrap().elapsed();
+fn over_slow(mode: &str, options: &[&str]) -> (Fixture, Slowpfs, Mounted) {
+    let fixture = Fixture::new();
+    fixture.write("file", &version(1, LENGTH));
+    let slow = Slowpfs::new(&fixture, options);
+    let age = || fs::metadata(fixture.source("file")).unwrap().modified().unwrap().elapsed();
     wait_until("a file of some age", || age().is_ok_and(|age| age > Duration::from_secs(3)));
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &["--set", mode]);
-    (ground, slow, mounted)
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &["--set", mode]);
+    (fixture, slow, mounted)
 }
 
 #[test]
 fn a_wrong_size_is_an_error_as_long_as_it_lasts_and_never_the_file() {
     for mode in MODES {
-        let (_ground, slow, mounted) = over_slow(mode, &[]);
+        let (_fixture, slow, mounted) = over_slow(mode, &[]);
         let path = mounted.path("file");
         slow.ctl(&["fault", "shrunk", "file"]);
         fails(fs::read(&path), libc::EIO);
@@ -56,7 +56,7 @@ fn a_wrong_size_is_an_error_as_long_as_it_lasts_and_never_the_file() {
 #[test]
 fn a_size_that_a_client_has_cut_is_asked_of_the_servers() {
     for mode in MODES {
-        let (_ground, slow, mounted) = over_slow(mode, &["--ttl", "3600"]);
+        let (_fixture, slow, mounted) = over_slow(mode, &["--ttl", "3600"]);
         let path = mounted.path("file");
         slow.ctl(&["fault", "short", "file"]);
         fails(fs::read(&path), libc::EIO);
@@ -84,20 +84,20 @@ const CHANGES: [Change; 4] = [
 #[test]
 fn who_opens_a_file_whose_attributes_have_changed_reads_it() {
     for mode in MODES {
-        let ground = Ground::new();
+        let fixture = Fixture::new();
         for length in [8000, 3 << 20] {
             for (name, _) in CHANGES {
-                ground.plant(&format!("{name}{length}"), &version(1, length));
+                fixture.write(&format!("{name}{length}"), &version(1, length));
             }
         }
         // Otherwise the changes may have the same time as the making of the files.
         thread::sleep(Duration::from_millis(50));
-        let mounted = Mounted::new(&ground, &[&["--set", mode], &ON_DEMAND[..]].concat());
+        let mounted = Mounted::new(&fixture, &[&["--set", mode], &ON_DEMAND[..]].concat());
         for length in [8000, 3 << 20] {
             for (name, change) in CHANGES {
                 let name = format!("{name}{length}");
                 let open = File::open(mounted.path(&name)).unwrap();
-                change(&ground.source(&name));
+                change(&fixture.source(&name));
                 assert!(fs::read(mounted.path(&name)).unwrap() == version(1, length), "{name}");
                 let mut bytes = Vec::new();
                 std::io::Read::read_to_end(&mut &open, &mut bytes).unwrap();
@@ -111,15 +111,15 @@ fn who_opens_a_file_whose_attributes_have_changed_reads_it() {
 #[test]
 fn a_file_replaced_before_its_first_read_is_read_as_it_is_now() {
     for mode in MODES {
-        let ground = Ground::new();
-        ground.plant("same", &version(1, 80_000));
-        ground.plant("shorter", &version(1, 80_000));
-        ground.plant("longer", &version(1, 80_000));
-        let mounted = Mounted::new(&ground, &[&["--set", mode], &ON_DEMAND[..]].concat());
+        let fixture = Fixture::new();
+        fixture.write("same", &version(1, 80_000));
+        fixture.write("shorter", &version(1, 80_000));
+        fixture.write("longer", &version(1, 80_000));
+        let mounted = Mounted::new(&fixture, &[&["--set", mode], &ON_DEMAND[..]].concat());
         for (name, length) in [("same", 80_000), ("shorter", 8_000), ("longer", 400_000)] {
             assert_eq!(fs::metadata(mounted.path(name)).unwrap().size(), 80_000);
-            ground.plant("../replacement", &version(2, length));
-            fs::rename(ground.path("replacement"), ground.source(name)).unwrap();
+            fixture.write("../replacement", &version(2, length));
+            fs::rename(fixture.path("replacement"), fixture.source(name)).unwrap();
             if name != "same" {
                 // For an open file the kernel goes by the old size.
                 wait_until("the new version", || match fs::read(mounted.path(name)) {
@@ -142,15 +142,15 @@ fn a_file_replaced_before_its_first_read_is_read_as_it_is_now() {
 #[test]
 fn a_large_file_is_read_on_if_only_its_time_has_changed_and_is_stale_if_its_bytes_have() {
     for mode in MODES {
-        let ground = Ground::new();
-        ground.plant("file", &version(1, LENGTH));
-        let mounted = Mounted::new(&ground, &[&["--set", mode], &ON_DEMAND[..]].concat());
+        let fixture = Fixture::new();
+        fixture.write("file", &version(1, LENGTH));
+        let mounted = Mounted::new(&fixture, &[&["--set", mode], &ON_DEMAND[..]].concat());
         let path = mounted.path("file");
         let open = File::open(&path).unwrap();
         let mut bytes = [0; 8];
         open.read_exact_at(&mut bytes, 0).unwrap();
         let age = |seconds| {
-            let file = File::options().write(true).open(ground.source("file")).unwrap();
+            let file = File::options().write(true).open(fixture.source("file")).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
         };
         age(100);
@@ -159,7 +159,7 @@ fn a_large_file_is_read_on_if_only_its_time_has_changed_and_is_stale_if_its_byte
             file.read_exact_at(&mut bytes, last as u64).unwrap();
             assert_eq!(bytes, version(1, LENGTH)[last..]);
         }
-        ground.plant("file", &version(2, LENGTH));
+        fixture.write("file", &version(2, LENGTH));
         age(200);
         fails(open.read_exact_at(&mut bytes, 5 << 19), libc::ESTALE);
         drop(open);

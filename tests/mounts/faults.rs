@@ -14,23 +14,23 @@ use std::time::Duration;
 use nix::libc;
 use nix::sys::signal::Signal;
 
-use crate::ground::{Ground, check_many, content, fails, wait_until};
+use crate::fixture::{Fixture, check_many, content, fails, wait_until};
 use crate::killed::held_up;
-use crate::mounted::{Mounted, Slow, mounts_at};
+use crate::mounted::{Mounted, Slowpfs, mounts_at};
 use crate::programs::{Reader, signal};
 use crate::refused::Tmpfs;
 
 /// A mount over a slow filesystem with `count` files.
-fn over_slow(count: u64, slow: &[&str], options: &[&str]) -> (Ground, Slow, Mounted) {
-    let ground = Ground::new();
-    ground.plant_many("d", count, 10_000);
-    let slow = Slow::new(&ground, slow);
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), options);
-    (ground, slow, mounted)
+fn over_slow(count: u64, slow: &[&str], options: &[&str]) -> (Fixture, Slowpfs, Mounted) {
+    let fixture = Fixture::new();
+    fixture.write_many("d", count, 10_000);
+    let slow = Slowpfs::new(&fixture, slow);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), options);
+    (fixture, slow, mounted)
 }
 
 fn errors_reach_the_reader(fault: &str, errno: i32) {
-    let (_ground, slow, mounted) = over_slow(6, &[], &[]);
+    let (_fixture, slow, mounted) = over_slow(6, &[], &[]);
     slow.ctl(&["fault", fault, "d/0001"]);
     for _ in 0..3 {
         fails(fs::read(mounted.path("d/0001")), errno);
@@ -60,7 +60,7 @@ fn estale_reaches_the_reader_while_it_lasts() {
 fn errors_of_names_reach_the_reader_when_these_are_due() {
     let revalidate = ["--set", "source.revalidate=200ms"];
     for (fault, errno) in [("eio", libc::EIO), ("estale", libc::ESTALE)] {
-        let (_ground, slow, mounted) = over_slow(6, &[], &revalidate);
+        let (_fixture, slow, mounted) = over_slow(6, &[], &revalidate);
         check_many(&mounted.path(""), "d", 6, 10_000);
         let reads = mounted.count("/reads");
         slow.ctl(&["fault", fault, "*", "ops=lookup,getattr"]);
@@ -93,7 +93,7 @@ fn errors_of_names_reach_the_reader_when_these_are_due() {
         assert!(mounted.count("/reads") < reads + 6, "the pages are gone");
         mounted.umount();
     }
-    let (_ground, slow, mounted) = over_slow(6, &[], &["--set", "source.consistency=immutable"]);
+    let (_fixture, slow, mounted) = over_slow(6, &[], &["--set", "source.consistency=immutable"]);
     check_many(&mounted.path(""), "d", 6, 10_000);
     slow.ctl(&["fault", "eio", "*", "ops=lookup,getattr,open,read"]);
     check_many(&mounted.path(""), "d", 6, 10_000);
@@ -102,9 +102,9 @@ fn errors_of_names_reach_the_reader_when_these_are_due() {
 
 #[test]
 fn prefetches_that_fail_are_made_good_by_reads() {
-    let (ground, slow, mounted) = over_slow(60, &[], &["--ram", "64MiB"]);
+    let (fixture, slow, mounted) = over_slow(60, &[], &["--ram", "64MiB"]);
     slow.ctl(&["fault", "eio", "*"]);
-    ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
+    fixture.run(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
     wait_until("failed prefetches, and none under way", || {
         let status = mounted.status();
         status["failed"].as_u64() >= Some(60) && status["fetching"] == 0
@@ -117,7 +117,7 @@ fn prefetches_that_fail_are_made_good_by_reads() {
 #[test]
 fn short_reads_are_errors_or_right() {
     for options in [&[][..], &["--direct-io"]] {
-        let (_ground, slow, mounted) = over_slow(8, options, &[]);
+        let (_fixture, slow, mounted) = over_slow(8, options, &[]);
         slow.ctl(&["fault", "short", "*"]);
         for number in 0..8 {
             if let Ok(bytes) = fs::read(mounted.path(format!("d/{number:04}"))) {
@@ -139,7 +139,7 @@ fn short_reads_are_errors_or_right() {
 
 #[test]
 fn where_one_file_hangs_others_are_read_and_force_unmounts() {
-    let (ground, slow, mounted) = over_slow(20, &[], &[]);
+    let (fixture, slow, mounted) = over_slow(20, &[], &[]);
     slow.ctl(&["fault", "hang", "d/0007", "ops=read"]);
     let path = mounted.path("d/0007");
     let reader = Reader::start(move || fs::read(path));
@@ -149,9 +149,9 @@ fn where_one_file_hangs_others_are_read_and_force_unmounts() {
         assert!(bytes == content(number, 10_000));
     }
     let point = mounted.point.to_str().unwrap().to_owned();
-    assert!(ground.ends(8, &["umount", &point]).contains("in use"));
+    assert!(fixture.run(8, &["umount", &point]).contains("in use"));
     assert!(reader.is_reading());
-    ground.ends(0, &["umount", "--force", &point]);
+    fixture.run(0, &["umount", "--force", &point]);
     assert_eq!(mounts_at(&mounted.point), 0);
     slow.ctl(&["fault", "clear"]);
     if let Ok(bytes) = reader.result() {
@@ -162,13 +162,13 @@ fn where_one_file_hangs_others_are_read_and_force_unmounts() {
 
 #[test]
 fn prefetches_that_hang_do_not_hold_readers_up() {
-    let ground = Ground::new();
-    ground.plant_many("a", 100, 10_000);
-    ground.plant_many("b", 100, 10_000);
-    let slow = Slow::new(&ground, &[]);
+    let fixture = Fixture::new();
+    fixture.write_many("a", 100, 10_000);
+    fixture.write_many("b", 100, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
     slow.ctl(&["fault", "hang", "a/*"]);
     let options = ["--ram", "64MiB", "--order", "sequential"];
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
     wait_until("prefetches that hang", || slow.count("in_flight") >= 32);
     check_many(&mounted.path(""), "b", 100, 10_000);
     slow.ctl(&["fault", "clear"]);
@@ -191,17 +191,17 @@ pub(crate) fn stand_in_line(path: PathBuf) -> Reader<std::io::Result<()>> {
 
 #[test]
 fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let hanging = ["b", "c", "d", "e", "f"];
-    ground.plant_many("a", 1, 10_000);
+    fixture.write_many("a", 1, 10_000);
     for dir in hanging {
-        ground.plant_many(dir, 20, 10_000);
-        ground.plant(&format!("{dir}/hung"), b"");
+        fixture.write_many(dir, 20, 10_000);
+        fixture.write(&format!("{dir}/hung"), b"");
     }
-    ground.plant_many("z", 60, 10_000);
-    let slow = Slow::new(&ground, &[]);
+    fixture.write_many("z", 60, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
     let options = ["--ram", "64MiB", "--set", "source.revalidate=200ms"];
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
     // By then names have to be checked again.
     thread::sleep(Duration::from_millis(400));
     slow.ctl(&["fault", "hang", "*/hung", "ops=lookup,getattr"]);
@@ -210,7 +210,7 @@ fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
         hanging.map(|dir| path(dir, "hung")).map(|path| Reader::start(move || fs::metadata(path)));
     wait_until("lookups that hang", || slow.count("in_flight") >= hanging.len() as u64);
     let makers = hanging.map(|dir| stand_in_line(path(dir, "new")));
-    ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
+    fixture.run(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
     wait_until("all others staged", || {
         let status = mounted.status();
         let bytes = |key: &str| status.pointer(key).unwrap().as_u64().unwrap();
@@ -239,14 +239,14 @@ fn directories_that_hang_do_not_hold_up_what_is_staged_of_others() {
 #[test]
 fn a_lookup_that_hangs_keeps_no_daemon_alive() {
     for end in ["--force", "SIGTERM"] {
-        let (ground, slow, mounted, waiting) = held_up();
-        ground.ends(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
+        let (fixture, slow, mounted, waiting) = held_up();
+        fixture.run(0, &["order", "set", mounted.point.to_str().unwrap(), "sequential"]);
         // A notification that waits is reported after a second.
         thread::sleep(Duration::from_millis(2500));
         assert_eq!(mounted.count("/stuck_notifications"), 0);
         match end {
             "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
-            _ => drop(ground.ends(0, &["umount", end, mounted.point.to_str().unwrap()])),
+            _ => drop(fixture.run(0, &["umount", end, mounted.point.to_str().unwrap()])),
         }
         mounted.wait_until_gone();
         assert!(waiting.into_iter().all(|waits| waits.result().is_err()));
@@ -258,7 +258,7 @@ fn a_lookup_that_hangs_keeps_no_daemon_alive() {
 
 #[test]
 fn a_source_that_dies_is_an_error_and_no_hang() {
-    let (_ground, slow, mounted) = over_slow(20, &[], &[]);
+    let (_fixture, slow, mounted) = over_slow(20, &[], &[]);
     assert!(fs::read(mounted.path("d/0000")).unwrap() == content(0, 10_000));
     drop(slow);
     assert!(fs::read(mounted.path("d/0001")).is_err());
@@ -276,12 +276,12 @@ fn read_until(mounted: &Mounted, count: u64, size: usize, what: &str, done: impl
 
 #[test]
 fn a_cache_disk_that_is_full_is_told_of_and_costs_no_byte() {
-    let ground = Ground::new();
-    ground.plant_many("d", 300, 30_000);
-    let tiny = Tmpfs::new(&ground, "tiny", "size=2M,mode=700");
+    let fixture = Fixture::new();
+    fixture.write_many("d", 300, 30_000);
+    let tiny = Tmpfs::new(&fixture, "tiny", "size=2M,mode=700");
     let cache = tiny.0.to_str().unwrap();
     let options = ["--ram", "1MiB", "--cache-dir", cache, "--disk", "1900KiB"];
-    let mounted = Mounted::new(&ground, &[&options[..], &["--set", "cache.min-free=0"]].concat());
+    let mounted = Mounted::new(&fixture, &[&options[..], &["--set", "cache.min-free=0"]].concat());
     assert_eq!(mounted.status()["disk_state"], "normal");
     // Another file takes the space.
     let other = File::create(tiny.0.join("other")).unwrap();
@@ -315,11 +315,11 @@ pub(crate) fn files_of_stores(cache: &Path, prefix: &str) -> Vec<PathBuf> {
 }
 
 /// A mount whose disk holds all 150 files, and the segments on it.
-fn with_segments(ground: &Ground) -> (Mounted, Vec<PathBuf>) {
-    ground.plant_many("d", 150, 30_000);
-    let cache = ground.path("cache");
+fn with_segments(fixture: &Fixture) -> (Mounted, Vec<PathBuf>) {
+    fixture.write_many("d", 150, 30_000);
+    let cache = fixture.path("cache");
     let disk = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
-    let mounted = Mounted::new(ground, &[&["--ram", "1MiB"][..], &disk].concat());
+    let mounted = Mounted::new(fixture, &[&["--ram", "1MiB"][..], &disk].concat());
     read_until(&mounted, 150, 30_000, "all on disk", || mounted.count("/placed") >= 150);
     let segments = files_of_stores(&cache, "segment-");
     assert!(!segments.is_empty());
@@ -328,8 +328,8 @@ fn with_segments(ground: &Ground) -> (Mounted, Vec<PathBuf>) {
 
 #[test]
 fn records_damaged_on_disk_are_fetched_again() {
-    let ground = Ground::new();
-    let (mounted, segments) = with_segments(&ground);
+    let fixture = Fixture::new();
+    let (mounted, segments) = with_segments(&fixture);
     for segment in &segments {
         let file = File::options().write(true).open(segment).unwrap();
         let length = file.metadata().unwrap().len();
@@ -347,8 +347,8 @@ fn records_damaged_on_disk_are_fetched_again() {
 
 #[test]
 fn segments_cut_or_removed_under_the_mount_cost_no_byte() {
-    let ground = Ground::new();
-    let (mounted, segments) = with_segments(&ground);
+    let fixture = Fixture::new();
+    let (mounted, segments) = with_segments(&fixture);
     for segment in &segments {
         File::options().write(true).open(segment).unwrap().set_len(70_000).unwrap();
         fs::remove_file(segment).unwrap();
@@ -357,8 +357,8 @@ fn segments_cut_or_removed_under_the_mount_cost_no_byte() {
     read_until(&mounted, 150, 30_000, "damage found", || errors() > 0);
     // A file that is being written may be in the way.
     wait_until("the directory is removed", || {
-        let _ = fs::remove_dir_all(ground.path("cache"));
-        !ground.path("cache").exists()
+        let _ = fs::remove_dir_all(fixture.path("cache"));
+        !fixture.path("cache").exists()
     });
     check_many(&mounted.path(""), "d", 150, 30_000);
     mounted.umount();

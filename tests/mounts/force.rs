@@ -12,31 +12,31 @@ use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{fstat, minor};
 
-use crate::ground::{Ground, check_many, content, said, wait_until};
+use crate::fixture::{Fixture, check_many, content, said, wait_until};
 use crate::mounted::{Mounted, mounts_at};
 use crate::programs::{Program, runs, signal, wait_for_end};
 
-fn ground() -> Ground {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 10_000);
-    ground.plant("large", &content(99, 5 << 20));
-    ground
+fn fixture() -> Fixture {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 10_000);
+    fixture.write("large", &content(99, 5 << 20));
+    fixture
 }
 
 #[test]
 fn a_busy_mount_stays_until_it_is_idle() {
-    let ground = ground();
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = fixture();
+    let mounted = Mounted::new(&fixture, &[]);
     let point = mounted.point.to_str().unwrap().to_owned();
     let open = File::open(mounted.path("d/0000")).unwrap();
-    assert!(ground.ends(8, &["umount", &point]).contains("in use"));
+    assert!(fixture.run(8, &["umount", &point]).contains("in use"));
     let mut buffer = vec![0; 10_000];
     open.read_exact_at(&mut buffer, 0).unwrap();
     assert!(buffer == content(0, 10_000));
     check_many(&mounted.path(""), "d", 20, 10_000);
     drop(open);
     let mut inside = Command::new("sleep").arg("100").current_dir(&mounted.point).spawn().unwrap();
-    let refused = ground.belady().args(["umount", &point]).output().unwrap();
+    let refused = fixture.belady().args(["umount", &point]).output().unwrap();
     inside.kill().unwrap();
     inside.wait().unwrap();
     assert_eq!(refused.status.code(), Some(8));
@@ -45,21 +45,21 @@ fn a_busy_mount_stays_until_it_is_idle() {
 
 #[test]
 fn a_busy_mount_is_taken_away_by_force_and_by_signals() {
-    let ground = ground();
+    let fixture = fixture();
     for end in ["--force", "SIGTERM"] {
-        let mounted = Mounted::new(&ground, &[]);
+        let mounted = Mounted::new(&fixture, &[]);
         let open = File::open(mounted.path("large")).unwrap();
         let mut buffer = vec![0; 1000];
         open.read_exact_at(&mut buffer, 0).unwrap();
         match end {
             "SIGTERM" => signal(mounted.pid, Signal::SIGTERM),
-            _ => drop(ground.ends(0, &["umount", "--force", mounted.point.to_str().unwrap()])),
+            _ => drop(fixture.run(0, &["umount", "--force", mounted.point.to_str().unwrap()])),
         }
         // The file is open all the time.
         mounted.wait_until_gone();
         assert_eq!(mounts_at(&mounted.point), 0);
         assert!(open.read_exact_at(&mut buffer, 4 << 20).is_err(), "cut off after {end}");
-        assert_eq!(ground.daemons(), Vec::<i32>::new());
+        assert_eq!(fixture.daemons(), Vec::<i32>::new());
     }
 }
 
@@ -78,9 +78,9 @@ except OSError:
 
 #[test]
 fn a_stopped_daemon_is_told_of_and_taken_away_by_force() {
-    let ground = ground();
-    let mounted = Mounted::new(&ground, &[]);
-    let (source, point) = (ground.path("source"), mounted.point.to_str().unwrap().to_owned());
+    let fixture = fixture();
+    let mounted = Mounted::new(&fixture, &[]);
+    let (source, point) = (fixture.path("source"), mounted.point.to_str().unwrap().to_owned());
     // Another process has the file open. A process that this one starts would close a copy of the descriptor,
     // and a stopped daemon answers no close.
     let mut reader = Program::python(OPENS, &[mounted.path("large").to_str().unwrap()]);
@@ -95,12 +95,12 @@ fn a_stopped_daemon_is_told_of_and_taken_away_by_force() {
         vec!["mount", source.to_str().unwrap(), &point],
     ];
     for words in commands {
-        let output = ground.belady().args(&words).output().unwrap();
+        let output = fixture.belady().args(&words).output().unwrap();
         let said = said(&output);
         assert!(!output.status.success() && said.contains(&fix), "{words:?}: {said}");
         assert_eq!(mounts_at(&mounted.point), 1);
     }
-    let told = ground.ends(0, &["umount", "--force", &point]);
+    let told = fixture.run(0, &["umount", "--force", &point]);
     assert!(told.contains(&fix), "{told}");
     assert_eq!(mounts_at(&mounted.point), 0);
     reader.tell("read");
@@ -111,8 +111,8 @@ fn a_stopped_daemon_is_told_of_and_taken_away_by_force() {
 
 #[test]
 fn a_mount_at_the_same_place_outlives_the_one_before() {
-    let ground = ground();
-    let first = Mounted::new(&ground, &[]);
+    let fixture = fixture();
+    let first = Mounted::new(&fixture, &[]);
     let open = File::open(first.path("large")).unwrap();
     // The daemon lives as long as its file is open, although its mount was detached.
     assert!(Command::new("umount").arg("-l").arg(&first.point).status().unwrap().success());
@@ -120,8 +120,8 @@ fn a_mount_at_the_same_place_outlives_the_one_before() {
     let mut buffer = vec![0; 1000];
     open.read_exact_at(&mut buffer, 0).unwrap();
     assert!(runs(first.pid));
-    fs::remove_dir_all(ground.path("run/belady")).unwrap();
-    let second = Mounted::new(&ground, &[]);
+    fs::remove_dir_all(fixture.path("run/belady")).unwrap();
+    let second = Mounted::new(&fixture, &[]);
     drop(open);
     first.wait_until_gone();
     assert_eq!(mounts_at(&second.point), 1, "the second mount is still there");
@@ -132,8 +132,8 @@ fn a_mount_at_the_same_place_outlives_the_one_before() {
 
 #[test]
 fn a_mount_that_was_detached_ends_with_its_last_file() {
-    let ground = ground();
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = fixture();
+    let mounted = Mounted::new(&fixture, &[]);
     let open = File::open(mounted.path("large")).unwrap();
     assert!(Command::new("umount").arg("-l").arg(&mounted.point).status().unwrap().success());
     let mut buffer = vec![0; 1000];
@@ -141,17 +141,17 @@ fn a_mount_that_was_detached_ends_with_its_last_file() {
     assert!(buffer == content(99, 5 << 20)[4 << 20..(4 << 20) + 1000]);
     drop(open);
     wait_for_end(mounted.pid);
-    assert_eq!(ground.daemons(), Vec::<i32>::new());
+    assert_eq!(fixture.daemons(), Vec::<i32>::new());
 }
 
 #[test]
 fn a_mount_that_is_cut_off_from_outside_is_taken_away_by_its_daemon() {
-    let ground = ground();
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = fixture();
+    let mounted = Mounted::new(&fixture, &[]);
     check_many(&mounted.path(""), "d", 20, 10_000);
     assert_eq!(mounts_at(&mounted.path(".belady")), 1);
     let open = File::open(mounted.path("large")).unwrap();
-    let (number, list) = (fstat(&open).unwrap().st_dev, ground.path("connections"));
+    let (number, list) = (fstat(&open).unwrap().st_dev, fixture.path("connections"));
     fs::create_dir(&list).unwrap();
     let (none, flags): (Option<&str>, _) = (None, MsFlags::empty());
     mount(none, &list, Some("fusectl"), flags, none).unwrap();

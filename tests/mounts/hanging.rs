@@ -13,8 +13,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::sys::statvfs::statvfs;
 
-use crate::ground::{Ground, check_many, wait_until};
-use crate::mounted::{Mounted, Slow};
+use crate::fixture::{Fixture, check_many, wait_until};
+use crate::mounted::{Mounted, Slowpfs};
 use crate::programs::{Reader, Watchdog, signal};
 
 /// Names are asked of the source again after this time.
@@ -66,12 +66,12 @@ fn read(path: PathBuf) -> Process {
 
 #[test]
 fn directories_that_hang_do_not_stop_others_and_killed_readers_end() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let hanging: Vec<String> = (0..40).map(|nth| format!("hung{nth:02}")).collect();
-    hanging.iter().for_each(|dir| ground.plant(&format!("{dir}/file"), b"bytes"));
-    ground.plant_many("fine", 20, 10_000);
-    let slow = Slow::new(&ground, &[]);
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    hanging.iter().for_each(|dir| fixture.write(&format!("{dir}/file"), b"bytes"));
+    fixture.write_many("fine", 20, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &PERIOD);
     check_many(&mounted.path(""), "fine", 20, 10_000);
     // By then names have to be checked again.
     thread::sleep(Duration::from_millis(400));
@@ -96,11 +96,11 @@ fn directories_that_hang_do_not_stop_others_and_killed_readers_end() {
 
 #[test]
 fn a_directory_whose_name_hangs_does_not_stop_those_beside_it() {
-    let ground = Ground::new();
-    ground.plant("hung/file", b"bytes");
-    ground.plant_many("fine", 20, 10_000);
-    let slow = Slow::new(&ground, &[]);
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    let fixture = Fixture::new();
+    fixture.write("hung/file", b"bytes");
+    fixture.write_many("fine", 20, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &PERIOD);
     check_many(&mounted.path(""), "fine", 20, 10_000);
     // By then names have to be checked again.
     thread::sleep(Duration::from_millis(400));
@@ -123,13 +123,13 @@ fn a_directory_whose_name_hangs_does_not_stop_those_beside_it() {
 /// lock, and meanwhile keeps all lookups out.
 #[test]
 fn a_listing_that_hangs_does_not_stop_lookups_where_something_changes() {
-    let ground = Ground::new();
-    ground.plant_many("d", 40, 10_000);
-    let slow = Slow::new(&ground, &[]);
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &PERIOD);
     check_many(&mounted.path(""), "d", 20, 10_000);
     // By then the directory has to be checked again. It has changed, so it is listed at the source.
-    ground.plant("d/further", b"bytes");
+    fixture.write("d/further", b"bytes");
     thread::sleep(Duration::from_millis(400));
     slow.ctl(&["fault", "hang", "d", "ops=opendir,readdir"]);
     let listing = Process::start(Command::new("ls").arg(mounted.path("d")));
@@ -137,8 +137,8 @@ fn a_listing_that_hangs_does_not_stop_lookups_where_something_changes() {
     let changed = |number: usize| format!("{number:04} is another file now");
     for number in 0..20 {
         let name = format!("d/{number:04}");
-        ground.plant("new", changed(number).as_bytes());
-        fs::rename(ground.source("new"), ground.source(&name)).unwrap();
+        fixture.write("new", changed(number).as_bytes());
+        fs::rename(fixture.source("new"), fixture.source(&name)).unwrap();
         let mut seen =
             [read(mounted.path(&name)), stat(mounted.path(format!("d/{:04}", number + 20)))];
         wait_until("readers beside a listing", || seen.iter_mut().all(Process::has_ended));
@@ -156,11 +156,11 @@ fn a_listing_that_hangs_does_not_stop_lookups_where_something_changes() {
 
 #[test]
 fn reads_that_hang_do_not_stop_others_and_killed_readers_end() {
-    let ground = Ground::new();
-    ground.plant_many("hung", 100, 10_000);
-    ground.plant_many("fine", 20, 10_000);
-    let slow = Slow::new(&ground, &[]);
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &[]);
+    let fixture = Fixture::new();
+    fixture.write_many("hung", 100, 10_000);
+    fixture.write_many("fine", 20, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &[]);
     slow.ctl(&["fault", "hang", "hung/*", "ops=read"]);
     let paths = (0..100).map(|number| mounted.path(format!("hung/{number:04}")));
     let readers: Vec<Process> = paths.map(read).collect();
@@ -175,10 +175,10 @@ fn reads_that_hang_do_not_stop_others_and_killed_readers_end() {
 
 #[test]
 fn a_listing_and_a_read_that_was_joined_are_left_when_the_reader_is_killed() {
-    let ground = Ground::new();
-    ground.plant_many("d", 3, 10_000);
-    let slow = Slow::new(&ground, &[]);
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 3, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &PERIOD);
     thread::sleep(Duration::from_millis(400));
     slow.ctl(&["fault", "hang", "d*", "ops=read,opendir,readdir,getattr"]);
     let listing = Process::start(Command::new("ls").arg(mounted.path("d")));
@@ -194,10 +194,10 @@ fn a_listing_and_a_read_that_was_joined_are_left_when_the_reader_is_killed() {
 
 #[test]
 fn the_mount_itself_is_known_while_the_source_hangs() {
-    let ground = Ground::new();
-    ground.plant_many("d", 3, 10_000);
-    let slow = Slow::new(&ground, &[]);
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &PERIOD);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 3, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &PERIOD);
     let blocks = statvfs(&mounted.point).unwrap().blocks();
     thread::sleep(Duration::from_millis(400));
     slow.ctl(&["fault", "hang", "*", "ops=lookup,getattr,other,opendir,readdir"]);

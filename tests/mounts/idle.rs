@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crate::ground::{Ground, check_many, wait_until};
+use crate::fixture::{Fixture, check_many, wait_until};
 use crate::mounted::Mounted;
 
 /// Seconds of a window, and the most wake-ups a second in a quiet window.
@@ -43,11 +43,11 @@ fn waits(pid: i32) -> u64 {
 
 #[test]
 fn an_idle_mount_hardly_wakes_up() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 5000);
-    let cache = ground.path("cache");
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 5000);
+    let cache = fixture.path("cache");
     for options in [&[][..], &["--cache-dir", cache.to_str().unwrap()]] {
-        let mounted = Mounted::new(&ground, options);
+        let mounted = Mounted::new(&fixture, options);
         check_many(&mounted.path(""), "d", 20, 5000);
         let [watcher] = children(mounted.pid)[..] else { panic!("the daemon has one watcher") };
         let both = || waits(mounted.pid) + waits(watcher);

@@ -12,7 +12,7 @@ use std::process::Command;
 use nix::libc;
 use serde_json::Value;
 
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 
 /// cachestat(2), Linux 6.5: how many pages of a file the page cache has.
 const SYS_CACHESTAT: u32 = 451;
@@ -33,8 +33,8 @@ impl Kernel {
     pub(crate) const BOTH: [Kernel; 2] = [Kernel::Own, Kernel::Older];
 
     /// Whether the kernel can read files of this daemon by itself.
-    pub(crate) fn passes_through(self, ground: &Ground) -> bool {
-        let output = ground.belady().args(["doctor", "--json"]).output().unwrap();
+    pub(crate) fn passes_through(self, fixture: &Fixture) -> bool {
+        let output = fixture.belady().args(["doctor", "--json"]).output().unwrap();
         let told: Value = serde_json::from_slice(&output.stdout).unwrap();
         let rows = told["checks"].as_array().unwrap();
         let row = rows.iter().find(|row| row["check"] == "passthrough").unwrap();

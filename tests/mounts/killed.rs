@@ -19,8 +19,8 @@ use nix::libc;
 use nix::sys::signal::Signal;
 
 use crate::faults::stand_in_line;
-use crate::ground::{Ground, check_many, content, said, wait_until};
-use crate::mounted::{Mounted, Slow, mounts_at};
+use crate::fixture::{Fixture, check_many, content, said, wait_until};
+use crate::mounted::{Mounted, Slowpfs, mounts_at};
 use crate::programs::{Reader, runs, signal, wait_for_end};
 
 /// The longest that a command that cannot hang takes on a busy machine.
@@ -66,13 +66,13 @@ fn threads(pid: i32) -> Vec<(String, i32)> {
 
 #[test]
 fn every_thread_hears_a_signal_that_ends_the_mount() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 10_000);
-    let cache = ground.path("cache");
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 10_000);
+    let cache = fixture.path("cache");
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let (mut tried, mut rounds) = (Vec::<String>::new(), 0);
     loop {
-        let mounted = Mounted::new(&ground, &options);
+        let mounted = Mounted::new(&fixture, &options);
         check_many(&mounted.path(""), "d", 20, 10_000);
         // Of threads with the same name, another one each time.
         let tried_of = |name: &String| tried.iter().filter(|tried| *tried == name).count();
@@ -97,18 +97,18 @@ fn every_thread_hears_a_signal_that_ends_the_mount() {
     assert!(met("belady-inside") && met("belady-signals") && met("belady"), "{tried:?}");
 }
 
-/// A mount whose daemon waits in the kernel, since a reader's lookup hangs at the source. The ground, the
+/// A mount whose daemon waits in the kernel, since a reader's lookup hangs at the source. The fixture, the
 /// source, the mount, and two tasks that wait.
-pub(crate) type HeldUp = (Ground, Slow, Mounted, [Reader<std::io::Result<()>>; 2]);
+pub(crate) type HeldUp = (Fixture, Slowpfs, Mounted, [Reader<std::io::Result<()>>; 2]);
 
 pub(crate) fn held_up() -> HeldUp {
-    let ground = Ground::new();
-    ground.plant_many("b", 20, 10_000);
-    ground.plant("b/hung", b"");
-    let slow = Slow::new(&ground, &[]);
+    let fixture = Fixture::new();
+    fixture.write_many("b", 20, 10_000);
+    fixture.write("b/hung", b"");
+    let slow = Slowpfs::new(&fixture, &[]);
     let options =
         ["--ram", "64MiB", "--set", "source.revalidate=200ms", "--set", "mount.mode=push"];
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
     // By then names have to be checked again.
     thread::sleep(Duration::from_millis(400));
     assert!((0..20).all(|file| mounted.path(format!("b/{file:04}")).exists()));
@@ -117,7 +117,7 @@ pub(crate) fn held_up() -> HeldUp {
     let reader = Reader::start(move || fs::metadata(path).map(drop));
     wait_until("a lookup that hangs", || slow.count("in_flight") >= 1);
     let maker = stand_in_line(mounted.path("b/new"));
-    (ground, slow, mounted, [reader, maker])
+    (fixture, slow, mounted, [reader, maker])
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn readers_of_a_killed_daemon_are_set_free_without_help() {
 }
 
 fn set_free_after(kill: Signal) {
-    let (ground, slow, mounted, waiting) = held_up();
+    let (fixture, slow, mounted, waiting) = held_up();
     let first = watcher(mounted.pid);
     assert!(has_fuse(mounted.pid) && !has_fuse(first));
     signal(first, Signal::SIGKILL);
@@ -152,17 +152,17 @@ fn set_free_after(kill: Signal) {
     wait_until("the end of the watcher, when nothing is left of the daemon", || !runs(watcher));
     assert!(mounted.log().contains("was cut off"), "{}", mounted.log());
     assert_eq!(mounts_at(&mounted.point), 1, "the dead mount stays until it is cleared");
-    ground.ends(0, &["umount", mounted.point.to_str().unwrap()]);
+    fixture.run(0, &["umount", mounted.point.to_str().unwrap()]);
     assert_eq!(mounts_at(&mounted.point), 0);
 }
 
 /// The new mount gets the device number of the old one, which is gone.
 #[test]
 fn the_watcher_of_a_killed_daemon_leaves_the_next_mount_alone() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 10_000);
-    let slow = Slow::new(&ground, &[]);
-    let mount = || Mounted::at(&ground, &slow.point, &ground.path("mount"), &[]);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
+    let mount = || Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &[]);
     let first = mount();
     let (pid, watcher) = (first.pid, watcher(first.pid));
     slow.ctl(&["fault", "hang", "*0003", "ops=open,read"]);
@@ -198,7 +198,7 @@ fn listen_instead(run: &Path) -> UnixListener {
 #[test]
 fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
     for command in ["umount", "umount --force", "mount", "status"] {
-        let (ground, slow, mounted, waiting) = held_up();
+        let (fixture, slow, mounted, waiting) = held_up();
         let (mut waiting, mut freed) = (Some(waiting), None);
         let results = |waiting: [Reader<_>; 2]| waiting.map(Reader::result);
         signal(watcher(mounted.pid), Signal::SIGKILL);
@@ -208,11 +208,11 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
         let mut again = None;
         // An `umount` that asks the killed daemon asks this socket.
         let listens = command.starts_with("umount");
-        let listener = listens.then(|| listen_instead(&ground.path("run")));
+        let listener = listens.then(|| listen_instead(&fixture.path("run")));
         match command {
             // `mount` sets the readers free, and then waits for the source.
             "mount" => {
-                let mount = || Mounted::at(&ground, &slow.point, &mounted.point, &[]);
+                let mount = || Mounted::at(&fixture, &slow.point, &mounted.point, &[]);
                 again = thread::scope(|scope| {
                     let mounting = scope.spawn(mount);
                     freed = waiting.take().map(results);
@@ -221,10 +221,10 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
                 });
             }
             // `status` may report a mount that does not answer.
-            "status" => drop(ground.belady().args(["status", &point]).output().unwrap()),
+            "status" => drop(fixture.belady().args(["status", &point]).output().unwrap()),
             _ => {
                 let words: Vec<&str> = command.split(' ').chain([point.as_str()]).collect();
-                ground.ends(0, &words);
+                fixture.run(0, &words);
                 assert_eq!(mounts_at(&mounted.point), 0);
                 let asked = listener.unwrap().accept().map(drop).map_err(|error| error.kind());
                 assert_eq!(asked, Err(ErrorKind::WouldBlock), "{command} asks the killed daemon");
@@ -232,7 +232,7 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
         }
         assert!(start.elapsed() < AT_ONCE, "{command} took {:?}", start.elapsed());
         if command == "status" {
-            ground.ends(0, &["umount", "--force", &point]);
+            fixture.run(0, &["umount", "--force", &point]);
         }
         let freed = freed.or_else(|| waiting.map(results)).unwrap();
         assert!(freed.iter().all(Result::is_err), "{command}: the source hangs all the time");
@@ -246,20 +246,20 @@ fn commands_do_not_wait_for_what_is_left_of_a_killed_daemon() {
 
 #[test]
 fn every_mount_point_of_a_killed_daemon_is_mounted_again() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 10_000);
-    let points = ["mount", "second", "third"].map(|name| ground.path(name));
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 10_000);
+    let points = ["mount", "second", "third"].map(|name| fixture.path(name));
     points[1..].iter().for_each(|point| fs::create_dir(point).unwrap());
-    let first = Mounted::new(&ground, &[]);
+    let first = Mounted::new(&fixture, &[]);
     let attach = |point: &PathBuf| {
-        let source = ground.path("source");
-        let output = ground.belady().arg("mount").args([&source, point]).output().unwrap();
+        let source = fixture.path("source");
+        let output = fixture.belady().arg("mount").args([&source, point]).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
     };
     points[1..].iter().for_each(attach);
     signal(first.pid, Signal::SIGKILL);
     wait_for_end(first.pid);
-    let again = Mounted::new(&ground, &[]);
+    let again = Mounted::new(&fixture, &[]);
     points[1..].iter().for_each(attach);
     for point in &points {
         check_many(point, "d", 20, 10_000);
@@ -271,24 +271,24 @@ fn every_mount_point_of_a_killed_daemon_is_mounted_again() {
 
 #[test]
 fn names_that_are_no_text_are_mounted_shared_and_unmounted() {
-    let ground = Ground::new();
-    let name = |name: &[u8]| ground.path("").join(OsStr::from_bytes(name));
+    let fixture = Fixture::new();
+    let name = |name: &[u8]| fixture.path("").join(OsStr::from_bytes(name));
     let (source, point, second) = (name(b"s\xff,#\\ x"), name(b"m\xe9\xff x"), name(b"n\xfe"));
-    let cache = ground.path("cache");
+    let cache = fixture.path("cache");
     for directory in [&source, &point, &second] {
         fs::create_dir(directory).unwrap();
     }
     fs::write(source.join("a"), content(1, 30_000)).unwrap();
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     for end in ["umount", "--force", "SIGTERM", "SIGKILL"] {
-        let mounted = Mounted::at(&ground, &source, &point, &options);
+        let mounted = Mounted::at(&fixture, &source, &point, &options);
         assert!(mounted.status()["disk"].is_object(), "it has a cache directory");
         assert!(fs::read(point.join("a")).unwrap() == content(1, 30_000));
-        let mut attach = ground.belady();
+        let mut attach = fixture.belady();
         assert!(attach.arg("mount").args([&source, &second]).status().unwrap().success());
         assert!(fs::read(second.join("a")).unwrap() == content(1, 30_000));
         let umount = |words: &[&str], point: &PathBuf| {
-            let output = ground.belady().arg("umount").args(words).arg(point).output().unwrap();
+            let output = fixture.belady().arg("umount").args(words).arg(point).output().unwrap();
             assert!(output.status.success(), "{}", said(&output));
         };
         match end {
@@ -306,13 +306,13 @@ fn names_that_are_no_text_are_mounted_shared_and_unmounted() {
             umount(&[], &second);
         }
         let table = fs::read("/proc/self/mountinfo").unwrap();
-        let ours = ground.path("");
+        let ours = fixture.path("");
         let ours = ours.as_os_str().as_bytes();
         assert!(!table.windows(ours.len()).any(|part| part == ours), "after {end}");
-        assert_eq!(ground.daemons(), Vec::<i32>::new(), "after {end}");
+        assert_eq!(fixture.daemons(), Vec::<i32>::new(), "after {end}");
     }
     let refused = std::ffi::OsString::from_vec(b"/tmp/\xff".to_vec());
-    let mut command = ground.belady();
+    let mut command = fixture.belady();
     let output = command.arg("mount").args([&source, &point]).arg("--cache-dir").arg(refused);
     let output = output.output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
@@ -321,22 +321,22 @@ fn names_that_are_no_text_are_mounted_shared_and_unmounted() {
 
 #[test]
 fn a_mount_whose_names_hang_is_taken_away_by_force() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 10_000);
-    let slow = Slow::new(&ground, &[]);
-    fs::create_dir(ground.path("second")).unwrap();
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 10_000);
+    let slow = Slowpfs::new(&fixture, &[]);
+    fs::create_dir(fixture.path("second")).unwrap();
     for end in ["first", "second", "SIGTERM"] {
         let options = ["--set", "source.revalidate=200ms"];
-        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
-        let second = ground.path("second");
-        let mut attach = ground.belady();
+        let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
+        let second = fixture.path("second");
+        let mut attach = fixture.belady();
         assert!(attach.arg("mount").args([&slow.point, &second]).status().unwrap().success());
         slow.ctl(&["fault", "hang", "*", "ops=lookup,getattr"]);
         // By then names have to be checked again.
         thread::sleep(Duration::from_millis(400));
         let start = Instant::now();
         let force = |point: &Path| {
-            drop(ground.ends(0, &["umount", "--force", point.to_str().unwrap()]));
+            drop(fixture.run(0, &["umount", "--force", point.to_str().unwrap()]));
         };
         match end {
             "first" => force(&mounted.point),
@@ -356,16 +356,16 @@ fn a_mount_whose_names_hang_is_taken_away_by_force() {
 
 #[test]
 fn the_source_is_free_once_a_mount_has_ended() {
-    let ground = Ground::new();
-    let source = ground.path("source");
+    let fixture = Fixture::new();
+    let source = fixture.path("source");
     for round in 0..20 {
         let none: Option<&str> = None;
         let flags = nix::mount::MsFlags::empty();
         nix::mount::mount(Some("tmpfs"), &source, Some("tmpfs"), flags, none).unwrap();
-        ground.plant_many("d", 5, 10_000);
-        let mounted = Mounted::new(&ground, &[]);
+        fixture.write_many("d", 5, 10_000);
+        let mounted = Mounted::new(&fixture, &[]);
         check_many(&mounted.path(""), "d", 5, 10_000);
-        ground.ends(0, &["umount", mounted.point.to_str().unwrap()]);
+        fixture.run(0, &["umount", mounted.point.to_str().unwrap()]);
         let freed = nix::mount::umount(&source);
         if freed.is_err() {
             let _ = nix::mount::umount2(&source, nix::mount::MntFlags::MNT_DETACH);

@@ -7,9 +7,10 @@
 
 use std::process::Command;
 
-use crate::ground::{Ground, wait_until};
+use crate::fixture::{Fixture, wait_until};
 use crate::loader::{
-    FILES, LEARN, Loader, known, loaders, names, plant, plant_below, predicted, read_until,
+    FILES, LEARN, Loader, known, loaders, names, predicted, read_until, write_files,
+    write_files_below,
 };
 use crate::mounted::Mounted;
 use crate::programs::Program;
@@ -35,13 +36,13 @@ pub(crate) fn learn_and_check(mounted: &Mounted, loader: &mut Loader, belief: &s
 
 #[test]
 fn the_order_of_a_distributed_sampler_is_found_out() {
-    let ground = Ground::new();
-    plant(&ground);
-    let mounted = Mounted::new(&ground, &LEARN);
+    let fixture = Fixture::new();
+    write_files(&fixture);
+    let mounted = Mounted::new(&fixture, &LEARN);
     let mut loader = Loader::start(&mounted, "distributed");
     learn_and_check(&mounted, &mut loader, "torch permutation of seed ");
     let point = mounted.point.to_str().unwrap();
-    let said = ground.ends(0, &["order", "status", point]);
+    let said = fixture.run(0, &["order", "status", point]);
     assert!(said.contains("imagefolder order") && said.contains("opens predicted"), "{said}");
     loader.program.finish();
     wait_until("its end seen", || known(&mounted, loader.process).is_none());
@@ -50,14 +51,14 @@ fn the_order_of_a_distributed_sampler_is_found_out() {
 
 #[test]
 fn a_dataset_far_below_the_source_is_found_out() {
-    let ground = Ground::new();
-    plant_below(&ground, "ILSVRC/Data/CLS-LOC/train/");
+    let fixture = Fixture::new();
+    write_files_below(&fixture, "ILSVRC/Data/CLS-LOC/train/");
     for number in 0..100 {
-        ground.plant(&format!("ILSVRC/Data/CLS-LOC/val/{number}.png"), b"not read");
-        ground.plant(&format!("ILSVRC/Annotations/{number}.xml"), b"not read");
+        fixture.write(&format!("ILSVRC/Data/CLS-LOC/val/{number}.png"), b"not read");
+        fixture.write(&format!("ILSVRC/Annotations/{number}.xml"), b"not read");
     }
-    ground.plant("LOC_synset_mapping.txt", b"not read");
-    let mounted = Mounted::new(&ground, &LEARN);
+    fixture.write("LOC_synset_mapping.txt", b"not read");
+    let mounted = Mounted::new(&fixture, &LEARN);
     let mut loader = Loader::below(&mounted, "ILSVRC/Data/CLS-LOC/train", "distributed");
     learn_and_check(&mounted, &mut loader, "imagefolder below ILSVRC/Data/CLS-LOC/train");
     loader.program.finish();
@@ -112,10 +113,10 @@ fn a_list_that_a_job_reads_numbers_its_samples() {
         }),
     ];
     for (name, text) in lists {
-        let ground = Ground::new();
-        plant(&ground);
-        ground.plant(name, text.as_bytes());
-        let mounted = Mounted::new(&ground, &LEARN);
+        let fixture = Fixture::new();
+        write_files(&fixture);
+        fixture.write(name, text.as_bytes());
+        let mounted = Mounted::new(&fixture, &LEARN);
         let arguments = [mounted.path("").to_str().unwrap().to_owned(), name.to_owned()];
         let arguments = [&*arguments[0], &*arguments[1]];
         let mut loader = Loader::over(Program::python(LISTED, &arguments));
@@ -127,9 +128,9 @@ fn a_list_that_a_job_reads_numbers_its_samples() {
 
 #[test]
 fn a_seeded_loader_is_found_out_beside_a_walk() {
-    let ground = Ground::new();
-    plant(&ground);
-    let mounted = Mounted::new(&ground, &LEARN);
+    let fixture = Fixture::new();
+    write_files(&fixture);
+    let mounted = Mounted::new(&fixture, &LEARN);
     let mut loader = Loader::start(&mounted, "42");
     let walk = || {
         let mut find = Command::new("find");
@@ -151,11 +152,11 @@ fn a_seeded_loader_is_found_out_beside_a_walk() {
 
 #[test]
 fn nothing_is_learnt_where_that_is_off_or_told() {
-    let ground = Ground::new();
-    plant(&ground);
+    let fixture = Fixture::new();
+    write_files(&fixture);
     let told = ["--order", "torch-distributed:seed=0,index=imagefolder"];
     for options in [["--set", "order.learn=off"], told] {
-        let mounted = Mounted::new(&ground, &options);
+        let mounted = Mounted::new(&fixture, &options);
         let mut loader = Loader::start(&mounted, "distributed");
         loader.read_an_epoch();
         loader.read_an_epoch();

@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use crate::ground::{Ground, check_many, said, wait_until};
+use crate::fixture::{Fixture, check_many, said, wait_until};
 use crate::mounted::Mounted;
 
 const FILES: u64 = 100;
@@ -23,15 +23,15 @@ fn limited(bytes: u64, command: &Command) -> Command {
 
 #[test]
 fn a_limit_on_the_size_of_files_is_a_full_cache_disk() {
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, SIZE);
-    ground.plant_many("s", SHARDS, SHARD);
-    let cache = ground.path("cache");
-    let mut command = ground.belady();
-    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, SIZE);
+    fixture.write_many("s", SHARDS, SHARD);
+    let cache = fixture.path("cache");
+    let mut command = fixture.belady();
+    command.arg("mount").args([fixture.path("source"), fixture.path("mount")]);
     command.args(["--ram", "1MiB", "--disk", "64MiB", "--set", "cache.large-file=4MiB"]);
     command.args(["--set", "order.learn=off", "--cache-dir"]).arg(&cache);
-    let mounted = Mounted::by(&ground, &mut limited(1 << 20, &command), &ground.path("mount"));
+    let mounted = Mounted::by(&fixture, &mut limited(1 << 20, &command), &fixture.path("mount"));
     let check = || {
         check_many(&mounted.path(""), "d", FILES, SIZE);
         check_many(&mounted.path(""), "s", SHARDS, SHARD);
@@ -44,7 +44,7 @@ fn a_limit_on_the_size_of_files_is_a_full_cache_disk() {
     check();
     assert_eq!(mounted.count("/read_errors"), 0);
     mounted.umount();
-    let mut verify = ground.belady();
+    let mut verify = fixture.belady();
     verify.args(["cache", "verify"]).arg(&cache);
     let output = limited(1 << 20, &verify).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
@@ -52,10 +52,10 @@ fn a_limit_on_the_size_of_files_is_a_full_cache_disk() {
 
 #[test]
 fn a_limit_that_lets_nothing_be_written_is_an_error_of_the_command() {
-    let ground = Ground::new();
-    ground.plant_many("d", 5, 100);
-    let mut command = ground.belady();
-    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 5, 100);
+    let mut command = fixture.belady();
+    command.arg("mount").args([fixture.path("source"), fixture.path("mount")]);
     let output = limited(0, &command).output().unwrap();
     assert!(
         output.status.code().is_some_and(|code| code > 0),
@@ -64,5 +64,5 @@ fn a_limit_that_lets_nothing_be_written_is_an_error_of_the_command() {
         said(&output)
     );
     assert!(said(&output).contains("File too large"), "{}", said(&output));
-    assert_eq!(ground.daemons(), Vec::<i32>::new());
+    assert_eq!(fixture.daemons(), Vec::<i32>::new());
 }

@@ -7,7 +7,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-use crate::ground::{Ground, content, wait_until};
+use crate::fixture::{Fixture, content, wait_until};
 use crate::mounted::Mounted;
 use crate::programs::Program;
 
@@ -41,23 +41,23 @@ for epoch, _ in enumerate(sys.stdin):
     print(epoch, sum(len(labels) for _, labels in loader), flush=True)
 "#;
 
-fn plant(ground: &Ground) {
+fn write_files(fixture: &Fixture) {
     for number in 0..OWN {
-        ground.plant(&format!("a/{number:04}.png"), &content(number, 3000));
-        ground.plant(&format!("b/deep/{number:04}.png"), &content(number, 5000));
+        fixture.write(&format!("a/{number:04}.png"), &content(number, 3000));
+        fixture.write(&format!("b/deep/{number:04}.png"), &content(number, 5000));
     }
-    symlink("a", ground.source("c")).unwrap();
-    fs::create_dir(ground.source("d")).unwrap();
+    symlink("a", fixture.source("c")).unwrap();
+    fs::create_dir(fixture.source("d")).unwrap();
     // A broken link. The loader ignores it, since its name is not that of an image.
-    symlink("nowhere", ground.source("d/dangling")).unwrap();
+    symlink("nowhere", fixture.source("d/dangling")).unwrap();
     for number in 0..LINKED {
         let target = format!("../c/{number:04}.png");
-        symlink(target, ground.source(format!("d/link{number}.png"))).unwrap();
-        let from = ground.source(format!("b/deep/{number:04}.png"));
-        fs::hard_link(from, ground.source(format!("d/name{number}.png"))).unwrap();
-        let outside = ground.path(&format!("outside{number}.png"));
+        symlink(target, fixture.source(format!("d/link{number}.png"))).unwrap();
+        let from = fixture.source(format!("b/deep/{number:04}.png"));
+        fs::hard_link(from, fixture.source(format!("d/name{number}.png"))).unwrap();
+        let outside = fixture.path(&format!("outside{number}.png"));
         fs::write(&outside, content(number, 100)).unwrap();
-        symlink(outside, ground.source(format!("d/out{number}.png"))).unwrap();
+        symlink(outside, fixture.source(format!("d/out{number}.png"))).unwrap();
     }
 }
 
@@ -65,12 +65,12 @@ fn plant(ground: &Ground) {
 #[test]
 fn a_file_is_read_by_the_name_that_is_left_of_it() {
     for consistency in ["source.consistency=immutable", "source.revalidate=1h"] {
-        let ground = Ground::new();
-        ground.plant("d/first", &content(1, 5000));
-        fs::hard_link(ground.source("d/first"), ground.source("d/second")).unwrap();
+        let fixture = Fixture::new();
+        fixture.write("d/first", &content(1, 5000));
+        fs::hard_link(fixture.source("d/first"), fixture.source("d/second")).unwrap();
         let mounted =
-            Mounted::new(&ground, &["--set", consistency, "--set", "prefetch.enabled=false"]);
-        fs::remove_file(ground.source("d/first")).unwrap();
+            Mounted::new(&fixture, &["--set", consistency, "--set", "prefetch.enabled=false"]);
+        fs::remove_file(fixture.source("d/first")).unwrap();
         assert!(fs::read(mounted.path("d/second")).unwrap() == content(1, 5000), "{consistency}");
         mounted.umount();
     }
@@ -78,10 +78,10 @@ fn a_file_is_read_by_the_name_that_is_left_of_it() {
 
 #[test]
 fn an_order_over_links_is_the_librarys() {
-    let ground = Ground::new();
-    plant(&ground);
+    let fixture = Fixture::new();
+    write_files(&fixture);
     let order = "torch-distributed:seed=3,index=imagefolder";
-    let mounted = Mounted::new(&ground, &["--ram", "64MiB", "--order", order]);
+    let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--order", order]);
     let mut loader = Program::python(LOADER, &[mounted.path("").to_str().unwrap()]);
     let mut numbered = Vec::new();
     loop {
@@ -89,21 +89,21 @@ fn an_order_over_links_is_the_librarys() {
             line if line == "ready" => break,
             path => {
                 assert!(!path.is_empty(), "the loader has ended");
-                numbered.push(fs::metadata(ground.source(path)).unwrap().ino());
+                numbered.push(fs::metadata(fixture.source(path)).unwrap().ino());
             }
         }
     }
     assert_eq!(numbered.len() as u64, SAMPLES);
-    let (source, file) = (ground.path("source"), ground.path("shown"));
+    let (source, file) = (fixture.path("source"), fixture.path("shown"));
     let (source, file) = (source.to_str().unwrap(), file.to_str().unwrap());
     let index = "sequential:index=imagefolder";
-    ground.ends(0, &["order", "show", index, source, "--output", file]);
+    fixture.run(0, &["order", "show", index, source, "--output", file]);
     let shown = fs::read_to_string(file).unwrap();
     let lines = shown.lines().filter(|line| !line.starts_with('#'));
     let shown: Vec<u64> =
-        lines.map(|path| fs::metadata(ground.source(path)).unwrap().ino()).collect();
+        lines.map(|path| fs::metadata(fixture.source(path)).unwrap().ino()).collect();
     assert!(shown == numbered, "the numbers are others");
-    let said = ground.ends(0, &["order", "check", order, source]);
+    let said = fixture.run(0, &["order", "check", order, source]);
     assert!(said.contains(&format!("{} files in the dataset", 2 * OWN)), "{said}");
     assert!(said.contains(&format!("{SAMPLES} samples")) && said.contains("several"), "{said}");
     assert!(!said.contains("not read"), "{said}");
@@ -125,24 +125,24 @@ fn an_order_over_links_is_the_librarys() {
 
 #[test]
 fn files_are_named_by_any_of_their_paths() {
-    let ground = Ground::new();
-    plant(&ground);
+    let fixture = Fixture::new();
+    write_files(&fixture);
     // Links that form loops.
-    symlink("../d", ground.source("b/around")).unwrap();
-    symlink("../b", ground.source("d/around")).unwrap();
-    symlink(".", ground.source("self")).unwrap();
-    let point = ground.path("mount");
-    symlink(point.join("a/0007.png"), ground.source("absolute")).unwrap();
-    let mounted = Mounted::new(&ground, &[]);
+    symlink("../d", fixture.source("b/around")).unwrap();
+    symlink("../b", fixture.source("d/around")).unwrap();
+    symlink(".", fixture.source("self")).unwrap();
+    let point = fixture.path("mount");
+    symlink(point.join("a/0007.png"), fixture.source("absolute")).unwrap();
+    let mounted = Mounted::new(&fixture, &[]);
     let written = ["c/0001.png", "d/name3.png", "d/around/deep/0002.png", "b/around/link4.png"];
-    let file = ground.path("written");
+    let file = fixture.path("written");
     fs::write(&file, written.join("\n") + "\nabsolute\n").unwrap();
-    ground.ends(0, &["order", "set", point.to_str().unwrap(), file.to_str().unwrap()]);
+    fixture.run(0, &["order", "set", point.to_str().unwrap(), file.to_str().unwrap()]);
     wait_until("the order taken", || mounted.status()["orders"][0]["length"] == 5);
     for name in written {
-        assert_eq!(fs::read(mounted.path(name)).unwrap(), fs::read(ground.source(name)).unwrap());
+        assert_eq!(fs::read(mounted.path(name)).unwrap(), fs::read(fixture.source(name)).unwrap());
     }
     assert_eq!(fs::read(mounted.path("absolute")).unwrap(), content(7, 3000));
-    ground.ends(0, &["warmup", point.to_str().unwrap()]);
+    fixture.run(0, &["warmup", point.to_str().unwrap()]);
     mounted.umount();
 }

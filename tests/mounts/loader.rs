@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::ground::{Ground, content, wait_until};
+use crate::fixture::{Fixture, content, wait_until};
 use crate::mounted::Mounted;
 use crate::programs::Program;
 
@@ -91,14 +91,14 @@ impl Loader {
 /// Waits until nearly all of a loader's first epoch has been seen. If a worker ends before the learner hears
 /// of it, its loader cannot be found out any more. A few opens are missed if opens are no requests.
 #[track_caller]
-pub(crate) fn await_first_epoch(ground: &Ground, mounted: &Mounted, process: u64) {
+pub(crate) fn await_first_epoch(fixture: &Fixture, mounted: &Mounted, process: u64) {
     let (point, process_word) = (mounted.point.to_str().unwrap(), process.to_string());
-    let order = ground.path("seen.txt");
+    let order = fixture.path("seen.txt");
     let output = ["-o", order.to_str().unwrap(), "--json", "--process", &process_word];
     let record = [&["order", "record", point][..], &output].concat();
     wait_until("the process known", || known(mounted, process).is_some());
     wait_until("its epoch seen", || {
-        let said: Value = serde_json::from_str(&ground.ends(0, &record)).unwrap();
+        let said: Value = serde_json::from_str(&fixture.run(0, &record)).unwrap();
         said["epochs"][0]["samples"].as_u64().unwrap() >= FILES * 9 / 10
     });
 }
@@ -107,15 +107,15 @@ fn name(number: u64) -> String {
     format!("class{}/{number:04}.png", number % 3)
 }
 
-pub(crate) fn plant(ground: &Ground) {
-    plant_below(ground, "");
+pub(crate) fn write_files(fixture: &Fixture) {
+    write_files_below(fixture, "");
 }
 
-/// Plants the classes below a directory. The directory's name ends with a slash.
-pub(crate) fn plant_below(ground: &Ground, directory: &str) {
+/// Writes the classes below a directory. The directory's name ends with a slash.
+pub(crate) fn write_files_below(fixture: &Fixture, directory: &str) {
     for number in 0..FILES {
         let size = 300 + (number as usize * 37) % 3000;
-        ground.plant(&format!("{directory}{}", name(number)), &content(number, size));
+        fixture.write(&format!("{directory}{}", name(number)), &content(number, size));
     }
 }
 

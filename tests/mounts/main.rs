@@ -1,7 +1,7 @@
 //! The real `belady` binary on real mounts, with real files, faults and loaders.
 //!
 //! Goal: whatever a training job, an administrator or a failing source does, a reader gets only bytes of the
-//! source, and nothing is left behind. Method: each test has a directory of its own ([`ground`]). Over it the
+//! source, and nothing is left behind. Method: each test has a directory of its own ([`fixture`]). Over it the
 //! test mounts `belady`, and `slowpfs` if the source is to fail ([`mounted`]). Tests wait for conditions,
 //! with limits that only a broken program reaches.
 //!
@@ -21,9 +21,10 @@ mod doctor;
 mod documents;
 mod doubts;
 mod escapes;
+mod failing_disk;
 mod faults;
+mod fixture;
 mod force;
-mod ground;
 mod hanging;
 mod idle;
 mod kernel;
@@ -55,7 +56,6 @@ mod scan;
 mod second;
 mod store;
 mod tensorflow;
-mod torture;
 mod tree;
 mod trust;
 mod warmup;

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread::{self, JoinHandle};
 
 use crate::cgroup::MemoryGroup;
-use crate::ground::{Ground, check_many, content, said, wait_until};
+use crate::fixture::{Fixture, check_many, content, said, wait_until};
 use crate::mounted::{Mounted, mounts_at};
 use crate::programs::{Program, runs};
 
@@ -18,12 +18,12 @@ const FILES: u64 = 700;
 const SIZE: usize = 1 << 20;
 
 /// Mounts with a budget far beyond the limit of the group.
-fn mounted(ground: &Ground, group: &MemoryGroup) -> Mounted {
-    ground.plant_many("d", FILES, SIZE);
-    let mut command = ground.belady();
-    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+fn mounted(fixture: &Fixture, group: &MemoryGroup) -> Mounted {
+    fixture.write_many("d", FILES, SIZE);
+    let mut command = fixture.belady();
+    command.arg("mount").args([fixture.path("source"), fixture.path("mount")]);
     command.args(["--ram", "4GiB", "--order", "sequential"]);
-    Mounted::by(ground, &mut group.inside(&command), &ground.path("mount"))
+    Mounted::by(fixture, &mut group.inside(&command), &fixture.path("mount"))
 }
 
 #[track_caller]
@@ -40,9 +40,9 @@ fn check_budget(mounted: &Mounted, group: &MemoryGroup, limit: u64) {
 
 #[test]
 fn the_budget_follows_the_limit_of_the_daemon() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let group = MemoryGroup::new(512 * MIB);
-    let mounted = mounted(&ground, &group);
+    let mounted = mounted(&fixture, &group);
     check_many(&mounted.path(""), "d", FILES, SIZE);
     check_budget(&mounted, &group, 512 * MIB);
     // The kernel may exceed a limit by some pages.
@@ -59,7 +59,7 @@ fn the_budget_follows_the_limit_of_the_daemon() {
     check_budget(&mounted, &group, 256 * MIB);
     check_many(&mounted.path(""), "d", FILES, SIZE);
     check_budget(&mounted, &group, 256 * MIB);
-    let text = ground.ends(0, &["status", mounted.point.to_str().unwrap()]);
+    let text = fixture.run(0, &["status", mounted.point.to_str().unwrap()]);
     assert!(text.contains("less than the 4 GiB configured: cgroup "), "{text}");
 
     group.limit(1024 * MIB);
@@ -84,11 +84,11 @@ sys.stdin.readline()
 
 #[test]
 fn a_job_in_the_same_group_has_its_memory() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let group = MemoryGroup::new(512 * MIB);
-    let mounted = mounted(&ground, &group);
+    let mounted = mounted(&fixture, &group);
     let mut python = Command::new("/usr/bin/python3");
-    python.args(["-c", JOB]).arg(mounted.path("d")).arg(ground.source("d"));
+    python.args(["-c", JOB]).arg(mounted.path("d")).arg(fixture.source("d"));
     let mut job = Program::start(&mut group.inside(&python));
     assert_eq!(job.line(), "equal");
     wait_until("the budget beside the job", || mounted.count("/ram/budget") <= 248 * MIB);
@@ -102,16 +102,16 @@ fn a_job_in_the_same_group_has_its_memory() {
 
 #[test]
 fn an_order_file_that_does_not_fit_into_memory_is_refused_by_the_daemon() {
-    let ground = Ground::new();
-    ground.plant_many("d", 5, 1000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 5, 1000);
     let group = MemoryGroup::new(256 * MIB);
-    let mut command = ground.belady();
-    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
-    let mounted = Mounted::by(&ground, &mut group.inside(&command), &ground.path("mount"));
-    let order = ground.path("order.bin");
+    let mut command = fixture.belady();
+    command.arg("mount").args([fixture.path("source"), fixture.path("mount")]);
+    let mounted = Mounted::by(&fixture, &mut group.inside(&command), &fixture.path("mount"));
+    let order = fixture.path("order.bin");
     fs::File::create(&order).unwrap().set_len(3 << 30).unwrap();
     let spec = format!("file:{}", order.display());
-    let said = ground.ends(3, &["order", "set", mounted.point.to_str().unwrap(), &spec]);
+    let said = fixture.run(3, &["order", "set", mounted.point.to_str().unwrap(), &spec]);
     assert!(said.contains("there is no memory for more than"), "{said}");
     check_many(&mounted.path(""), "d", 5, 1000);
     assert_eq!(group.killed(), 0);
@@ -120,19 +120,19 @@ fn an_order_file_that_does_not_fit_into_memory_is_refused_by_the_daemon() {
 
 #[test]
 fn a_file_of_labels_that_does_not_fit_into_memory_is_refused() {
-    let ground = Ground::new();
-    ground.plant_many("d", 5, 1000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 5, 1000);
     let group = MemoryGroup::new(128 * MIB);
-    let (labels, cache) = (ground.path("labels"), ground.path("cache"));
+    let (labels, cache) = (fixture.path("labels"), fixture.path("cache"));
     fs::write(&labels, "d/0000,class of the first\n".repeat(2 << 20)).unwrap();
     let classes = format!("rehearsal.old.classes={}", labels.display());
-    let mut command = ground.belady();
-    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+    let mut command = fixture.belady();
+    command.arg("mount").args([fixture.path("source"), fixture.path("mount")]);
     command.args(["--set", "rehearsal.old.size=3", "--set", &classes, "--cache-dir"]).arg(cache);
     let output = group.inside(&command).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(said(&output).contains("there is no memory for more than"), "{}", said(&output));
-    assert_eq!((group.killed(), mounts_at(&ground.path("mount"))), (0, 0));
+    assert_eq!((group.killed(), mounts_at(&fixture.path("mount"))), (0, 0));
 }
 
 #[test]
@@ -140,14 +140,14 @@ fn many_readers_at_once_fit_into_a_small_group_beside_a_cache_directory() {
     const READERS: u64 = 2000;
     const SIZE: usize = 128 << 10;
     const STACK: usize = 128 << 10;
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let group = MemoryGroup::new(64 * MIB);
-    ground.plant_many("d", READERS, SIZE);
-    let cache = ground.path("cache");
-    let mut command = ground.belady();
-    command.arg("mount").args([ground.path("source"), ground.path("mount")]);
+    fixture.write_many("d", READERS, SIZE);
+    let cache = fixture.path("cache");
+    let mut command = fixture.belady();
+    command.arg("mount").args([fixture.path("source"), fixture.path("mount")]);
     command.args(["--disk", "1GiB", "--set", "order.learn=off", "--cache-dir"]).arg(&cache);
-    let mounted = Mounted::by(&ground, &mut group.inside(&command), &ground.path("mount"));
+    let mounted = Mounted::by(&fixture, &mut group.inside(&command), &fixture.path("mount"));
     for _ in 0..2 {
         let read = |number| {
             let path = mounted.path(format!("d/{number:04}"));

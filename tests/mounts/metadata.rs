@@ -17,7 +17,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use rustix::fs::{XattrFlags, setxattr};
 
 use crate::changes::{Ends, version, version_of, wait_for_version};
-use crate::ground::{Ground, LIMIT, check_many, content, said, wait_until};
+use crate::fixture::{Fixture, LIMIT, check_many, content, said, wait_until};
 use crate::mounted::Mounted;
 
 const MODES: [&str; 4] = ["push", "keep-cache", "passthrough", "plain"];
@@ -26,35 +26,36 @@ const FILES: u64 = 20;
 const SIZE: usize = 60_000;
 
 /// Runs a shell command in the source.
-fn shell(ground: &Ground, line: &str) {
-    let output = Command::new("sh").args(["-ec", line]).current_dir(ground.path("source")).output();
+fn shell(fixture: &Fixture, line: &str) {
+    let output =
+        Command::new("sh").args(["-ec", line]).current_dir(fixture.path("source")).output();
     let output = output.unwrap();
     assert!(output.status.success(), "{line}: {}", said(&output));
 }
 
-fn each_file(ground: &Ground, change: impl Fn(&Path)) {
-    (0..FILES).for_each(|number| change(&ground.source(format!("d/{number:04}"))));
+fn each_file(fixture: &Fixture, change: impl Fn(&Path)) {
+    (0..FILES).for_each(|number| change(&fixture.source(format!("d/{number:04}"))));
 }
 
 /// The name of a change, and the function that makes it to all files.
-type Change = (&'static str, fn(&Ground));
+type Change = (&'static str, fn(&Fixture));
 
 /// Changes that leave the bytes as they are.
 const CHANGES: [Change; 7] = [
-    ("ln", |ground| shell(ground, "mkdir links; ln d/* links/")),
-    ("cp -al", |ground| shell(ground, "cp -al d copy")),
+    ("ln", |fixture| shell(fixture, "mkdir links; ln d/* links/")),
+    ("cp -al", |fixture| shell(fixture, "cp -al d copy")),
     // What rsync does to files that are already in the earlier backup.
-    ("rsync --link-dest", |ground| {
-        fs::create_dir(ground.path("backup")).unwrap();
-        each_file(ground, |file| {
-            fs::hard_link(file, ground.path("backup").join(file.file_name().unwrap())).unwrap();
+    ("rsync --link-dest", |fixture| {
+        fs::create_dir(fixture.path("backup")).unwrap();
+        each_file(fixture, |file| {
+            fs::hard_link(file, fixture.path("backup").join(file.file_name().unwrap())).unwrap();
         });
     }),
-    ("touch", |ground| shell(ground, "touch d/*")),
-    ("chmod", |ground| shell(ground, "chmod 644 d/*")),
-    ("chown", |ground| each_file(ground, |file| chown(file, Some(0), Some(0)).unwrap())),
-    ("setfattr", |ground| {
-        each_file(ground, |file| setxattr(file, "user.kept", b"1", XattrFlags::empty()).unwrap());
+    ("touch", |fixture| shell(fixture, "touch d/*")),
+    ("chmod", |fixture| shell(fixture, "chmod 644 d/*")),
+    ("chown", |fixture| each_file(fixture, |file| chown(file, Some(0), Some(0)).unwrap())),
+    ("setfattr", |fixture| {
+        each_file(fixture, |file| setxattr(file, "user.kept", b"1", XattrFlags::empty()).unwrap());
     }),
 ];
 
@@ -80,13 +81,13 @@ fn read_on(mounted: &Mounted, over: &AtomicBool, rounds: &AtomicU64) {
 
 /// Makes each change while readers read a mount with these settings.
 fn change_under_readers(mode: &str, consistency: &str) {
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, SIZE);
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, SIZE);
     // Otherwise the first change may have the same time as the making of the files.
     thread::sleep(Duration::from_millis(50));
     let mode = format!("mount.mode={mode}");
     let options = ["--ram", "1MiB", "--set", consistency, "--set", &mode];
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     let (over, rounds) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
     thread::scope(|scope| {
         let _ends = Ends(&over);
@@ -107,7 +108,7 @@ fn change_under_readers(mode: &str, consistency: &str) {
         };
         read_all("the first rounds");
         for (name, change) in CHANGES {
-            change(&ground);
+            change(&fixture);
             read_all(name);
         }
     });
@@ -157,25 +158,25 @@ const REWRITES: [Rewrite; 3] = [
 /// Rewrites files that were read, and files that were not, under a mount in this mode.
 fn rewrite_under_mount(mode: &str) {
     const LENGTHS: [usize; 2] = [8000, 3 << 20];
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let names = |kind: &'static str| {
         REWRITES.iter().flat_map(move |(how, rewrite)| {
             LENGTHS.map(|length| (format!("{kind}/{how}{length}"), length, rewrite))
         })
     };
     for (name, length, _) in names("read").chain(names("unread")) {
-        ground.plant(&name, &version(1, length));
-        let new = ground.path("new").join(&name);
+        fixture.write(&name, &version(1, length));
+        let new = fixture.path("new").join(&name);
         fs::create_dir_all(new.parent().unwrap()).unwrap();
         fs::write(&new, version(2, length)).unwrap();
-        let time = fs::metadata(ground.source(&name)).unwrap().modified().unwrap();
+        let time = fs::metadata(fixture.source(&name)).unwrap().modified().unwrap();
         File::options().write(true).open(new).unwrap().set_modified(time).unwrap();
     }
     // Otherwise the change may have the same time as the making of the files.
     thread::sleep(Duration::from_millis(50));
     let mode = format!("mount.mode={mode}");
     let on_demand = ["--set", "source.revalidate=1s", "--set", "prefetch.enabled=false"];
-    let mounted = Mounted::new(&ground, &[&["--set", &mode], &on_demand[..]].concat());
+    let mounted = Mounted::new(&fixture, &[&["--set", &mode], &on_demand[..]].concat());
     for (name, length, _) in names("read") {
         assert!(fs::read(mounted.path(&name)).unwrap() == version(1, length), "{name}");
         assert_eq!(
@@ -184,7 +185,7 @@ fn rewrite_under_mount(mode: &str) {
         );
     }
     for (name, length, rewrite) in names("read").chain(names("unread")) {
-        let (file, new) = (ground.source(&name), ground.path("new").join(&name));
+        let (file, new) = (fixture.source(&name), fixture.path("new").join(&name));
         let before = fs::metadata(&file).unwrap();
         rewrite(&new, &file);
         let after = fs::metadata(&file).unwrap();

@@ -12,7 +12,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::libc;
 use serde_json::Value;
 
-use crate::ground::{Ground, check_many, content, wait_until};
+use crate::fixture::{Fixture, check_many, content, wait_until};
 use crate::mounted::Mounted;
 use crate::programs::Program;
 
@@ -25,11 +25,11 @@ fn asked(status: &Value, kind: &str) -> u64 {
 #[test]
 fn each_mode_serves_the_bytes_and_says_which_it_is() {
     for (mode, opens) in [("push", false), ("keep-cache", true), ("plain", true)] {
-        let ground = Ground::new();
-        ground.plant_many("d", FILES, 5000);
+        let fixture = Fixture::new();
+        fixture.write_many("d", FILES, 5000);
         let set = format!("mount.mode={mode}");
         let options = ["--ram", "64MiB", "--order", "sequential", "--set", &set];
-        let mounted = Mounted::new(&ground, &options);
+        let mounted = Mounted::new(&fixture, &options);
         check_many(&mounted.path(""), "d", FILES, 5000);
         check_many(&mounted.path(""), "d", FILES, 5000);
         let status = mounted.status();
@@ -45,10 +45,10 @@ const ASKED_ONCE: [&str; 3] = ["open", "opendir", "flush"];
 
 #[test]
 fn the_first_reader_is_spared_what_need_not_be_asked() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 5000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 5000);
     let options = ["--ram", "64MiB", "--order", "sequential", "--set"];
-    let push = Mounted::new(&ground, &[&options[..], &["mount.mode=push"]].concat());
+    let push = Mounted::new(&fixture, &[&options[..], &["mount.mode=push"]].concat());
     let read_all = |mounted: &Mounted| {
         assert_eq!(fs::read_dir(mounted.path("d")).unwrap().count(), 20);
         check_many(&mounted.path(""), "d", 20, 5000);
@@ -58,19 +58,19 @@ fn the_first_reader_is_spared_what_need_not_be_asked() {
     assert_eq!(ASKED_ONCE.map(|kind| asked(&status, kind)), [0; 3], "{status}");
     assert_eq!(asked(&status, "release"), 0, "{status}");
     assert!(asked(&status, "own") >= 3, "by the daemon itself: {status}");
-    let words = ground.ends(0, &["status", push.point.to_str().unwrap()]);
+    let words = fixture.run(0, &["status", push.point.to_str().unwrap()]);
     assert!(
         words.contains("  mode     push, ") && words.contains("files opened without a request"),
         "{words}"
     );
     assert!(words.contains("revalidate: a change at the source shows within 60 s"), "{words}");
     push.umount();
-    let kept = Mounted::new(&ground, &[&options[..], &["mount.mode=keep-cache"]].concat());
+    let kept = Mounted::new(&fixture, &[&options[..], &["mount.mode=keep-cache"]].concat());
     read_all(&kept);
     let status = kept.status();
     assert!(asked(&status, "open") >= 20 && asked(&status, "opendir") >= 1, "{status}");
     assert!(asked(&status, "flush") <= 1, "{status}");
-    let words = ground.ends(0, &["status", kept.point.to_str().unwrap()]);
+    let words = fixture.run(0, &["status", kept.point.to_str().unwrap()]);
     assert!(words.contains("  mode     keep-cache; ") && words.contains(" open, "), "{words}");
     kept.umount();
 }
@@ -86,10 +86,10 @@ for path in sys.argv[1:]:
 /// Of a trusted file, Python asks only whether it is a terminal.
 #[test]
 fn what_python_asks_of_a_file_shows_its_open() {
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, 5000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, 5000);
     let order = ["--order", "sequential", "--set", "mount.mode=push", "--set", "order.learn=off"];
-    let mounted = Mounted::new(&ground, &[&["--ram", "64MiB"], &order[..]].concat());
+    let mounted = Mounted::new(&fixture, &[&["--ram", "64MiB"], &order[..]].concat());
     let names: Vec<String> = (0..FILES).map(|number| format!("d/{number:04}")).collect();
     let paths: Vec<String> =
         names.iter().map(|name| mounted.path(name).to_str().unwrap().to_owned()).collect();
@@ -125,20 +125,20 @@ pub(crate) fn resident(path: &Path) -> usize {
 /// some may stay: while one block is dropped, the kernel reads pages of it ahead of the next.
 #[test]
 fn reads_of_the_source_leave_no_second_copy() {
-    let ground = Ground::new();
-    ground.plant_many("d", 50, 30_000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 50, 30_000);
     let names = || (0..50).map(|number| format!("d/{number:04}"));
     for name in names() {
-        let file = fs::File::open(ground.source(&name)).unwrap();
+        let file = fs::File::open(fixture.source(&name)).unwrap();
         file.sync_all().unwrap();
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
     }
-    let at_source = || names().map(|name| resident(&ground.source(name))).sum::<usize>();
+    let at_source = || names().map(|name| resident(&fixture.source(name))).sum::<usize>();
     assert_eq!(at_source(), 0, "the test begins with none");
-    let mounted = Mounted::new(&ground, &["--ram", "64MiB"]);
+    let mounted = Mounted::new(&fixture, &["--ram", "64MiB"]);
     // Some on demand, and the rest ahead.
     check_many(&mounted.path(""), "d", 10, 30_000);
-    ground.ends(0, &["warmup", mounted.point.to_str().unwrap()]);
+    fixture.run(0, &["warmup", mounted.point.to_str().unwrap()]);
     check_many(&mounted.path(""), "d", 50, 30_000);
     assert_eq!(at_source(), 0);
     mounted.umount();
@@ -146,17 +146,17 @@ fn reads_of_the_source_leave_no_second_copy() {
 
 #[test]
 fn what_is_kept_and_expected_is_opened_and_read_without_a_request() {
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, 5000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, 5000);
     // A snapshot elsewhere that shares the files must not cause requests.
-    fs::create_dir(ground.path("snapshot")).unwrap();
+    fs::create_dir(fixture.path("snapshot")).unwrap();
     for number in 0..FILES {
         let name = format!("{number:04}");
-        let (file, link) = (ground.source("d").join(&name), ground.path("snapshot").join(&name));
+        let (file, link) = (fixture.source("d").join(&name), fixture.path("snapshot").join(&name));
         fs::hard_link(file, link).unwrap();
     }
     let options = ["--ram", "64MiB", "--order", "sequential", "--set", "mount.mode=push"];
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     check_many(&mounted.path(""), "d", FILES, 5000);
     // The first files of an epoch are tracked, and a sixteenth of the others.
     wait_until("the rest trusted", || mounted.count("/trusted_files") > FILES / 2);
@@ -176,10 +176,10 @@ fn what_is_kept_and_expected_is_opened_and_read_without_a_request() {
 
 #[test]
 fn files_that_come_and_go_show_in_a_listing_that_the_kernel_keeps() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 100);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 100);
     let options = ["--set", "source.revalidate=200ms", "--set", "mount.mode=push"];
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     let names = || {
         let entries = fs::read_dir(mounted.path("d")).unwrap();
         let mut names: Vec<_> =
@@ -188,9 +188,9 @@ fn files_that_come_and_go_show_in_a_listing_that_the_kernel_keeps() {
         names
     };
     assert_eq!((names().len(), names().len()), (20, 20));
-    ground.plant("d/new", &content(7, 100));
+    fixture.write("d/new", &content(7, 100));
     wait_until("the new file listed", || names().contains(&"new".to_owned()));
-    fs::remove_file(ground.source("d/0003")).unwrap();
+    fs::remove_file(fixture.source("d/0003")).unwrap();
     wait_until("the old file gone", || !names().contains(&"0003".to_owned()));
     assert_eq!(names().len(), 20);
     assert_eq!(fs::read(mounted.path("d/new")).unwrap(), content(7, 100));

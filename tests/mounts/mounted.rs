@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::ground::{Ground, daemons, mount_table, program, said, wait_until};
+use crate::fixture::{Fixture, daemons, mount_table, program, said, wait_until};
 use crate::programs::{Watchdog, runs, signal, wait_for_end};
 
 /// The number of mounts at exactly this path.
@@ -58,17 +58,17 @@ pub(crate) fn unmount(run: &Path, point: &Path) -> String {
 
 /// Detaches the mounts of other tests and of their disks. A copy of these mounts would keep them alive.
 const ALONE: &str = r#"
-awk -v own="${GROUND%/}/" '{
+awk -v own="${TEST_DIR%/}/" '{
   for (at = 7; $at != "-"; at++);
   if (($(at + 1) ~ /^fuse(\.|$)/ || $(at + 2) ~ /^\/dev\/loop/) && index($5 "/", own) != 1) print $5
 }' /proc/self/mountinfo | tac | while read -r point; do umount -l "$point" || true; done
 "#;
 
-/// A script in a mount namespace of its own. `GROUND` is the directory of the ground.
-pub(crate) fn in_namespace(ground: &Ground, script: &str) -> Command {
+/// A script in a mount namespace of its own. `TEST_DIR` is the directory of the test.
+pub(crate) fn in_namespace(fixture: &Fixture, script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-e", "-c"]);
-    command.arg([ALONE, script].concat()).env("GROUND", ground.path(""));
+    command.arg([ALONE, script].concat()).env("TEST_DIR", fixture.path(""));
     command
 }
 
@@ -83,37 +83,37 @@ pub(crate) struct Mounted {
 impl Mounted {
     /// Mounts the source at `mount`.
     #[track_caller]
-    pub(crate) fn new(ground: &Ground, options: &[&str]) -> Self {
-        Self::at(ground, &ground.path("source"), &ground.path("mount"), options)
+    pub(crate) fn new(fixture: &Fixture, options: &[&str]) -> Self {
+        Self::at(fixture, &fixture.path("source"), &fixture.path("mount"), options)
     }
 
     #[track_caller]
-    pub(crate) fn at(ground: &Ground, source: &Path, point: &Path, options: &[&str]) -> Self {
-        let mut command = ground.belady();
-        Self::by(ground, command.arg("mount").args([source, point]).args(options), point)
+    pub(crate) fn at(fixture: &Fixture, source: &Path, point: &Path, options: &[&str]) -> Self {
+        let mut command = fixture.belady();
+        Self::by(fixture, command.arg("mount").args([source, point]).args(options), point)
     }
 
     /// Mounts a directory, and does not wait until all of its files are known.
     #[track_caller]
-    pub(crate) fn early(ground: &Ground, source: &Path, point: &Path, options: &[&str]) -> Self {
-        let mut command = ground.belady();
-        Self::served(ground, command.arg("mount").args([source, point]).args(options), point)
+    pub(crate) fn early(fixture: &Fixture, source: &Path, point: &Path, options: &[&str]) -> Self {
+        let mut command = fixture.belady();
+        Self::served(fixture, command.arg("mount").args([source, point]).args(options), point)
     }
 
     #[track_caller]
-    pub(crate) fn by(ground: &Ground, command: &mut Command, point: &Path) -> Self {
-        let mounted = Self::served(ground, command, point);
+    pub(crate) fn by(fixture: &Fixture, command: &mut Command, point: &Path) -> Self {
+        let mounted = Self::served(fixture, command, point);
         wait_until("the scan of the source", || mounted.status()["catalog"] != "scanning");
         mounted
     }
 
     #[track_caller]
-    fn served(ground: &Ground, command: &mut Command, point: &Path) -> Self {
-        let before = ground.daemons();
+    fn served(fixture: &Fixture, command: &mut Command, point: &Path) -> Self {
+        let before = fixture.daemons();
         let output = command.output().unwrap();
-        let started = ground.daemons().into_iter().find(|pid| !before.contains(pid));
+        let started = fixture.daemons().into_iter().find(|pid| !before.contains(pid));
         let pid = started.unwrap_or_else(|| panic!("belady does not mount: {}", said(&output)));
-        let (point, run) = (point.to_path_buf(), ground.path("run"));
+        let (point, run) = (point.to_path_buf(), fixture.path("run"));
         let mounted = Mounted { point, pid, run, _watchdog: Watchdog::over(pid) };
         assert!(output.status.success(), "{}", said(&output));
         mounted
@@ -197,20 +197,20 @@ fn detach(point: &Path, kind: &str) {
 }
 
 /// A slow filesystem over the source, which fails on command.
-pub(crate) struct Slow {
+pub(crate) struct Slowpfs {
     pub(crate) point: PathBuf,
     socket: PathBuf,
     child: Child,
     _watchdog: Watchdog,
 }
 
-impl Slow {
+impl Slowpfs {
     /// Mounts the source at `slow`, without delays. Names are not trusted.
     #[track_caller]
-    pub(crate) fn new(ground: &Ground, options: &[&str]) -> Self {
-        let (point, socket) = (ground.path("slow"), ground.path("slow.socket"));
+    pub(crate) fn new(fixture: &Fixture, options: &[&str]) -> Self {
+        let (point, socket) = (fixture.path("slow"), fixture.path("slow.socket"));
         let mut child = Command::new(program("slowpfs"))
-            .args([ground.path("source"), point.clone()])
+            .args([fixture.path("source"), point.clone()])
             .args(["--preset", "idle", "--ttl", "0", "--control"])
             .arg(&socket)
             .args(options)
@@ -220,7 +220,7 @@ impl Slow {
             .unwrap();
         let stdout = child.stdout.take().unwrap();
         let _watchdog = Watchdog::over(child.id() as i32);
-        let slow = Slow { point, socket, child, _watchdog };
+        let slow = Slowpfs { point, socket, child, _watchdog };
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).unwrap();
         assert!(line.contains("is mounted at"), "slowpfs does not serve: {line}");
@@ -244,7 +244,7 @@ impl Slow {
     }
 }
 
-impl Drop for Slow {
+impl Drop for Slowpfs {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

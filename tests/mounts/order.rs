@@ -11,10 +11,10 @@ use std::time::Duration;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde_json::Value;
 
-use crate::ground::{Choice, Ground, check_many, content, wait_until};
+use crate::fixture::{Choice, Fixture, check_many, content, wait_until};
 use crate::kernel::Kernel;
 use crate::modes::resident;
-use crate::mounted::{Mounted, Slow};
+use crate::mounted::{Mounted, Slowpfs};
 use crate::programs::Program;
 
 /// Files of the dataset, in two classes.
@@ -45,22 +45,22 @@ for epoch, _ in enumerate(sys.stdin):
     print(epoch, sum(len(labels) for _, labels in loader), flush=True)
 "#;
 
-fn plant_images(ground: &Ground) {
+fn write_images(fixture: &Fixture) {
     for number in 0..FILES {
         let size = 500 + (number as usize * 37) % 9000;
-        ground.plant(&format!("class{}/{number:04}.png", number % 2), &content(number, size));
+        fixture.write(&format!("class{}/{number:04}.png", number % 2), &content(number, size));
     }
 }
 
-fn loader(ground: &Ground, mounted: &Mounted, world: u32, rank: u32) -> Program {
-    let (mount, source) = (mounted.path(""), ground.path("source"));
+fn loader(fixture: &Fixture, mounted: &Mounted, world: u32, rank: u32) -> Program {
+    let (mount, source) = (mounted.path(""), fixture.path("source"));
     let (world, rank) = (world.to_string(), rank.to_string());
     Program::python(LOADER, &[mount.to_str().unwrap(), source.to_str().unwrap(), &world, &rank])
 }
 
 /// Each file has been read from the source once, and again only if the kernel had taken its pages back.
 #[track_caller]
-fn read_about_once(slow: &Slow, mounted: &Mounted) {
+fn read_about_once(slow: &Slowpfs, mounted: &Mounted) {
     let (mut status, mut fetched) = (Value::Null, 0);
     wait_until("all fetches counted", || {
         status = mounted.status();
@@ -97,13 +97,13 @@ fn order_of(status: &Value, name: &str) -> Value {
 
 #[test]
 fn a_torch_loader_is_predicted_and_the_source_read_once() {
-    let ground = Ground::new();
-    plant_images(&ground);
-    let slow = Slow::new(&ground, &["--open-ms", "2", "--read-ms", "2"]);
+    let fixture = Fixture::new();
+    write_images(&fixture);
+    let slow = Slowpfs::new(&fixture, &["--open-ms", "2", "--read-ms", "2"]);
     let order = "torch-distributed:seed=7,index=imagefolder";
     let options = ["--ram", "64MiB", "--order", order];
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
-    let mut loader = loader(&ground, &mounted, 1, 0);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
+    let mut loader = loader(&fixture, &mounted, 1, 0);
     wait_until_fetched(&mounted);
     for epoch in 0..3 {
         loader.tell("");
@@ -122,15 +122,15 @@ fn a_torch_loader_is_predicted_and_the_source_read_once() {
 
 #[test]
 fn two_ranks_read_by_two_streams_of_one_mount() {
-    let ground = Ground::new();
-    plant_images(&ground);
-    let slow = Slow::new(&ground, &[]);
+    let fixture = Fixture::new();
+    write_images(&fixture);
+    let slow = Slowpfs::new(&fixture, &[]);
     let stream =
         |rank| format!("rank{rank}=torch-distributed:seed=7,world=2,rank={rank},index=imagefolder");
     let (first, second) = (stream(0), stream(1));
     let options = ["--ram", "64MiB", "--stream", &first, "--stream", &second];
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
-    let mut loaders = [0, 1].map(|rank| loader(&ground, &mounted, 2, rank));
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
+    let mut loaders = [0, 1].map(|rank| loader(&fixture, &mounted, 2, rank));
     wait_until_fetched(&mounted);
     for epoch in 0..2 {
         // The loaders read in step, as ranks do that exchange gradients.
@@ -155,13 +155,13 @@ fn two_ranks_read_by_two_streams_of_one_mount() {
 }
 
 /// An order file with these epochs over `d/0000` and so on.
-fn order_file(ground: &Ground, name: &str, epochs: &[Vec<u64>]) -> String {
+fn order_file(fixture: &Fixture, name: &str, epochs: &[Vec<u64>]) -> String {
     let mut text = String::new();
     for (epoch, samples) in epochs.iter().enumerate() {
         text += &format!("# epoch {epoch}\n");
         text.extend(samples.iter().map(|number| format!("d/{number:04}\n")));
     }
-    let path = ground.path(name);
+    let path = fixture.path(name);
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
 }
@@ -184,11 +184,11 @@ fn read_in_order(mounted: &Mounted, samples: &[u64], size: usize) {
 
 #[test]
 fn an_order_file_with_epochs_is_followed() {
-    let ground = Ground::new();
-    ground.plant_many("d", 200, 3000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 200, 3000);
     let epochs: Vec<Vec<u64>> = (0..3).map(|epoch| shuffled(200, epoch)).collect();
-    let file = order_file(&ground, "order.txt", &epochs);
-    let mounted = Mounted::new(&ground, &["--ram", "1MiB", "--order", &file]);
+    let file = order_file(&fixture, "order.txt", &epochs);
+    let mounted = Mounted::new(&fixture, &["--ram", "1MiB", "--order", &file]);
     // The first epoch follows the last one.
     for (reads, epoch) in [(200, 0), (400, 1), (600, 2), (800, 0)] {
         read_in_order(&mounted, &epochs[epoch], 3000);
@@ -215,11 +215,11 @@ fn walk(mounted: &Mounted) {
 
 #[test]
 fn an_order_outlives_walks_through_the_directories() {
-    let ground = Ground::new();
-    ground.plant_many("d", 1000, 3000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 1000, 3000);
     let epochs: Vec<Vec<u64>> = (0..3).map(|epoch| shuffled(1000, epoch)).collect();
-    let file = order_file(&ground, "order.txt", &epochs);
-    let mounted = Mounted::new(&ground, &["--ram", "64MiB", "--order", &file]);
+    let file = order_file(&fixture, "order.txt", &epochs);
+    let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--order", &file]);
     for (epoch, samples) in epochs.iter().enumerate() {
         for _ in 0..3 {
             thread::scope(|scope| {
@@ -246,14 +246,14 @@ fn pages_that_get_lost_are_there_again_before_they_are_read() {
 
 /// If the kernel does not tell which pages it has, a lost page shows when it is read.
 fn lose_pages(kernel: Kernel) {
-    let ground = Ground::new();
-    ground.plant_many("d", 400, 9000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 400, 9000);
     let order = shuffled(400, 5);
-    let file = order_file(&ground, "order.txt", std::slice::from_ref(&order));
-    let (source, point) = (ground.path("source"), ground.path("mount"));
-    let mut command = ground.belady();
+    let file = order_file(&fixture, "order.txt", std::slice::from_ref(&order));
+    let (source, point) = (fixture.path("source"), fixture.path("mount"));
+    let mut command = fixture.belady();
     command.arg("mount").args([&source, &point]).args(["--ram", "64MiB", "--order", &file]);
-    let mounted = Mounted::by(&ground, kernel.for_command(&mut command), &point);
+    let mounted = Mounted::by(&fixture, kernel.for_command(&mut command), &point);
     read_in_order(&mounted, &order[..40], 9000);
     wait_until("all staged", || {
         let status = mounted.status();
@@ -288,24 +288,24 @@ fn lose_pages(kernel: Kernel) {
 
 #[test]
 fn a_wrong_order_is_noticed_and_a_right_one_can_be_given() {
-    let ground = Ground::new();
-    ground.plant_many("d", 400, 2000);
-    let wrong = order_file(&ground, "wrong.txt", &[(0..400).collect()]);
-    let mounted = Mounted::new(&ground, &["--ram", "1MiB", "--order", &wrong]);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 400, 2000);
+    let wrong = order_file(&fixture, "wrong.txt", &[(0..400).collect()]);
+    let mounted = Mounted::new(&fixture, &["--ram", "1MiB", "--order", &wrong]);
     read_in_order(&mounted, &shuffled(400, 8), 2000);
     let following = || mounted.status()["orders"][0]["following"].clone();
     wait_until("the order given up", || following() == false);
     check_many(&mounted.path(""), "d", 400, 2000);
-    let right = order_file(&ground, "right.txt", &[shuffled(400, 9)]);
+    let right = order_file(&fixture, "right.txt", &[shuffled(400, 9)]);
     let point = mounted.point.to_str().unwrap().to_owned();
-    ground.ends(0, &["order", "set", &point, &right]);
+    fixture.run(0, &["order", "set", &point, &right]);
     let predicted = || mounted.count("/orders/0/opens_predicted");
     wait_until("the order in force", || following() == true && predicted() == 0);
     read_in_order(&mounted, &shuffled(400, 9), 2000);
     // The end of an epoch may show only when another epoch begins.
     read_in_order(&mounted, &shuffled(400, 9)[..8], 2000);
     wait_until("all reads seen", || counted(&mounted, "/orders/0/opens_predicted", 408));
-    ground.ends(0, &["order", "withdraw", &point]);
+    fixture.run(0, &["order", "withdraw", &point]);
     read_in_order(&mounted, &shuffled(400, 10), 2000);
     assert_eq!(mounted.status()["orders"][0]["spec"], Value::Null);
     mounted.umount();

@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use crate::ground::{Choice, Ground, content, wait_until};
-use crate::mounted::{Mounted, Slow};
+use crate::fixture::{Choice, Fixture, content, wait_until};
+use crate::mounted::{Mounted, Slowpfs};
 
 const MIB: u64 = 1 << 20;
 
@@ -23,21 +23,22 @@ const ROWS: u64 = 1500;
 /// kernel reads around a row.
 const BESIDES: u64 = 6 * MIB;
 
-struct Stand {
+struct Setup {
     whole: Vec<u8>,
-    slow: Slow,
+    slow: Slowpfs,
     mounted: Mounted,
-    ground: Ground,
+    fixture: Fixture,
 }
 
-impl Stand {
+impl Setup {
     fn new() -> Self {
-        let ground = Ground::new();
+        let fixture = Fixture::new();
         let whole = content(3, BYTES as usize);
-        ground.plant("data/rows.bin", &whole);
-        let slow = Slow::new(&ground, &[]);
-        let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &["--ram", "16MiB"]);
-        Stand { whole, slow, mounted, ground }
+        fixture.write("data/rows.bin", &whole);
+        let slow = Slowpfs::new(&fixture, &[]);
+        let mounted =
+            Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &["--ram", "16MiB"]);
+        Setup { whole, slow, mounted, fixture }
     }
 
     /// Reads rows, and returns the bytes that the source read for them.
@@ -56,45 +57,45 @@ impl Stand {
 
 #[test]
 fn rows_of_a_large_file_cost_their_own_pages() {
-    let stand = Stand::new();
+    let setup = Setup::new();
     let pages = ROWS * (ROW as u64 + 2 * 4096);
     for epoch in 0..2 {
-        let cost = stand.read_rows(epoch);
+        let cost = setup.read_rows(epoch);
         assert!(cost <= pages + BESIDES, "epoch {epoch}: {cost} bytes for {pages}");
     }
-    assert!(stand.mounted.count("/parts") > ROWS / 2);
+    assert!(setup.mounted.count("/parts") > ROWS / 2);
     wait_until("RAM has no more than it may", || {
-        let held = ["/ram/kept", "/staged", "/parts_bytes"].map(|key| stand.mounted.count(key));
+        let held = ["/ram/kept", "/staged", "/parts_bytes"].map(|key| setup.mounted.count(key));
         held.iter().sum::<u64>() <= 16 * MIB
     });
-    assert!(fs::read(stand.mounted.path("data/rows.bin")).unwrap() == stand.whole);
-    stand.mounted.umount();
+    assert!(fs::read(setup.mounted.path("data/rows.bin")).unwrap() == setup.whole);
+    setup.mounted.umount();
 }
 
 #[test]
 fn a_file_that_is_replaced_is_read_anew() {
-    let stand = Stand::new();
-    stand.read_rows(1);
+    let setup = Setup::new();
+    setup.read_rows(1);
     let other = content(4, BYTES as usize);
-    stand.ground.plant("other.bin", &other);
-    fs::rename(stand.ground.source("other.bin"), stand.ground.source("data/rows.bin")).unwrap();
+    setup.fixture.write("other.bin", &other);
+    fs::rename(setup.fixture.source("other.bin"), setup.fixture.source("data/rows.bin")).unwrap();
     wait_until("a new open reads the new bytes", || {
         let mut row = vec![0; ROW];
-        let file = File::open(stand.mounted.path("data/rows.bin")).unwrap();
+        let file = File::open(setup.mounted.path("data/rows.bin")).unwrap();
         let at = (7 * MIB + 11) as usize;
         // A reader that opens the file before the change shows may be refused the rest of the old file.
         let read = file.read_exact_at(&mut row, at as u64).is_ok();
-        assert!(!read || [&stand.whole, &other].iter().any(|of| of[at..][..ROW] == row));
+        assert!(!read || [&setup.whole, &other].iter().any(|of| of[at..][..ROW] == row));
         read && other[at..][..ROW] == row
     });
-    stand.mounted.umount();
+    setup.mounted.umount();
 }
 
 /// A map reads by page faults, and its pages are in use as long as the map lasts.
 #[test]
 fn rows_of_a_map_are_right_and_leave_ram_again() {
-    let stand = Stand::new();
-    let path = stand.mounted.path("data/rows.bin");
+    let setup = Setup::new();
+    let path = setup.mounted.path("data/rows.bin");
     let script = format!(
         "import mmap, random, sys\n\
          whole = open({:?}, 'rb').read()\n\
@@ -104,12 +105,12 @@ fn rows_of_a_map_are_right_and_leave_ram_again() {
          for _ in range(3000):\n    \
              at = random.randrange(len(whole) - {ROW})\n    \
              assert rows[at:at + {ROW}] == whole[at:at + {ROW}], at\n",
-        stand.ground.source("data/rows.bin"),
+        setup.fixture.source("data/rows.bin"),
         path,
     );
     let output = Command::new("/usr/bin/python3").arg("-c").arg(script).output().unwrap();
-    assert!(output.status.success(), "{}", crate::ground::said(&output));
-    assert!(stand.mounted.count("/parts") > 0);
-    wait_until("RAM has no more than it may", || stand.mounted.count("/parts_bytes") <= 16 * MIB);
-    stand.mounted.umount();
+    assert!(output.status.success(), "{}", crate::fixture::said(&output));
+    assert!(setup.mounted.count("/parts") > 0);
+    wait_until("RAM has no more than it may", || setup.mounted.count("/parts_bytes") <= 16 * MIB);
+    setup.mounted.umount();
 }

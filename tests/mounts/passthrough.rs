@@ -11,36 +11,36 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use nix::errno::Errno;
 
 use crate::faults::files_of_stores;
-use crate::ground::{Ground, check_many, content, wait_until};
+use crate::fixture::{Fixture, check_many, content, wait_until};
 use crate::kernel::Kernel;
-use crate::mounted::{Mounted, Slow};
+use crate::mounted::{Mounted, Slowpfs};
 
 const SHARDS: u64 = 3;
 const SHARD: usize = (5 << 20) + 1234;
 
-struct Stand {
+struct Setup {
     mounted: Mounted,
-    slow: Slow,
-    ground: Ground,
+    slow: Slowpfs,
+    fixture: Fixture,
     /// Whether the kernel can read files by itself.
     passes: bool,
 }
 
-impl Stand {
+impl Setup {
     /// A mount whose cache directory has all shards, with a daemon that sees this kernel.
     fn new(kernel: Kernel) -> Self {
-        let stand = Stand::empty(kernel);
-        stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
-        stand
+        let setup = Setup::empty(kernel);
+        setup.fixture.run(0, &["warmup", setup.mounted.point.to_str().unwrap()]);
+        setup
     }
 
     /// As [`new`](Self::new), with an empty cache directory.
     fn empty(kernel: Kernel) -> Self {
-        let ground = Ground::new();
-        ground.plant_many("s", SHARDS, SHARD);
-        ground.plant_many("d", 20, 3000);
-        let slow = Slow::new(&ground, &[]);
-        let cache = ground.path("cache");
+        let fixture = Fixture::new();
+        fixture.write_many("s", SHARDS, SHARD);
+        fixture.write_many("d", 20, 3000);
+        let slow = Slowpfs::new(&fixture, &[]);
+        let cache = fixture.path("cache");
         let options = [
             "--ram",
             "2MiB",
@@ -59,13 +59,13 @@ impl Stand {
             "--set",
             "source.revalidate=200ms",
         ];
-        let (passes, point) = (kernel.passes_through(&ground), ground.path("mount"));
-        let mut command = ground.belady();
+        let (passes, point) = (kernel.passes_through(&fixture), fixture.path("mount"));
+        let mut command = fixture.belady();
         command.arg("mount").args([&slow.point, &point]).args(options);
-        let mounted = Mounted::by(&ground, kernel.for_command(&mut command), &point);
+        let mounted = Mounted::by(&fixture, kernel.for_command(&mut command), &point);
         let mode = if passes { "passthrough" } else { "keep-cache" };
         assert_eq!(mounted.status()["mode"], mode, "known before anything is opened");
-        Stand { mounted, slow, ground, passes }
+        Setup { mounted, slow, fixture, passes }
     }
 
     fn asked(&self, kind: &str) -> u64 {
@@ -111,91 +111,91 @@ fn is_whole(file: &File, seed: u64) -> bool {
 
 #[test]
 fn what_is_all_there_is_read_without_a_request() {
-    Kernel::BOTH.map(Stand::new).into_iter().for_each(read_all);
+    Kernel::BOTH.map(Setup::new).into_iter().for_each(read_all);
 }
 
-fn read_all(stand: Stand) {
-    stand.check();
-    (0..SHARDS).for_each(|shard| drop(stand.passed(shard)));
-    wait_until("nothing is on its way", || stand.mounted.count("/fetching") == 0);
-    let (read, source) = (stand.asked("read"), stand.slow.count("bytes"));
-    let tier = stand.mounted.count("/tier_bytes");
-    check_many(&stand.mounted.path(""), "s", SHARDS, SHARD);
-    let file = stand.passed(0);
+fn read_all(setup: Setup) {
+    setup.check();
+    (0..SHARDS).for_each(|shard| drop(setup.passed(shard)));
+    wait_until("nothing is on its way", || setup.mounted.count("/fetching") == 0);
+    let (read, source) = (setup.asked("read"), setup.slow.count("bytes"));
+    let tier = setup.mounted.count("/tier_bytes");
+    check_many(&setup.mounted.path(""), "s", SHARDS, SHARD);
+    let file = setup.passed(0);
     // SAFETY: nothing else has the file open.
     let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
     assert!(map[..] == content(0, SHARD));
-    assert_eq!(stand.slow.count("bytes"), source);
-    if stand.passes {
-        assert_eq!(stand.asked("read"), read);
+    assert_eq!(setup.slow.count("bytes"), source);
+    if setup.passes {
+        assert_eq!(setup.asked("read"), read);
     } else {
-        assert!(stand.asked("read") > read);
-        wait_until("what is read counted", || stand.mounted.count("/tier_bytes") > tier);
+        assert!(setup.asked("read") > read);
+        wait_until("what is read counted", || setup.mounted.count("/tier_bytes") > tier);
     }
     drop((map, file));
-    stand.check();
-    assert_eq!(stand.mounted.count("/read_errors"), 0);
-    stand.mounted.umount();
+    setup.check();
+    assert_eq!(setup.mounted.count("/read_errors"), 0);
+    setup.mounted.umount();
 }
 
 #[test]
 fn what_is_still_filling_is_read_by_blocks_and_passed_through_after_its_last_close() {
-    let stand = Stand::empty(Kernel::Own);
-    let held = File::open(stand.mounted.path("s/0001")).unwrap();
+    let setup = Setup::empty(Kernel::Own);
+    let held = File::open(setup.mounted.path("s/0001")).unwrap();
     let mut part = vec![0; 1 << 20];
     held.read_exact_at(&mut part, 2 << 20).unwrap();
     assert!(part == content(1, SHARD)[2 << 20..3 << 20]);
-    stand.ground.ends(0, &["warmup", stand.mounted.point.to_str().unwrap()]);
+    setup.fixture.run(0, &["warmup", setup.mounted.point.to_str().unwrap()]);
     // A reader that has the file open goes on as it began, and a reader that joins it does the same.
-    let (passed, asked) = (stand.asked("passed"), stand.asked("open"));
-    let other = File::open(stand.mounted.path("s/0001")).unwrap();
-    assert_eq!((stand.asked("passed"), stand.asked("open")), (passed, asked + 1));
+    let (passed, asked) = (setup.asked("passed"), setup.asked("open"));
+    let other = File::open(setup.mounted.path("s/0001")).unwrap();
+    assert_eq!((setup.asked("passed"), setup.asked("open")), (passed, asked + 1));
     assert!(is_whole(&held, 1) && is_whole(&other, 1));
     drop((held, other));
-    let file = stand.passed(1);
+    let file = setup.passed(1);
     assert!(is_whole(&file, 1));
     drop(file);
-    stand.mounted.umount();
+    setup.mounted.umount();
 }
 
 #[test]
 fn what_is_given_up_stays_for_those_who_read_it() {
-    Kernel::BOTH.map(Stand::new).into_iter().for_each(give_up);
+    Kernel::BOTH.map(Setup::new).into_iter().for_each(give_up);
 }
 
-fn give_up(stand: Stand) {
-    let held = stand.passed(1);
-    let point = stand.mounted.point.to_str().unwrap();
-    stand.ground.ends(0, &["warmup", point, "--evict", "--glob", "s/*"]);
+fn give_up(setup: Setup) {
+    let held = setup.passed(1);
+    let point = setup.mounted.point.to_str().unwrap();
+    setup.fixture.run(0, &["warmup", point, "--evict", "--glob", "s/*"]);
     wait_until("the store has none of them", || {
-        files_of_stores(&stand.ground.path("cache"), "file-").is_empty()
+        files_of_stores(&setup.fixture.path("cache"), "file-").is_empty()
     });
     assert!(is_whole(&held, 1));
     // Another open of the same file, and opens of other files.
-    let another = File::open(stand.mounted.path("s/0001")).unwrap();
+    let another = File::open(setup.mounted.path("s/0001")).unwrap();
     assert!(is_whole(&another, 1));
-    stand.check();
-    stand.ground.ends(0, &["warmup", point]);
+    setup.check();
+    setup.fixture.run(0, &["warmup", point]);
     assert!(is_whole(&held, 1) && is_whole(&another, 1));
     drop((held, another));
-    stand.check();
-    let again = stand.passed(1);
+    setup.check();
+    let again = setup.passed(1);
     assert!(is_whole(&again, 1));
     drop(again);
-    stand.mounted.umount();
+    setup.mounted.umount();
 }
 
 #[test]
 fn a_file_that_changes_at_the_source_is_another_one() {
-    Kernel::BOTH.map(Stand::new).into_iter().for_each(change);
+    Kernel::BOTH.map(Setup::new).into_iter().for_each(change);
 }
 
-fn change(stand: Stand) {
-    let held = stand.passed(2);
-    stand.ground.plant("s/0002", &content(102, SHARD));
-    let path = stand.mounted.path("s/0002");
+fn change(setup: Setup) {
+    let held = setup.passed(2);
+    setup.fixture.write("s/0002", &content(102, SHARD));
+    let path = setup.mounted.path("s/0002");
     wait_until("the new version", || fs::read(&path).unwrap() == content(102, SHARD));
-    if stand.passes {
+    if setup.passes {
         assert!(is_whole(&held, 2), "who has the old one reads the old one");
     } else if let Err(error) = held.read_at(&mut [0], 0) {
         assert_eq!(error.raw_os_error(), Some(Errno::ESTALE as i32), "what is not kept");
@@ -204,5 +204,5 @@ fn change(stand: Stand) {
     assert!(is_whole(&new, 102));
     assert_ne!(held.metadata().unwrap().ino(), new.metadata().unwrap().ino());
     drop((held, new));
-    stand.mounted.umount();
+    setup.mounted.umount();
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::ground::{LIMIT, mount_table};
+use crate::fixture::{LIMIT, mount_table};
 
 /// How long a process of a test may run.
 const LIFE: Duration = Duration::from_secs(600);

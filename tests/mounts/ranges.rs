@@ -7,8 +7,8 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::ground::{Choice, Ground, content, wait_until};
-use crate::mounted::{Mounted, Slow};
+use crate::fixture::{Choice, Fixture, content, wait_until};
+use crate::mounted::{Mounted, Slowpfs};
 
 /// Samples, and bytes of each. No sample begins or ends at a block boundary.
 const SAMPLES: usize = 96;
@@ -16,9 +16,9 @@ const BYTES: usize = 200_003;
 
 #[test]
 fn ranges_of_a_shard_are_fetched_ahead_in_their_order() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let whole = content(5, SAMPLES * BYTES);
-    ground.plant("shards/0.tar", &whole);
+    fixture.write("shards/0.tar", &whole);
     let mut choice = Choice(11);
     let epochs: [Vec<usize>; 3] = std::array::from_fn(|_| {
         let mut samples: Vec<usize> = (0..SAMPLES).collect();
@@ -31,11 +31,11 @@ fn ranges_of_a_shard_are_fetched_ahead_in_their_order() {
     };
     let text: String =
         (0..).zip(&epochs).map(|(k, e)| format!("# epoch {k}\n{}", lines(e))).collect();
-    fs::write(ground.path("order.txt"), text).unwrap();
-    let slow = Slow::new(&ground, &["--read-ms", "2"]);
-    let order = ground.path("order.txt");
+    fs::write(fixture.path("order.txt"), text).unwrap();
+    let slow = Slowpfs::new(&fixture, &["--read-ms", "2"]);
+    let order = fixture.path("order.txt");
     let options = ["--ram", "64MiB", "--order", order.to_str().unwrap()];
-    let mounted = Mounted::at(&ground, &slow.point, &ground.path("mount"), &options);
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
     let shard = mounted.path("shards/0.tar");
     for (epoch, samples) in epochs.iter().enumerate() {
         let held = File::open(&shard).unwrap();

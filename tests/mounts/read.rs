@@ -11,7 +11,7 @@ use std::thread;
 
 use memmap2::Mmap;
 
-use crate::ground::{Choice, Ground, check_many, content, wait_until};
+use crate::fixture::{Choice, Fixture, check_many, content, wait_until};
 use crate::mounted::Mounted;
 
 const MIB: usize = 1 << 20;
@@ -29,7 +29,7 @@ struct Known {
     bytes: Vec<u8>,
 }
 
-fn plant(ground: &Ground) -> Vec<Known> {
+fn write_files(fixture: &Fixture) -> Vec<Known> {
     let known = SIZES.iter().enumerate().flat_map(|(seed, &size)| {
         // There are many small files, so that some of them are evicted, too.
         let copies = if size < MIB / 2 { 4 } else { 1 };
@@ -40,7 +40,7 @@ fn plant(ground: &Ground) -> Vec<Known> {
     });
     let known: Vec<Known> = known.collect();
     for file in &known {
-        ground.plant(&file.name, &file.bytes);
+        fixture.write(&file.name, &file.bytes);
     }
     known
 }
@@ -99,14 +99,14 @@ fn read_at_random(root: PathBuf, known: &[Known], seed: u64) {
 
 /// Reads all files in all ways from many threads at once, then in the order of their names.
 fn bytes_are_the_sources(options: &[&str]) {
-    let ground = Ground::new();
-    let known = plant(&ground);
-    let cache = ground.path("cache");
+    let fixture = Fixture::new();
+    let known = write_files(&fixture);
+    let cache = fixture.path("cache");
     let options: Vec<&str> = options
         .iter()
         .map(|word| if *word == "CACHE" { cache.to_str().unwrap() } else { word })
         .collect();
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     thread::scope(|scope| {
         for seed in 0..THREADS {
             let (root, known) = (mounted.path(""), &known);
@@ -173,16 +173,16 @@ fn with_memory_for_all_and_several_orders() {
 
 #[test]
 fn a_sparse_file_beyond_four_gibibytes() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let length = (4 << 30) + 1_012_345_u64;
-    let file = File::create(ground.source("sparse")).unwrap();
+    let file = File::create(fixture.source("sparse")).unwrap();
     file.set_len(length).unwrap();
     // Across 2 GiB, across 4 GiB, and at the end. All else is a hole.
     let places = [(2 << 30) - 5000_u64, (4 << 30) - 5000, length - 10_000];
     for (seed, at) in places.into_iter().enumerate() {
         file.write_all_at(&content(seed as u64, 10_000), at).unwrap();
     }
-    let mounted = Mounted::new(&ground, &["--ram", "2MiB"]);
+    let mounted = Mounted::new(&fixture, &["--ram", "2MiB"]);
     let through = File::open(mounted.path("sparse")).unwrap();
     assert_eq!(through.metadata().unwrap().len(), length);
     let mut buffer = vec![0; 10_000];
@@ -205,9 +205,9 @@ fn a_sparse_file_beyond_four_gibibytes() {
 
 #[test]
 fn samples_read_once_leave_and_come_back() {
-    let ground = Ground::new();
-    ground.plant_many("d", 300, 20_000);
-    let mounted = Mounted::new(&ground, &["--ram", "1MiB"]);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 300, 20_000);
+    let mounted = Mounted::new(&fixture, &["--ram", "1MiB"]);
     for _ in 0..3 {
         check_many(&mounted.path(""), "d", 300, 20_000);
     }
@@ -218,10 +218,10 @@ fn samples_read_once_leave_and_come_back() {
 
 #[test]
 fn a_mount_that_is_unmounted_while_it_reads_ahead_ends() {
-    let ground = Ground::new();
-    ground.plant_many("d", 400, 50_000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 400, 50_000);
     for _ in 0..3 {
-        let mounted = Mounted::new(&ground, &["--ram", "64MiB", "--order", "sequential"]);
+        let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--order", "sequential"]);
         check_many(&mounted.path(""), "d", 5, 50_000);
         mounted.umount();
     }

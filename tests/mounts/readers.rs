@@ -9,8 +9,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, content, wait_until};
-use crate::loader::{FILES, LEARN, Loader, known, loaders, plant, predicted, read_until};
+use crate::fixture::{Fixture, content, wait_until};
+use crate::loader::{FILES, LEARN, Loader, known, loaders, predicted, read_until, write_files};
 use crate::mounted::Mounted;
 use crate::programs::Program;
 
@@ -32,11 +32,11 @@ if __name__ == "__main__":
 
 #[test]
 fn workers_read_for_who_started_them() {
-    let ground = Ground::new();
-    ground.plant_many("dir", 200, 100);
-    let script = ground.path("pool.py");
+    let fixture = Fixture::new();
+    fixture.write_many("dir", 200, 100);
+    let script = fixture.path("pool.py");
     fs::write(&script, POOL).unwrap();
-    let mounted = Mounted::new(&ground, &LEARN);
+    let mounted = Mounted::new(&fixture, &LEARN);
     for kind in ["fork", "spawn", "forkserver"] {
         let mut command = Command::new("/usr/bin/python3");
         let mut pool = Program::start(command.arg(&script).arg(mounted.path("")).arg(kind));
@@ -81,14 +81,14 @@ for epoch, _ in enumerate(sys.stdin):
 
 #[test]
 fn a_loader_is_learnt_beside_one_whose_order_is_told() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     for number in 0..2000 {
         let part = if number < 500 { "train" } else { "val" };
         let name = format!("{part}/class{}/{number:04}.png", number % 2);
-        ground.plant(&name, &content(number, 400));
+        fixture.write(&name, &content(number, 400));
     }
     let order = "torch-distributed:seed=0,index=imagefolder,root=train";
-    let mounted = Mounted::new(&ground, &[&LEARN[..], &["--order", order]].concat());
+    let mounted = Mounted::new(&fixture, &[&LEARN[..], &["--order", order]].concat());
     let mut job = Program::python(TWO, &[mounted.path("").to_str().unwrap()]);
     let process: u64 = job.line().parse().unwrap();
     let mut epochs = 0;
@@ -141,14 +141,14 @@ fn a_loader_is_learnt_beside_one_whose_order_is_told() {
 
 #[test]
 fn files_that_come_do_not_end_what_was_learnt() {
-    let ground = Ground::new();
-    plant(&ground);
+    let fixture = Fixture::new();
+    write_files(&fixture);
     let options = ["--set", "source.revalidate=1s"];
-    let mounted = Mounted::new(&ground, &[&LEARN[..], &options].concat());
+    let mounted = Mounted::new(&fixture, &[&LEARN[..], &options].concat());
     let mut loader = Loader::start(&mounted, "distributed");
     let counts = |words: &str| words.contains("the seed counts up");
     read_until(&mounted, &mut loader, |known| counts(known["belief"].as_str().unwrap()));
-    ground.plant("class1/more.png", &content(1, 700));
+    fixture.write("class1/more.png", &content(1, 700));
     wait_until("learning begun anew", || {
         let _ = fs::read_dir(mounted.path("class1")).unwrap().count();
         mounted.log().contains("learning begins anew")

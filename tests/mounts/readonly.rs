@@ -11,7 +11,7 @@ use std::path::Path;
 use memmap2::{MmapMut, MmapOptions};
 use nix::libc;
 
-use crate::ground::{Ground, content, fails};
+use crate::fixture::{Fixture, content, fails};
 use crate::mounted::Mounted;
 use crate::programs::Program;
 use crate::tree::set_xattr;
@@ -23,18 +23,18 @@ fn state(path: &Path) -> (Vec<u8>, i64, i64, i64, i64, u32) {
     (bytes, at.mtime(), at.mtime_nsec(), at.ctime(), at.ctime_nsec(), at.mode())
 }
 
-fn ground() -> Ground {
-    let ground = Ground::new();
-    ground.plant("dir/file", &content(1, 10_000));
-    fs::create_dir(ground.source("empty")).unwrap();
-    ground
+fn fixture() -> Fixture {
+    let fixture = Fixture::new();
+    fixture.write("dir/file", &content(1, 10_000));
+    fs::create_dir(fixture.source("empty")).unwrap();
+    fixture
 }
 
 #[test]
 fn files_cannot_be_opened_for_writing() {
-    let ground = ground();
-    let before = state(&ground.source("dir/file"));
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = fixture();
+    let before = state(&fixture.source("dir/file"));
+    let mounted = Mounted::new(&fixture, &[]);
     let (file, new) = (mounted.path("dir/file"), mounted.path("dir/new"));
     fails(OpenOptions::new().write(true).open(&file), libc::EROFS);
     fails(OpenOptions::new().read(true).write(true).open(&file), libc::EROFS);
@@ -46,14 +46,14 @@ fn files_cannot_be_opened_for_writing() {
     fails(File::create(&new), libc::EROFS);
     assert!(OpenOptions::new().read(true).custom_flags(libc::O_CREAT).open(&file).is_ok());
     mounted.umount();
-    assert!(state(&ground.source("dir/file")) == before);
+    assert!(state(&fixture.source("dir/file")) == before);
 }
 
 #[test]
 fn names_and_attributes_cannot_be_changed() {
-    let ground = ground();
-    let before = state(&ground.source("dir/file"));
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = fixture();
+    let before = state(&fixture.source("dir/file"));
+    let mounted = Mounted::new(&fixture, &[]);
     let at = |name: &str| mounted.path(name);
     let file = at("dir/file");
     fails(fs::create_dir(at("new")), libc::EROFS);
@@ -75,14 +75,14 @@ fn names_and_attributes_cannot_be_changed() {
     assert!(open.set_len(0).is_err());
     drop(open);
     mounted.umount();
-    assert!(state(&ground.source("dir/file")) == before);
-    assert_eq!(fs::read_dir(ground.source("dir")).unwrap().count(), 1);
+    assert!(state(&fixture.source("dir/file")) == before);
+    assert_eq!(fs::read_dir(fixture.source("dir")).unwrap().count(), 1);
 }
 
 #[test]
 fn a_shared_map_cannot_be_written_and_a_private_one_is_ones_own() {
-    let ground = ground();
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = fixture();
+    let mounted = Mounted::new(&fixture, &[]);
     let file = File::open(mounted.path("dir/file")).unwrap();
     // SAFETY: nothing changes the source, and the map is refused anyway.
     fails(unsafe { MmapMut::map_mut(&file.as_fd()) }, libc::EACCES);
@@ -93,7 +93,7 @@ fn a_shared_map_cannot_be_written_and_a_private_one_is_ones_own() {
     assert!(fs::read(mounted.path("dir/file")).unwrap() == content(1, 10_000));
     drop((private, file));
     mounted.umount();
-    assert!(fs::read(ground.source("dir/file")).unwrap() == content(1, 10_000));
+    assert!(fs::read(fixture.source("dir/file")).unwrap() == content(1, 10_000));
 }
 
 #[test]
@@ -111,12 +111,12 @@ else:
 for mode in ("r", "c"):
     print(int(numpy.memmap(path, dtype=numpy.uint8, mode=mode).astype(numpy.uint64).sum()))
 "#;
-    let ground = ground();
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = fixture();
+    let mounted = Mounted::new(&fixture, &[]);
     let file = mounted.path("dir/file");
     let said = Program::python(SCRIPT, &[file.to_str().unwrap()]).finish();
     let sum: u64 = content(1, 10_000).iter().map(|byte| u64::from(*byte)).sum();
     assert_eq!(said, format!("{sum}\n{sum}\n"));
     mounted.umount();
-    assert!(fs::read(ground.source("dir/file")).unwrap() == content(1, 10_000));
+    assert!(fs::read(fixture.source("dir/file")).unwrap() == content(1, 10_000));
 }

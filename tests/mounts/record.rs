@@ -8,8 +8,10 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, wait_until};
-use crate::loader::{FILES, LEARN, Loader, await_first_epoch, known, names, plant, read_until};
+use crate::fixture::{Fixture, wait_until};
+use crate::loader::{
+    FILES, LEARN, Loader, await_first_epoch, known, names, read_until, write_files,
+};
 use crate::mounted::Mounted;
 
 /// The epochs of an order file, each with its lines.
@@ -31,13 +33,13 @@ fn json(said: &str) -> Value {
 
 #[test]
 fn an_order_that_no_seed_gives_is_recorded_and_told() {
-    let ground = Ground::new();
-    plant(&ground);
-    let mounted = Mounted::new(&ground, &LEARN);
+    let fixture = Fixture::new();
+    write_files(&fixture);
+    let mounted = Mounted::new(&fixture, &LEARN);
     let point = mounted.point.clone();
-    let (list, order) = (ground.path("order.json"), ground.path("seen.txt"));
+    let (list, order) = (fixture.path("order.json"), fixture.path("seen.txt"));
     let (list, order) = (list.to_str().unwrap(), order.to_str().unwrap());
-    let none = ground.ends(3, &["order", "record", point.to_str().unwrap()]);
+    let none = fixture.run(3, &["order", "record", point.to_str().unwrap()]);
     assert!(none.contains("no loader has been seen"), "{none}");
     let mut loader = Loader::start(&mounted, list);
     loader.read_an_epoch();
@@ -45,10 +47,10 @@ fn an_order_that_no_seed_gives_is_recorded_and_told() {
     let process_word = process.to_string();
     let record = ["order", "record", point.to_str().unwrap(), "-o", order, "--json"];
     let record = [&record[..], &["--process", &process_word]].concat();
-    await_first_epoch(&ground, &mounted, process);
+    await_first_epoch(&fixture, &mounted, process);
     loader.program.finish();
     wait_until("its end seen", || known(&mounted, process).is_none());
-    let said = json(&ground.ends(0, &record));
+    let said = json(&fixture.run(0, &record));
     let samples = said["epochs"][0]["samples"].as_u64().unwrap();
     let epoch = serde_json::json!({"epoch": 0, "samples": samples, "learnt": false, "whole": true});
     assert_eq!((&said["epochs"], &said["process"]), (&Value::from(vec![epoch]), &process.into()));
@@ -61,19 +63,19 @@ fn an_order_that_no_seed_gives_is_recorded_and_told() {
         let near = &read[at.saturating_sub(96)..(at + 96).min(read.len())];
         assert!(near.iter().any(|&number| names[number as usize] == *name), "{at}: {name}");
     }
-    let source = ground.path("source");
+    let source = fixture.path("source");
     let check = ["order", "check", order, source.to_str().unwrap(), "--json"];
-    let checked = json(&ground.ends(0, &check));
+    let checked = json(&fixture.run(0, &check));
     let unread = (FILES - samples).into();
     assert_eq!((&checked["repeats"], &checked["unread"]), (&false.into(), &unread), "{checked}");
 
     let options = ["--ram", "2MiB", "--order", order, "--set", "mount.mode=keep-cache"];
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     let mut loader = Loader::start(&mounted, list);
     loader.read_an_epoch();
     read_until(&mounted, &mut loader, |known| !known["known_after"].is_null());
     wait_until("what was told foreseen", || mounted.count("/orders/0/opens_predicted") >= FILES);
-    let told = ground.ends(0, &["order", "record", point.to_str().unwrap()]);
+    let told = fixture.run(0, &["order", "record", point.to_str().unwrap()]);
     assert!(told.contains("order learnt"), "{told}");
     loader.program.finish();
     mounted.umount();
@@ -81,28 +83,28 @@ fn an_order_that_no_seed_gives_is_recorded_and_told() {
 
 #[test]
 fn an_order_that_was_learnt_is_recorded_as_it_is_drawn() {
-    let ground = Ground::new();
-    plant(&ground);
-    let mounted = Mounted::new(&ground, &LEARN);
+    let fixture = Fixture::new();
+    write_files(&fixture);
+    let mounted = Mounted::new(&fixture, &LEARN);
     let point = mounted.point.to_str().unwrap().to_owned();
     let mut loader = Loader::start(&mounted, "distributed");
     let process = loader.process;
     read_until(&mounted, &mut loader, |known| known["followed"] == true);
     loader.read_an_epoch();
-    let order = ground.path("read.txt");
+    let order = fixture.path("read.txt");
     let order = order.to_str().unwrap();
     let pid = process.to_string();
     let record = ["order", "record", &point, "--process", &pid, "--epochs", "1", "-o", order];
-    let said = ground.ends(0, &record);
+    let said = fixture.run(0, &record);
     assert!(said.contains("3000 samples, order learnt"), "{said}");
     let recorded = epochs(&fs::read_to_string(order).unwrap());
     // The loader's own count says which epoch it was: some epochs may not have been seen.
-    let (source, count) = (ground.path("source"), loader.epochs.to_string());
+    let (source, count) = (fixture.path("source"), loader.epochs.to_string());
     let distributed = "torch-distributed:seed=0,index=imagefolder";
     let show = ["order", "show", distributed, source.to_str().unwrap(), "--epochs", &count];
-    let drawn = epochs(&ground.ends(0, &show));
+    let drawn = epochs(&fixture.run(0, &show));
     assert!(drawn.contains(&recorded[0]), "not an epoch of the sampler");
-    let other = ground.ends(3, &["order", "record", &point, "--loader", "9999"]);
+    let other = fixture.run(3, &["order", "record", &point, "--loader", "9999"]);
     assert!(other.contains("no such loader"), "{other}");
     loader.program.finish();
     mounted.umount();
@@ -110,30 +112,30 @@ fn an_order_that_was_learnt_is_recorded_as_it_is_drawn() {
 
 #[test]
 fn order_files_are_cut_and_put_together() {
-    let ground = Ground::new();
-    ground.plant_many("dir", 30, 10);
-    let source = ground.path("source");
-    let path = |name: &str| ground.path(name).to_str().unwrap().to_owned();
+    let fixture = Fixture::new();
+    fixture.write_many("dir", 30, 10);
+    let source = fixture.path("source");
+    let path = |name: &str| fixture.path(name).to_str().unwrap().to_owned();
     let [all, one, two, both] = ["all", "one", "two", "both"].map(path);
     let show = ["order", "show", "torch-distributed", source.to_str().unwrap(), "--epochs", "3"];
-    ground.ends(0, &[&show[..], &["-o", &all]].concat());
+    fixture.run(0, &[&show[..], &["-o", &all]].concat());
     for (rank, part) in [("0", &one), ("1", &two)] {
         let cut = ["order", "cut", &all, "--epochs", "1..", "--rank", rank, "--world", "2"];
-        let said = json(&ground.ends(0, &[&cut[..], &["--json", "-o", part]].concat()));
+        let said = json(&fixture.run(0, &[&cut[..], &["--json", "-o", part]].concat()));
         assert_eq!(said["epochs"][1], serde_json::json!({"epoch": 2, "samples": 15}));
     }
-    ground.ends(0, &["order", "merge", "--by", "ranks", &one, &two, "-o", &both]);
+    fixture.run(0, &["order", "merge", "--by", "ranks", &one, &two, "-o", &both]);
     let text = |file: &str| fs::read_to_string(file).unwrap();
     assert_eq!(epochs(&text(&both)), epochs(&text(&all))[1..]);
-    let said = ground.ends(0, &["order", "merge", "--by", "epochs", &both, &all]);
+    let said = fixture.run(0, &["order", "merge", "--by", "epochs", &both, &all]);
     let numbers: Vec<&str> = said.lines().filter(|line| line.contains("epoch")).collect();
     assert_eq!(numbers, ["# epoch 1", "# epoch 2", "# epoch 3", "# epoch 4", "# epoch 5"]);
     fs::write(&two, "dir/0001\ndir/none\n").unwrap();
     let check = ["order", "check", &two, source.to_str().unwrap()];
-    let said = ground.ends(3, &check);
+    let said = fixture.run(3, &check);
     assert!(said.contains("line 2: unknown path 'dir/none'"), "{said}");
-    let wrong = ground.ends(3, &["order", "cut", &all, "--epochs", "7"]);
+    let wrong = fixture.run(3, &["order", "cut", &all, "--epochs", "7"]);
     assert!(wrong.contains("epochs 0..3"), "{wrong}");
-    ground.ends(2, &["order", "cut", &all, "--rank", "2", "--world", "2"]);
+    fixture.run(2, &["order", "cut", &all, "--rank", "2", "--world", "2"]);
     assert!(fs::metadata(path("none")).is_err());
 }

@@ -13,27 +13,27 @@ use std::process::Command;
 
 use nix::libc;
 
-use crate::ground::{Ground, check_many, content, program, said};
+use crate::fixture::{Fixture, check_many, content, program, said};
 use crate::mounted::{Mounted, in_namespace, mounts_at};
 
 /// A mount with these options must end with this exit code, say this, and leave nothing.
 #[track_caller]
-pub(crate) fn mount_refused(ground: &Ground, options: &[&str], code: i32, why: &[&str]) {
-    let (source, mount) = (ground.path("source"), ground.path("mount"));
+pub(crate) fn mount_refused(fixture: &Fixture, options: &[&str], code: i32, why: &[&str]) {
+    let (source, mount) = (fixture.path("source"), fixture.path("mount"));
     let paths = ["mount", source.to_str().unwrap(), mount.to_str().unwrap()];
-    let said = ground.ends(code, &[&paths[..], options].concat());
+    let said = fixture.run(code, &[&paths[..], options].concat());
     for words in why {
         assert!(said.contains(words), "{words:?} in {said}");
     }
     assert_eq!(mounts_at(&mount), 0);
-    assert_eq!(ground.daemons(), Vec::<i32>::new());
+    assert_eq!(fixture.daemons(), Vec::<i32>::new());
 }
 
 /// Bad orders, each with what must be said about it.
-fn bad_orders(ground: &Ground) -> Vec<(String, Vec<&'static str>)> {
+fn bad_orders(fixture: &Fixture) -> Vec<(String, Vec<&'static str>)> {
     let file = |name: &str, text: &str| {
-        fs::write(ground.path(name), text).unwrap();
-        ground.path(name).to_str().unwrap().to_owned()
+        fs::write(fixture.path(name), text).unwrap();
+        fixture.path(name).to_str().unwrap().to_owned()
     };
     vec![
         (file("a", "d/0000\nd/0001\nd/none\n"), vec!["line 3", "unknown path 'd/none'"]),
@@ -50,21 +50,21 @@ fn bad_orders(ground: &Ground) -> Vec<(String, Vec<&'static str>)> {
 
 #[test]
 fn bad_orders_at_mount() {
-    let ground = Ground::new();
-    ground.plant_many("d", 5, 100);
-    for (order, why) in bad_orders(&ground) {
-        mount_refused(&ground, &["--order", &order], 3, &why);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 5, 100);
+    for (order, why) in bad_orders(&fixture) {
+        mount_refused(&fixture, &["--order", &order], 3, &why);
     }
 }
 
 #[test]
 fn bad_orders_on_a_running_mount() {
-    let ground = Ground::new();
-    ground.plant_many("d", 5, 100);
-    let mounted = Mounted::new(&ground, &["--order", "sequential"]);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 5, 100);
+    let mounted = Mounted::new(&fixture, &["--order", "sequential"]);
     let point = mounted.point.to_str().unwrap().to_owned();
-    for (order, why) in bad_orders(&ground) {
-        let said = ground.ends(3, &["order", "set", &point, &order]);
+    for (order, why) in bad_orders(&fixture) {
+        let said = fixture.run(3, &["order", "set", &point, &order]);
         assert!(why.iter().all(|words| said.contains(words)), "{why:?} in {said}");
     }
     // The earlier order is still in force, and the status shows the last refusal.
@@ -78,12 +78,12 @@ fn bad_orders_on_a_running_mount() {
 /// An endless file, or a pipe without a writer, makes neither the mount nor the daemon wait.
 #[test]
 fn orders_without_end() {
-    let ground = Ground::new();
-    ground.plant_many("d", 5, 100);
-    nix::unistd::mkfifo(&ground.path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    fs::create_dir(ground.path("folder")).unwrap();
-    fs::File::create(ground.path("long")).unwrap().set_len(1 << 40).unwrap();
-    let at = |name: &str| ground.path(name).to_str().unwrap().to_owned();
+    let fixture = Fixture::new();
+    fixture.write_many("d", 5, 100);
+    nix::unistd::mkfifo(&fixture.path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::create_dir(fixture.path("folder")).unwrap();
+    fs::File::create(fixture.path("long")).unwrap().set_len(1 << 40).unwrap();
+    let at = |name: &str| fixture.path(name).to_str().unwrap().to_owned();
     let wrong = [
         ("/dev/zero".to_owned(), "it is a device"),
         (at("pipe"), "it is a pipe"),
@@ -91,13 +91,13 @@ fn orders_without_end() {
         (at("long"), "it has more than"),
     ];
     for (file, why) in &wrong {
-        mount_refused(&ground, &["--order", file], 3, &[file, why]);
+        mount_refused(&fixture, &["--order", file], 3, &[file, why]);
     }
-    let mounted = Mounted::new(&ground, &[]);
+    let mounted = Mounted::new(&fixture, &[]);
     let point = mounted.point.to_str().unwrap().to_owned();
     for (file, why) in &wrong {
         for order in [file.clone(), format!("sequential:index=manifest:{file}")] {
-            let said = ground.ends(3, &["order", "set", &point, &order]);
+            let said = fixture.run(3, &["order", "set", &point, &order]);
             assert!(said.contains(why) && said.contains("hint: "), "{said}");
         }
     }
@@ -106,41 +106,42 @@ fn orders_without_end() {
 
 #[test]
 fn settings_that_cannot_be() {
-    let ground = Ground::new();
-    ground.plant("file", b"x");
-    mount_refused(&ground, &["--ram", "much"], 3, &["much"]);
-    mount_refused(&ground, &["--set", "cache.rum=1GiB"], 3, &["cache.rum"]);
-    mount_refused(&ground, &["--disk", "1GiB"], 3, &["cache.dir is empty"]);
-    let inside = ground.source("cache");
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    mount_refused(&fixture, &["--ram", "much"], 3, &["much"]);
+    mount_refused(&fixture, &["--set", "cache.rum=1GiB"], 3, &["cache.rum"]);
+    mount_refused(&fixture, &["--disk", "1GiB"], 3, &["cache.dir is empty"]);
+    let inside = fixture.source("cache");
     let inside = inside.to_str().unwrap();
-    mount_refused(&ground, &["--cache-dir", inside], 3, &["overlaps the source"]);
+    mount_refused(&fixture, &["--cache-dir", inside], 3, &["overlaps the source"]);
     // By a bind mount of a part of the source, and the other way round.
-    fs::create_dir(ground.source("part")).unwrap();
-    let part = Bound::new(&ground.source("part"), ground.path("part"));
+    fs::create_dir(fixture.source("part")).unwrap();
+    let part = Bound::new(&fixture.source("part"), fixture.path("part"));
     let inside = part.0.join("cache");
-    mount_refused(&ground, &["--cache-dir", inside.to_str().unwrap()], 3, &["overlaps the source"]);
-    fs::create_dir_all(ground.path("around/inside")).unwrap();
-    let source = Bound::new(&ground.path("around/inside"), ground.path("bound"));
-    let [mount, around] = ["mount", "around"].map(|name| ground.path(name));
+    let options = ["--cache-dir", inside.to_str().unwrap()];
+    mount_refused(&fixture, &options, 3, &["overlaps the source"]);
+    fs::create_dir_all(fixture.path("around/inside")).unwrap();
+    let source = Bound::new(&fixture.path("around/inside"), fixture.path("bound"));
+    let [mount, around] = ["mount", "around"].map(|name| fixture.path(name));
     let [from, at, cache] = [&source.0, &mount, &around].map(|path| path.to_str().unwrap());
-    let said = ground.ends(3, &["mount", from, at, "--cache-dir", cache]);
+    let said = fixture.run(3, &["mount", from, at, "--cache-dir", cache]);
     assert!(said.contains("overlaps the source"), "{said}");
-    mount_refused(&ground, &["-o", "rw"], 2, &["read-only"]);
-    mount_refused(&ground, &["--no-such-flag"], 2, &["--no-such-flag"]);
+    mount_refused(&fixture, &["-o", "rw"], 2, &["read-only"]);
+    mount_refused(&fixture, &["--no-such-flag"], 2, &["--no-such-flag"]);
 }
 
 #[test]
 fn a_further_mount_point_in_the_cache_directory() {
-    let ground = Ground::new();
-    ground.plant("file", b"x");
-    let cache = ground.path("cache");
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    let cache = fixture.path("cache");
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     let empty = cache.join("empty");
     fs::create_dir(&empty).unwrap();
-    let source = ground.path("source");
+    let source = fixture.path("source");
     let [source, inside] = [&source, &empty].map(|path| path.to_str().unwrap());
-    let said = ground.ends(3, &["mount", source, inside]);
+    let said = fixture.run(3, &["mount", source, inside]);
     assert!(said.contains("overlaps the mount point"), "{said}");
     assert_eq!(mounts_at(&empty), 0);
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
@@ -149,41 +150,41 @@ fn a_further_mount_point_in_the_cache_directory() {
 
 #[test]
 fn sources_and_mount_points_that_cannot_be() {
-    let ground = Ground::new();
-    ground.plant("file", b"x");
-    let (source, mount) = (ground.path("source"), ground.path("mount"));
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    let (source, mount) = (fixture.path("source"), fixture.path("mount"));
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let refused = |code, source: &Path, mount: &Path, why: &str| {
-        let said = ground.ends(code, &["mount", &text(source), &text(mount)]);
+        let said = fixture.run(code, &["mount", &text(source), &text(mount)]);
         assert!(said.contains(why), "{said}");
-        assert_eq!(ground.daemons(), Vec::<i32>::new());
+        assert_eq!(fixture.daemons(), Vec::<i32>::new());
     };
     refused(4, Path::new("/no/such/source"), &mount, "/no/such/source");
     refused(4, &source.join("file"), &mount, "must be a directory");
-    refused(6, &source, &ground.path("none"), "does not exist");
+    refused(6, &source, &fixture.path("none"), "does not exist");
     refused(6, &source, &source.join("file"), "not a directory");
-    refuse_inside(&ground, &refused);
+    refuse_inside(&fixture, &refused);
     fs::write(mount.join("hidden"), "x").unwrap();
     refused(6, &source, &mount, "is not empty");
-    ground.ends(6, &["umount", &text(&mount)]);
-    ground.ends(6, &["status", &text(&mount)]);
+    fixture.run(6, &["umount", &text(&mount)]);
+    fixture.run(6, &["status", &text(&mount)]);
 }
 
 /// A mount point inside the source: by its own path, by a link, and by bind mounts of the source and of a
 /// part of it.
 #[track_caller]
-fn refuse_inside(ground: &Ground, refused: &dyn Fn(i32, &Path, &Path, &str)) {
-    let source = ground.path("source");
+fn refuse_inside(fixture: &Fixture, refused: &dyn Fn(i32, &Path, &Path, &str)) {
+    let source = fixture.path("source");
     fs::create_dir_all(source.join("a b/empty")).unwrap();
-    symlink(source.join("a b/empty"), ground.path("leads-inside")).unwrap();
-    let _whole = Bound::new(&source, ground.path("whole"));
-    let _part = Bound::new(&source.join("a b"), ground.path("part"));
+    symlink(source.join("a b/empty"), fixture.path("leads-inside")).unwrap();
+    let _whole = Bound::new(&source, fixture.path("whole"));
+    let _part = Bound::new(&source.join("a b"), fixture.path("part"));
     for inside in ["source/a b/empty", "leads-inside", "whole/a b/empty", "part/empty"] {
-        refused(6, &source, &ground.path(inside), "is inside the source");
+        refused(6, &source, &fixture.path(inside), "is inside the source");
     }
     // A directory beside the source, although its path begins like the source's.
-    fs::create_dir(ground.path("source2")).unwrap();
-    let mounted = Mounted::at(ground, &source, &ground.path("source2"), &[]);
+    fs::create_dir(fixture.path("source2")).unwrap();
+    let mounted = Mounted::at(fixture, &source, &fixture.path("source2"), &[]);
     mounted.umount();
 }
 
@@ -207,31 +208,31 @@ impl Drop for Bound {
 
 #[test]
 fn cache_directories_that_cannot_be() {
-    let ground = Ground::new();
-    ground.plant("file", b"x");
-    fs::create_dir(ground.path("real")).unwrap();
-    symlink(ground.path("real"), ground.path("link")).unwrap();
-    let link = ground.path("link");
-    mount_refused(&ground, &["--cache-dir", link.to_str().unwrap()], 5, &["link"]);
-    ground.plant("../plain", b"x");
-    let below = ground.path("plain/cache");
-    mount_refused(&ground, &["--cache-dir", below.to_str().unwrap()], 5, &["cache.dir"]);
-    assert_eq!(fs::read_dir(ground.path("real")).unwrap().count(), 0);
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    fs::create_dir(fixture.path("real")).unwrap();
+    symlink(fixture.path("real"), fixture.path("link")).unwrap();
+    let link = fixture.path("link");
+    mount_refused(&fixture, &["--cache-dir", link.to_str().unwrap()], 5, &["link"]);
+    fixture.write("../plain", b"x");
+    let below = fixture.path("plain/cache");
+    mount_refused(&fixture, &["--cache-dir", below.to_str().unwrap()], 5, &["cache.dir"]);
+    assert_eq!(fs::read_dir(fixture.path("real")).unwrap().count(), 0);
     // Root may write everywhere, except to a read-only filesystem.
-    let readonly = Tmpfs::new(&ground, "readonly", "ro,size=64M");
-    mount_refused(&ground, &["--cache-dir", readonly.0.to_str().unwrap()], 5, &["cannot be"]);
+    let readonly = Tmpfs::new(&fixture, "readonly", "ro,size=64M");
+    mount_refused(&fixture, &["--cache-dir", readonly.0.to_str().unwrap()], 5, &["cannot be"]);
 }
 
 #[test]
 fn cache_disks_without_space() {
-    let ground = Ground::new();
-    ground.plant("file", b"x");
-    let full = Tmpfs::new(&ground, "full", "size=1M");
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    let full = Tmpfs::new(&fixture, "full", "size=1M");
     while fs::write(full.0.join("others"), vec![0; 2 << 20]).is_ok() {}
     let cache = full.0.join("cache");
     let cache = cache.to_str().unwrap();
     for size in [&[][..], &["--disk", "64MiB"]] {
-        let mounted = Mounted::new(&ground, &[&["--cache-dir", cache], size].concat());
+        let mounted = Mounted::new(&fixture, &[&["--cache-dir", cache], size].concat());
         assert!(mounted.status()["decisions"].to_string().contains("no disk tier"));
         assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
         mounted.umount();
@@ -239,27 +240,27 @@ fn cache_disks_without_space() {
     // The store that was begun there is completed when there is space.
     let mut larger = Command::new("mount");
     assert!(larger.args(["-o", "remount,size=64M"]).arg(&full.0).status().unwrap().success());
-    let mounted = Mounted::new(&ground, &["--cache-dir", cache, "--disk", "16MiB"]);
+    let mounted = Mounted::new(&fixture, &["--cache-dir", cache, "--disk", "16MiB"]);
     assert_eq!(mounted.status()["disk_state"], "normal");
     mounted.umount();
     let tag = fs::read_to_string(full.0.join("cache/belady-store-v3/CACHEDIR.TAG")).unwrap();
     assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55\n"), "{tag:?}");
-    let listed = ground.ends(0, &["cache", "ls", cache]);
-    assert!(listed.contains(ground.path("source").to_str().unwrap()), "{listed}");
+    let listed = fixture.run(0, &["cache", "ls", cache]);
+    assert!(listed.contains(fixture.path("source").to_str().unwrap()), "{listed}");
     // A store that is larger than the space is made smaller, as a running mount would make it.
-    let small = Tmpfs::new(&ground, "small", "size=32M,mode=700");
+    let small = Tmpfs::new(&fixture, "small", "size=32M,mode=700");
     let cache = small.0.join("cache");
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     assert!(mounted.status()["decisions"].to_string().contains("cache.disk shrunk from 64 MiB"));
     assert_eq!(mounted.count("/disk/configured"), 64 << 20);
     assert!(mounted.count("/disk/budget") < 32 << 20);
     mounted.umount();
-    let crowded = Tmpfs::new(&ground, "crowded", "size=64M,nr_inodes=2");
+    let crowded = Tmpfs::new(&fixture, "crowded", "size=64M,nr_inodes=2");
     fs::write(crowded.0.join("others"), "").unwrap_or_default();
     let cache = crowded.0.join("cache");
     let options = ["--cache-dir", cache.to_str().unwrap(), "--disk", "16MiB"];
-    let mounted = Mounted::new(&ground, &options);
+    let mounted = Mounted::new(&fixture, &options);
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"x");
     assert!(mounted.status()["disk_state"].as_str().unwrap().starts_with("down"));
     mounted.umount();
@@ -267,32 +268,32 @@ fn cache_disks_without_space() {
 
 /// Mounts without a device, in a mount namespace of the test's own.
 const WITHOUT_FUSE: &str = r#"
-mount -t tmpfs -o mode=755 none "$GROUND/dev"
-mknod -m 666 "$GROUND/dev/null" c 1 3
-mount --bind "$GROUND/dev" /dev
-exec "$BELADY" mount "$GROUND/source" "$GROUND/mount"
+mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
+mknod -m 666 "$TEST_DIR/dev/null" c 1 3
+mount --bind "$TEST_DIR/dev" /dev
+exec "$BELADY" mount "$TEST_DIR/source" "$TEST_DIR/mount"
 "#;
 
 #[test]
 fn a_machine_without_fuse() {
-    let ground = Ground::new();
-    ground.plant("file", b"x");
-    fs::create_dir(ground.path("dev")).unwrap();
-    let mut command = in_namespace(&ground, WITHOUT_FUSE);
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    fs::create_dir(fixture.path("dev")).unwrap();
+    let mut command = in_namespace(&fixture, WITHOUT_FUSE);
     command.env("BELADY", program("belady"));
-    let output = command.env("XDG_RUNTIME_DIR", ground.path("run")).output().unwrap();
-    let said = crate::ground::said(&output);
+    let output = command.env("XDG_RUNTIME_DIR", fixture.path("run")).output().unwrap();
+    let said = crate::fixture::said(&output);
     assert_eq!(output.status.code(), Some(6), "{said}");
     assert!(said.contains("/dev/fuse is missing") && said.contains("modprobe fuse"), "{said}");
-    assert_eq!((mounts_at(&ground.path("mount")), ground.daemons()), (0, Vec::new()));
+    assert_eq!((mounts_at(&fixture.path("mount")), fixture.daemons()), (0, Vec::new()));
 }
 
 /// A small filesystem in memory.
 pub(crate) struct Tmpfs(pub(crate) std::path::PathBuf);
 
 impl Tmpfs {
-    pub(crate) fn new(ground: &Ground, name: &str, options: &str) -> Self {
-        let path = ground.path(name);
+    pub(crate) fn new(fixture: &Fixture, name: &str, options: &str) -> Self {
+        let path = fixture.path(name);
         fs::create_dir(&path).unwrap();
         let mut mount = Command::new("mount");
         let status =
@@ -310,12 +311,12 @@ impl Drop for Tmpfs {
 
 #[test]
 fn a_source_that_is_empty_or_nearly_is_no_mistake() {
-    let ground = Ground::new();
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = Fixture::new();
+    let mounted = Mounted::new(&fixture, &[]);
     assert_eq!(fs::read_dir(&mounted.point).unwrap().count(), 0);
     mounted.umount();
-    ground.plant("empty", b"");
-    let mounted = Mounted::new(&ground, &["--order", "sequential"]);
+    fixture.write("empty", b"");
+    let mounted = Mounted::new(&fixture, &["--order", "sequential"]);
     assert_eq!(fs::read(mounted.path("empty")).unwrap(), content(0, 0));
     mounted.umount();
 }
@@ -344,57 +345,58 @@ fn set_list(path: &Path) {
 
 #[test]
 fn a_mount_for_others_that_would_give_something_away() {
-    let ground = Ground::new();
-    ground.plant("train/a/deep/file", b"x");
-    let cache = ground.path("cache");
+    let fixture = Fixture::new();
+    fixture.write("train/a/deep/file", b"x");
+    let cache = fixture.path("cache");
     let cache = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB"];
     let others = [&["-o", "allow_other"][..], &cache].concat();
     let refused = |what: &str| {
-        mount_refused(&ground, &others, 6, &["allow-other is refused", what, "force-allow-other"]);
+        mount_refused(&fixture, &others, 6, &["allow-other is refused", what, "force-allow-other"]);
     };
     let mounts = |options: &[&str]| {
-        let mounted = Mounted::new(&ground, options);
+        let mounted = Mounted::new(&fixture, options);
         assert_eq!(fs::read(mounted.path("train/a/deep/file")).unwrap(), b"x");
         mounted.umount();
     };
-    fs::set_permissions(ground.path(""), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(fixture.path(""), fs::Permissions::from_mode(0o700)).unwrap();
     refused("not searchable by all");
-    fs::set_permissions(ground.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(fixture.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     // The next mounts open its saved catalog.
     mounts(&others);
     for path in ["train/a/deep", "train/a", "train", ""] {
-        let found = fs::metadata(ground.source(path)).unwrap().permissions();
-        set_list(&ground.source(path));
+        let found = fs::metadata(fixture.source(path)).unwrap().permissions();
+        set_list(&fixture.source(path));
         refused(format!("source/{path}").trim_end_matches('/'));
         refused("access control list");
         // For the owner alone, nothing has to be checked.
         mounts(&cache);
         mounts(&[&others[..], &["--set", "mount.force-allow-other=true"]].concat());
-        let path = CString::new(ground.source(path).as_os_str().as_bytes()).unwrap();
+        let path = CString::new(fixture.source(path).as_os_str().as_bytes()).unwrap();
         // SAFETY: path and name end in a NUL.
         let removed =
             unsafe { libc::removexattr(path.as_ptr(), c"system.posix_acl_access".as_ptr()) };
         assert_eq!(removed, 0);
         fs::set_permissions(std::ffi::OsStr::from_bytes(path.as_bytes()), found).unwrap();
     }
-    let point = ground.path("mount");
-    let mut command = ground.belady();
-    let output = command.arg("mount").args([&ground.path("source"), &point]).args(&others).output();
+    let point = fixture.path("mount");
+    let mut command = fixture.belady();
+    let output =
+        command.arg("mount").args([&fixture.path("source"), &point]).args(&others).output();
     let said = said(&output.unwrap());
     assert!(said.contains("access control lists that are set from now on are not seen"), "{said}");
-    ground.ends(0, &["umount", point.to_str().unwrap()]);
+    fixture.run(0, &["umount", point.to_str().unwrap()]);
 }
 
 /// If another user has made the directory in which mounts are noted, belady neither believes the notes there
 /// nor asks the socket there.
 #[test]
 fn a_runtime_directory_of_somebody_else() {
-    let ground = Ground::new();
-    ground.plant_many("d", 2, 100);
-    let (source, runtime) = (ground.path("source"), ground.path("run/belady"));
+    let fixture = Fixture::new();
+    fixture.write_many("d", 2, 100);
+    let (source, runtime) = (fixture.path("source"), fixture.path("run/belady"));
     let found = fs::metadata(&source).unwrap();
     let entry = runtime.join("0123456789abcdef");
-    let elsewhere = ground.path("elsewhere");
+    let elsewhere = fixture.path("elsewhere");
     // The socket of the noted mount. Its directory is named after the mount.
     let noted = serde_json::json!({
         "pid": i32::MAX, "source": source, "identity": [found.dev(), found.ino()],
@@ -402,7 +404,7 @@ fn a_runtime_directory_of_somebody_else() {
     });
     fs::create_dir_all(&entry).unwrap();
     fs::write(entry.join("mount.json"), noted.to_string()).unwrap();
-    let (point, hash) = (ground.path("mount"), |path: &Path| {
+    let (point, hash) = (fixture.path("mount"), |path: &Path| {
         path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
         })
@@ -423,7 +425,7 @@ fn a_runtime_directory_of_somebody_else() {
     all.push(vec!["warmup", point]);
     let is_refused = |why: [&str; 2]| {
         for words in &all {
-            let said = ground.ends(6, words);
+            let said = fixture.run(6, words);
             assert!(why.iter().all(|why| said.contains(why)), "{why:?} in {said}");
         }
         for socket in &sockets {
@@ -439,5 +441,5 @@ fn a_runtime_directory_of_somebody_else() {
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o777)).unwrap();
     is_refused(["others can write to it", "chmod go-w"]);
     fs::remove_dir_all(&runtime).unwrap();
-    Mounted::new(&ground, &[]).umount();
+    Mounted::new(&fixture, &[]).umount();
 }

@@ -19,8 +19,8 @@ use nix::sys::signal::Signal;
 
 use crate::changes::{version, version_of};
 use crate::faults::{files_of_stores, is_saved};
-use crate::ground::{Ground, LIMIT, check_many, content, wait_until};
-use crate::mounted::{Mounted, Slow};
+use crate::fixture::{Fixture, LIMIT, check_many, content, wait_until};
+use crate::mounted::{Mounted, Slowpfs};
 use crate::programs::{signal, wait_for_end};
 use crate::refused::Tmpfs;
 
@@ -32,24 +32,24 @@ const LATEST: Duration = LIMIT;
 
 const SIZE: usize = 24_000;
 
-fn options(ground: &Ground) -> Vec<String> {
-    let cache = ground.path("cache");
+fn options(fixture: &Fixture) -> Vec<String> {
+    let cache = fixture.path("cache");
     let words = ["--cache-dir", cache.to_str().unwrap(), "--disk", "64MiB", "--ram", "1MiB"];
     let more = ["--set", "source.revalidate=1s", "--set", "order.learn=off"];
     words.iter().chain(&more).map(|word| (*word).to_owned()).collect()
 }
 
 #[track_caller]
-fn mount_of(ground: &Ground, source: &Path, more: &[&str]) -> Mounted {
-    let options = options(ground);
+fn mount_of(fixture: &Fixture, source: &Path, more: &[&str]) -> Mounted {
+    let options = options(fixture);
     let options: Vec<&str> =
         options.iter().map(String::as_str).chain(more.iter().copied()).collect();
-    Mounted::at(ground, source, &ground.path("mount"), &options)
+    Mounted::at(fixture, source, &fixture.path("mount"), &options)
 }
 
 #[track_caller]
-fn mount(ground: &Ground) -> Mounted {
-    mount_of(ground, &ground.path("source"), &[])
+fn mount(fixture: &Fixture) -> Mounted {
+    mount_of(fixture, &fixture.path("source"), &[])
 }
 
 /// The content of a path: a directory, a link's target, or the version and size of a file.
@@ -90,7 +90,7 @@ fn found(root: &Path) -> io::Result<BTreeMap<PathBuf, Thing>> {
 }
 
 /// The files that will change, and some that will not.
-fn plant(ground: &Ground) {
+fn write_files(fixture: &Fixture) {
     for name in [
         "stays",
         "same",
@@ -111,55 +111,55 @@ fn plant(ground: &Ground) {
         "linked",
         "deep/er/file",
     ] {
-        ground.plant(name, &version(1, SIZE));
+        fixture.write(name, &version(1, SIZE));
     }
-    fs::hard_link(ground.source("linked"), ground.source("d/link")).unwrap();
-    fs::hard_link(ground.source("linked"), ground.source("link")).unwrap();
-    symlink("same", ground.source("pointer")).unwrap();
+    fs::hard_link(fixture.source("linked"), fixture.source("d/link")).unwrap();
+    fs::hard_link(fixture.source("linked"), fixture.source("link")).unwrap();
+    symlink("same", fixture.source("pointer")).unwrap();
 }
 
 /// Changes files in every way, all within a moment.
-fn change(ground: &Ground) {
-    let at = |name: &str| ground.source(name);
+fn change(fixture: &Fixture) {
+    let at = |name: &str| fixture.source(name);
     let rename = |from: &str, to: &str| fs::rename(at(from), at(to)).unwrap();
     // In place, with the same size and the very same time of modification.
     let old = fs::metadata(at("same")).unwrap().modified().unwrap();
-    ground.plant("same", &version(2, SIZE));
+    fixture.write("same", &version(2, SIZE));
     File::options().write(true).open(at("same")).unwrap().set_modified(old).unwrap();
     // Replaced by a rename, with the old time.
     for name in ["over", "d/over"] {
-        ground.plant("../new", &version(2, SIZE));
-        let file = File::options().write(true).open(ground.path("new")).unwrap();
+        fixture.write("../new", &version(2, SIZE));
+        let file = File::options().write(true).open(fixture.path("new")).unwrap();
         file.set_modified(old).unwrap();
-        fs::rename(ground.path("new"), at(name)).unwrap();
+        fs::rename(fixture.path("new"), at(name)).unwrap();
     }
     File::options().write(true).open(at("cut")).unwrap().set_len(4096).unwrap();
-    ground.plant("grown", &version(2, SIZE + (2 << 20)));
-    ground.plant("emptied", &[]);
+    fixture.write("grown", &version(2, SIZE + (2 << 20)));
+    fixture.write("emptied", &[]);
     fs::remove_file(at("removed")).unwrap();
     fs::remove_file(at("d/removed")).unwrap();
     fs::remove_file(at("to-dir")).unwrap();
-    ground.plant("to-dir/new", &version(2, SIZE));
+    fixture.write("to-dir/new", &version(2, SIZE));
     fs::remove_dir_all(at("to-file")).unwrap();
-    ground.plant("to-file", &version(2, SIZE));
+    fixture.write("to-file", &version(2, SIZE));
     // Another directory of the same name, with the same names in it.
-    ground.plant("other/a", &version(2, SIZE));
-    ground.plant("other/c", &version(2, SIZE));
+    fixture.write("other/a", &version(2, SIZE));
+    fixture.write("other/c", &version(2, SIZE));
     rename("replaced", "was-replaced");
     rename("other", "replaced");
     // Two files change places.
     rename("swap/1", "swap/3");
     rename("swap/2", "swap/1");
     rename("swap/3", "swap/2");
-    ground.plant("swap/1", &version(2, SIZE));
+    fixture.write("swap/1", &version(2, SIZE));
     // Of three names, one becomes another file and one is gone.
     fs::remove_file(at("linked")).unwrap();
-    ground.plant("../new", &version(2, SIZE));
-    fs::rename(ground.path("new"), at("d/link")).unwrap();
+    fixture.write("../new", &version(2, SIZE));
+    fs::rename(fixture.path("new"), at("d/link")).unwrap();
     fs::remove_file(at("pointer")).unwrap();
     symlink("over", at("pointer")).unwrap();
-    ground.plant("d/new", &version(2, SIZE));
-    ground.plant("deep/er/est/new", &version(2, SIZE));
+    fixture.write("d/new", &version(2, SIZE));
+    fixture.write("deep/er/est/new", &version(2, SIZE));
 }
 
 /// Reads files until the time is over: each gives the old or the new version, and never goes back.
@@ -185,9 +185,9 @@ fn read_meanwhile(root: &Path, until: Instant) {
 /// When the time is over, the tree is that of the source and stays so. If the daemon had no processor to
 /// look, this is so a little later.
 #[track_caller]
-fn check_true_in_time(ground: &Ground, mounted: &Mounted, since: Instant) {
+fn check_true_in_time(fixture: &Fixture, mounted: &Mounted, since: Instant) {
     read_meanwhile(&mounted.path(""), since + PERIOD);
-    let truth = tree(&ground.path("source"));
+    let truth = tree(&fixture.path("source"));
     let is_true = || found(&mounted.path("")).is_ok_and(|found| found == truth);
     while !is_true() && since.elapsed() < LATEST {
         thread::sleep(GRAIN);
@@ -205,44 +205,44 @@ fn check_true_in_time(ground: &Ground, mounted: &Mounted, since: Instant) {
 
 #[test]
 fn what_changes_while_mounted_shows_in_time() {
-    let ground = Ground::new();
-    plant(&ground);
-    let mounted = mount(&ground);
+    let fixture = Fixture::new();
+    write_files(&fixture);
+    let mounted = mount(&fixture);
     for _ in 0..2 {
-        assert_eq!(tree(&mounted.path("")), tree(&ground.path("source")));
+        assert_eq!(tree(&mounted.path("")), tree(&fixture.path("source")));
     }
-    change(&ground);
-    check_true_in_time(&ground, &mounted, Instant::now());
+    change(&fixture);
+    check_true_in_time(&fixture, &mounted, Instant::now());
     mounted.umount();
 }
 
 #[test]
 fn what_changes_while_unmounted_shows_in_time() {
     for killed in [false, true] {
-        let ground = Ground::new();
-        plant(&ground);
-        let mounted = mount(&ground);
+        let fixture = Fixture::new();
+        write_files(&fixture);
+        let mounted = mount(&fixture);
         wait_until("all is stored", || {
-            assert_eq!(tree(&mounted.path("")), tree(&ground.path("source")));
+            assert_eq!(tree(&mounted.path("")), tree(&fixture.path("source")));
             mounted.count("/disk/stored") >= 16 * SIZE.next_multiple_of(4096) as u64
         });
-        wait_until("the catalog is saved", || is_saved(&ground.path("cache"), "catalog"));
+        wait_until("the catalog is saved", || is_saved(&fixture.path("cache"), "catalog"));
         if killed {
             signal(mounted.pid, Signal::SIGKILL);
             wait_for_end(mounted.pid);
         } else {
             mounted.umount();
         }
-        change(&ground);
-        let mounted = mount(&ground);
+        change(&fixture);
+        let mounted = mount(&fixture);
         let since = Instant::now();
         assert_ne!(mounted.status()["catalog"], "scanned");
-        check_true_in_time(&ground, &mounted, since);
+        check_true_in_time(&fixture, &mounted, since);
         wait_until("the check is over", || mounted.status()["catalog"] == "checked");
         mounted.umount();
         // The changes that were found are saved: the next mount has nothing to find.
-        let mounted = mount(&ground);
-        assert_eq!(tree(&mounted.path("")), tree(&ground.path("source")));
+        let mounted = mount(&fixture);
+        assert_eq!(tree(&mounted.path("")), tree(&fixture.path("source")));
         mounted.umount();
     }
 }
@@ -262,23 +262,23 @@ fn listing(root: &Path) -> BTreeMap<PathBuf, (u64, i64, u32)> {
 }
 
 /// A directory of 300 files behind a filesystem that can be made to answer nothing.
-fn slow_ground() -> (Ground, Slow) {
-    let ground = Ground::new();
-    ground.plant_many("d/a", 200, 100);
-    ground.plant_many("d/b", 100, 100);
-    let slow = Slow::new(&ground, &[]);
-    (ground, slow)
+fn slow_fixture() -> (Fixture, Slowpfs) {
+    let fixture = Fixture::new();
+    fixture.write_many("d/a", 200, 100);
+    fixture.write_many("d/b", 100, 100);
+    let slow = Slowpfs::new(&fixture, &[]);
+    (fixture, slow)
 }
 
 /// Mounts while the source answers nothing below its root, and walks through everything.
 #[track_caller]
 fn serves_without_its_source(
-    ground: &Ground,
-    slow: &Slow,
+    fixture: &Fixture,
+    slow: &Slowpfs,
     expected: &BTreeMap<PathBuf, (u64, i64, u32)>,
 ) {
     slow.ctl(&["fault", "hang", "d*", "ops=lookup,getattr,opendir,readdir"]);
-    let mounted = mount_of(ground, &slow.point, &["--set", "source.revalidate=1h"]);
+    let mounted = mount_of(fixture, &slow.point, &["--set", "source.revalidate=1h"]);
     assert_eq!(mounted.status()["catalog"], "checking");
     assert_eq!(&listing(&mounted.path("")), expected);
     slow.ctl(&["fault", "clear"]);
@@ -289,22 +289,22 @@ fn serves_without_its_source(
 
 #[test]
 fn a_remount_serves_all_names_while_the_source_answers_nothing() {
-    let (ground, slow) = slow_ground();
-    let mounted = mount_of(&ground, &slow.point, &[]);
+    let (fixture, slow) = slow_fixture();
+    let mounted = mount_of(&fixture, &slow.point, &[]);
     let expected = listing(&mounted.path(""));
     assert_eq!(expected.len(), 303);
     mounted.umount();
     for _ in 0..2 {
-        serves_without_its_source(&ground, &slow, &expected);
+        serves_without_its_source(&fixture, &slow, &expected);
     }
 }
 
 #[test]
 fn a_catalog_that_is_damaged_or_not_to_be_trusted_is_scanned_anew() {
-    let ground = Ground::new();
-    ground.plant_many("d", 50, 100);
-    mount(&ground).umount();
-    let saved = files_of_stores(&ground.path("cache"), "catalog").remove(0);
+    let fixture = Fixture::new();
+    fixture.write_many("d", 50, 100);
+    mount(&fixture).umount();
+    let saved = files_of_stores(&fixture.path("cache"), "catalog").remove(0);
     let whole = fs::read(&saved).unwrap();
     for damage in ["none", "bit", "cut", "empty", "writable", "others"] {
         match damage {
@@ -315,12 +315,12 @@ fn a_catalog_that_is_damaged_or_not_to_be_trusted_is_scanned_anew() {
             "others" => chown(&saved, Some(12345), None).unwrap(),
             _ => {}
         }
-        let mounted = mount(&ground);
+        let mounted = mount(&fixture);
         assert_eq!(mounted.status()["catalog"] == "scanned", damage != "none", "{damage}");
         check_many(&mounted.path(""), "d", 50, 100);
         mounted.umount();
         // The useless catalog is replaced.
-        let mounted = mount(&ground);
+        let mounted = mount(&fixture);
         assert_ne!(mounted.status()["catalog"], "scanned", "after {damage}");
         mounted.umount();
     }
@@ -328,77 +328,77 @@ fn a_catalog_that_is_damaged_or_not_to_be_trusted_is_scanned_anew() {
 
 #[test]
 fn an_order_is_of_the_files_that_there_are_and_not_of_those_that_were() {
-    let ground = Ground::new();
-    ground.plant_many("d", 20, 100);
-    mount(&ground).umount();
-    ground.plant("d/new", &content(7, 100));
-    fs::remove_file(ground.source("d/0003")).unwrap();
+    let fixture = Fixture::new();
+    fixture.write_many("d", 20, 100);
+    mount(&fixture).umount();
+    fixture.write("d/new", &content(7, 100));
+    fs::remove_file(fixture.source("d/0003")).unwrap();
     let length = |mounted: &Mounted| mounted.status()["orders"][0]["length"].as_u64();
     // A list of files, one of which the catalog does not know yet.
-    let list = ground.path("list");
+    let list = fixture.path("list");
     fs::write(&list, "d/new\nd/0000\n").unwrap();
-    let mounted = mount_of(&ground, &ground.path("source"), &["--order", list.to_str().unwrap()]);
+    let mounted = mount_of(&fixture, &fixture.path("source"), &["--order", list.to_str().unwrap()]);
     wait_until("the order", || length(&mounted) == Some(2));
     mounted.umount();
-    ground.plant("d/newer", &content(8, 100));
-    let mounted = mount_of(&ground, &ground.path("source"), &["--order", "torch-random:seed=1"]);
+    fixture.write("d/newer", &content(8, 100));
+    let mounted = mount_of(&fixture, &fixture.path("source"), &["--order", "torch-random:seed=1"]);
     wait_until("the order of all files", || length(&mounted) == Some(21));
     mounted.umount();
 }
 
 #[test]
 fn a_catalog_of_another_filesystem_is_refused_though_its_root_has_the_same_number() {
-    let ground = Ground::new();
-    let disks = ["one", "two"].map(|name| Tmpfs::new(&ground, name, "size=1M,mode=700"));
+    let fixture = Fixture::new();
+    let disks = ["one", "two"].map(|name| Tmpfs::new(&fixture, name, "size=1M,mode=700"));
     let inodes = disks.each_ref().map(|disk| fs::metadata(&disk.0).unwrap().ino());
     assert_eq!(inodes[0], inodes[1]);
     disks.iter().for_each(|disk| fs::write(disk.0.join("file"), "x").unwrap());
-    let [file, cache] = ["exported", "cache"].map(|name| ground.path(name));
+    let [file, cache] = ["exported", "cache"].map(|name| fixture.path(name));
     let [file, cache] = [&file, &cache].map(|path| path.to_str().unwrap());
     let [one, two] = disks.each_ref().map(|disk| disk.0.to_str().unwrap());
-    ground.ends(0, &["catalog", "export", one, file]);
+    fixture.run(0, &["catalog", "export", one, file]);
     let import = |source| ["catalog", "import", file, source, "--cache-dir", cache];
-    let said = ground.ends(5, &import(two));
+    let said = fixture.run(5, &import(two));
     assert!(said.contains("of another filesystem"), "{said}");
-    ground.ends(0, &import(one));
+    fixture.run(0, &import(one));
 }
 
 #[test]
 fn a_catalog_is_handed_on_by_commands() {
-    let (ground, slow) = slow_ground();
-    let at = |name: &str| ground.path(name).to_str().unwrap().to_owned();
+    let (fixture, slow) = slow_fixture();
+    let at = |name: &str| fixture.path(name).to_str().unwrap().to_owned();
     let (file, cache, source) =
         (at("exported"), at("cache"), slow.point.to_str().unwrap().to_owned());
-    let mounted = mount_of(&ground, &slow.point, &[]);
+    let mounted = mount_of(&fixture, &slow.point, &[]);
     let expected = listing(&mounted.path(""));
     mounted.umount();
     // By a scan, and as it was saved.
-    assert!(ground.ends(0, &["catalog", "export", &source, &file]).contains("300 files"));
-    let said = ground.ends(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
+    assert!(fixture.run(0, &["catalog", "export", &source, &file]).contains("300 files"));
+    let said = fixture.run(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
     assert!(said.contains("300 files, as it was saved"), "{said}");
     // A damaged catalog is not believed. Another program's file stays.
     let others = format!("{file}.new");
     fs::write(&others, "precious").unwrap();
     fs::write(&files_of_stores(Path::new(&cache), "catalog")[0], "no catalog").unwrap();
-    let said = ground.ends(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
+    let said = fixture.run(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
     assert!(said.contains("300 files") && said.contains("the source is scanned"), "{said}");
     assert_eq!(fs::read_to_string(&others).unwrap(), "precious");
     fs::remove_dir_all(&cache).unwrap();
     let import = ["catalog", "import", &file, &source, "--cache-dir", &cache];
-    assert!(ground.ends(0, &import).contains("300 files"));
-    serves_without_its_source(&ground, &slow, &expected);
+    assert!(fixture.run(0, &import).contains("300 files"));
+    serves_without_its_source(&fixture, &slow, &expected);
     // Impossible imports, and a catalog that cannot be trusted.
     let other = at("source");
-    ground.ends(5, &["catalog", "import", &file, &other, "--cache-dir", &at("second")]);
-    ground
-        .ends(3, &["catalog", "import", &file, &source, "--cache-dir", &format!("{source}/cache")]);
+    fixture.run(5, &["catalog", "import", &file, &other, "--cache-dir", &at("second")]);
+    fixture
+        .run(3, &["catalog", "import", &file, &source, "--cache-dir", &format!("{source}/cache")]);
     fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
-    assert!(ground.ends(5, &import).contains("chmod"));
+    assert!(fixture.run(5, &import).contains("chmod"));
     fs::write(&file, "another file, given by mistake").unwrap();
     fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
-    assert!(ground.ends(5, &import).contains("it is no catalog"));
-    let mounted = mount_of(&ground, &slow.point, &[]);
-    ground.ends(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
-    assert!(ground.ends(8, &import).contains("in use"));
+    assert!(fixture.run(5, &import).contains("it is no catalog"));
+    let mounted = mount_of(&fixture, &slow.point, &[]);
+    fixture.run(0, &["catalog", "export", &source, &file, "--cache-dir", &cache]);
+    assert!(fixture.run(8, &import).contains("in use"));
     mounted.umount();
 }

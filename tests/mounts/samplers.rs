@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::ground::{Ground, wait_until};
+use crate::fixture::{Fixture, wait_until};
 use crate::mounted::Mounted;
 use crate::programs::Program;
 
@@ -39,40 +39,40 @@ fn told() -> Vec<&'static str> {
 
 #[test]
 fn every_order_of_the_documents_is_received() {
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, 10);
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, 10);
     for number in 0..FILES {
-        ground.plant(&format!("d/{number:04}.jpg"), b"an image");
+        fixture.write(&format!("d/{number:04}.jpg"), b"an image");
     }
-    let mounted = Mounted::new(&ground, &[]);
+    let mounted = Mounted::new(&fixture, &[]);
     let point = mounted.point.to_str().unwrap();
-    let source = ground.path("source");
-    let file = ground.path("order.txt");
-    let weights = ground.path("weights.txt");
+    let source = fixture.path("source");
+    let file = fixture.path("order.txt");
+    let weights = fixture.path("weights.txt");
     fs::write(&weights, "0.5\n3\n".repeat(FILES as usize)).unwrap();
     for order in told() {
         let order = order.replace("weights.txt", weights.to_str().unwrap());
         let order = order.as_str();
-        let said = ground.ends(0, &["order", "set", point, order]);
+        let said = fixture.run(0, &["order", "set", point, order]);
         let name = order.split(':').next().unwrap();
         assert!(said.contains(name), "{said}");
         let (source, file) = (source.to_str().unwrap(), file.to_str().unwrap());
-        ground.ends(0, &["order", "show", order, source, "--epochs", "2", "--output", file]);
+        fixture.run(0, &["order", "show", order, source, "--epochs", "2", "--output", file]);
         // The written order can be given to a mount, too.
         assert!(fs::read_to_string(file).unwrap().contains("# epoch 1\n"), "{order}");
-        ground.ends(0, &["order", "check", file, source]);
+        fixture.run(0, &["order", "check", file, source]);
     }
-    let help = ground.ends(0, &["order", "show", "--help"]);
+    let help = fixture.run(0, &["order", "show", "--help"]);
     assert!(help.contains("python-random:seed=N,") && help.contains("batch_size=32"), "{help}");
     mounted.umount();
 }
 
 #[test]
 fn a_list_that_numpy_shuffles_is_predicted() {
-    let ground = Ground::new();
-    ground.plant_many("d", FILES, 3000);
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, 3000);
     let order = "numpy-random-state:seed=7,epochs=again";
-    let mounted = Mounted::new(&ground, &["--ram", "64MiB", "--order", order]);
+    let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--order", order]);
     let mut job = Program::python(NUMPY, &[mounted.path("").to_str().unwrap()]);
     for epoch in 0..3 {
         job.tell("");

@@ -11,22 +11,22 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::ground::{Ground, content, daemons, said, wait_until};
-use crate::mounted::{Slow, in_namespace};
+use crate::fixture::{Fixture, content, daemons, said, wait_until};
+use crate::mounted::{Slowpfs, in_namespace};
 use crate::programs::{Program, signal, wait_for_end};
 
 /// Lasts as long as its input is open.
 const NAMESPACE: &str = r#"
-mount -t tmpfs -o mode=755 none "$GROUND/dev"
-mknod -m 666 "$GROUND/dev/fuse" c 10 229
-mount --bind "$GROUND/dev/fuse" /dev/fuse
+mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
+mknod -m 666 "$TEST_DIR/dev/fuse" c 10 229
+mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
 echo $$
 exec cat
 "#;
 
 const BELADY: &str = r#"
-belady() { "$GROUND/belady" "$@"; }
-first="$GROUND/theirs/first" second="$GROUND/theirs/second"
+belady() { "$TEST_DIR/belady" "$@"; }
+first="$TEST_DIR/theirs/first" second="$TEST_DIR/theirs/second"
 mounted() { grep -c " $1 " /proc/self/mountinfo || true; }
 "#;
 
@@ -34,45 +34,45 @@ mounted() { grep -c " $1 " /proc/self/mountinfo || true; }
 struct User {
     namespace: String,
     run: PathBuf,
-    slow: Slow,
-    ground: Ground,
+    slow: Slowpfs,
+    fixture: Fixture,
     _holder: Program,
 }
 
 impl User {
     /// A user for whom a slow filesystem shows `d/0000` to `d/0049` of 30 kB, and `large` of 5 MiB.
     fn new() -> Self {
-        let ground = Ground::new();
-        ground.plant_many("d", 50, 30_000);
-        ground.plant("large", &content(99, 5 << 20));
+        let fixture = Fixture::new();
+        fixture.write_many("d", 50, 30_000);
+        fixture.write("large", &content(99, 5 << 20));
         let theirs = ["theirs", "theirs/first", "theirs/second", "theirs/run", "theirs/cache"];
         for name in theirs.into_iter().chain(["dev"]) {
-            fs::create_dir(ground.path(name)).unwrap();
+            fs::create_dir(fixture.path(name)).unwrap();
         }
         for name in theirs {
-            std::os::unix::fs::chown(ground.path(name), Some(65534), Some(65534)).unwrap();
+            std::os::unix::fs::chown(fixture.path(name), Some(65534), Some(65534)).unwrap();
         }
         // The kernel tells only the owner which pages it has.
-        std::os::unix::fs::chown(ground.source("large"), Some(65534), Some(65534)).unwrap();
-        ground.plant_belady();
-        let slow = Slow::new(&ground, &[]);
-        let mut holder = Program::start(&mut in_namespace(&ground, NAMESPACE));
+        std::os::unix::fs::chown(fixture.source("large"), Some(65534), Some(65534)).unwrap();
+        fixture.copy_belady();
+        let slow = Slowpfs::new(&fixture, &[]);
+        let mut holder = Program::start(&mut in_namespace(&fixture, NAMESPACE));
         let namespace = format!("/proc/{}/ns/mnt", holder.line());
-        let run = ground.path("theirs/run");
-        User { namespace, run, slow, ground, _holder: holder }
+        let run = fixture.path("theirs/run");
+        User { namespace, run, slow, fixture, _holder: holder }
     }
 
     /// The source is mounted at the first point with these options, and at the second.
     fn with_both(options: &str) -> Self {
         let user = User::new();
-        user.does(&format!(r#"belady mount "$GROUND/slow" "$first" --ram 64MiB {options}"#));
+        user.does(&format!(r#"belady mount "$TEST_DIR/slow" "$first" --ram 64MiB {options}"#));
         user.attaches();
         user
     }
 
     #[track_caller]
     fn attaches(&self) {
-        let said = self.does(r#"belady mount "$GROUND/slow" "$second""#);
+        let said = self.does(r#"belady mount "$TEST_DIR/slow" "$second""#);
         assert!(said.contains("shares the daemon"), "{said}");
     }
 
@@ -82,7 +82,7 @@ impl User {
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-e", "-c"]);
         command.arg(format!("{BELADY}{script}"));
         let top = self.run.ancestors().nth(2).unwrap();
-        command.env("GROUND", top).env("XDG_RUNTIME_DIR", &self.run);
+        command.env("TEST_DIR", top).env("XDG_RUNTIME_DIR", &self.run);
         command
     }
 
@@ -119,7 +119,7 @@ impl User {
 
     #[track_caller]
     fn reads_all(&self, point: &str) {
-        self.does(&format!(r#"diff -r "$GROUND/source" "${point}""#));
+        self.does(&format!(r#"diff -r "$TEST_DIR/source" "${point}""#));
     }
 
     #[track_caller]
@@ -162,7 +162,7 @@ impl Drop for User {
 
 /// Looks at the whole tree, and tries to write.
 const TREE: &str = r#"
-cd "$GROUND/theirs"
+cd "$TEST_DIR/theirs"
 for point in first second; do
   (cd $point && find . -printf '%p %y %m %s %T@ %i %n %U\n' | sort) > $point.tree
   stat -c %a $point/.belady >> $point.tree
@@ -175,12 +175,12 @@ test "$(wc -l < second.tree)" = 54
 
 #[test]
 fn both_points_show_one_tree_and_nothing_is_fetched_twice() {
-    for disk in ["", r#"--cache-dir "$GROUND/theirs/cache" --disk 64MiB"#] {
+    for disk in ["", r#"--cache-dir "$TEST_DIR/theirs/cache" --disk 64MiB"#] {
         let user = User::with_both(disk);
         let pid = user.pid();
         user.does(TREE);
-        user.does(r#"cmp "$GROUND/source/large" "$second/large""#);
-        user.fetches_nothing(|| drop(user.does(r#"cmp "$GROUND/source/large" "$first/large""#)));
+        user.does(r#"cmp "$TEST_DIR/source/large" "$second/large""#);
+        user.fetches_nothing(|| drop(user.does(r#"cmp "$TEST_DIR/source/large" "$first/large""#)));
         user.reads_all("first");
         let missed =
             |status: &Value| status["reads"].as_u64().zip(status["lost"].as_u64()).unwrap();
@@ -228,8 +228,8 @@ assert pages(looking) == 0, pages(looking)
 #[test]
 fn files_are_mapped_at_the_second_point_and_leave_no_pages_there() {
     let user = User::with_both("");
-    fs::write(user.ground.path("maps.py"), MAPS).unwrap();
-    let run = r#"/usr/bin/python3 "$GROUND/maps.py" "$GROUND/source/large" "$second/large""#;
+    fs::write(user.fixture.path("maps.py"), MAPS).unwrap();
+    let run = r#"/usr/bin/python3 "$TEST_DIR/maps.py" "$TEST_DIR/source/large" "$second/large""#;
     user.does(run);
     user.fetches_nothing(|| drop(user.does(run)));
 }
@@ -276,11 +276,11 @@ fn readers_of_both_points_do_not_disturb_each_other() {
     let ram = ["--ram 1MiB", "--ram 4MiB --set mount.mode=keep-cache", "--set mount.mode=plain"];
     for options in ram {
         let user = User::new();
-        fs::write(user.ground.path("ranges.py"), RANGES).unwrap();
-        user.does(&format!(r#"belady mount "$GROUND/slow" "$first" {options}"#));
+        fs::write(user.fixture.path("ranges.py"), RANGES).unwrap();
+        user.does(&format!(r#"belady mount "$TEST_DIR/slow" "$first" {options}"#));
         user.attaches();
-        let points = r#""$GROUND/source" "$first" "$second""#;
-        user.does(&format!(r#"timeout 400 /usr/bin/python3 "$GROUND/ranges.py" {points}"#));
+        let points = r#""$TEST_DIR/source" "$first" "$second""#;
+        user.does(&format!(r#"timeout 400 /usr/bin/python3 "$TEST_DIR/ranges.py" {points}"#));
         let status = user.status("first");
         assert_eq!(status["read_errors"], 0, "{status}");
         user.does(r#"belady umount "$first""#);
@@ -292,24 +292,24 @@ fn what_changes_at_the_source_shows_at_both_points() {
     let user = User::with_both("--set source.revalidate=200ms");
     user.reads_all("first");
     user.reads_all("second");
-    user.ground.plant("d/0007", &content(1007, 40_000));
-    user.ground.plant("d/new", &content(1008, 20_000));
-    fs::remove_file(user.ground.source("d/0009")).unwrap();
+    user.fixture.write("d/0007", &content(1007, 40_000));
+    user.fixture.write("d/new", &content(1008, 20_000));
+    fs::remove_file(user.fixture.source("d/0009")).unwrap();
     for point in ["second", "first"] {
         wait_until("what has changed", || {
-            let same = format!(r#"diff -r "$GROUND/source" "${point}""#);
+            let same = format!(r#"diff -r "$TEST_DIR/source" "${point}""#);
             user.command(&same).output().unwrap().status.success()
         });
     }
     // If a reader at the first point finds a change, the kernel is notified for the second point as well.
     let user = User::with_both("--set source.revalidate=3600s");
     user.does(r#"test "$(stat -c %s "$second/d/0011")" = 30000"#);
-    user.ground.plant("d/0011", &content(1011, 40_000));
+    user.fixture.write("d/0011", &content(1011, 40_000));
     wait_until("what was come upon", || {
         let told = r#"cat "$first/d/0011" || true; test "$(stat -c %s "$second/d/0011")" = 40000"#;
         user.command(told).output().unwrap().status.success()
     });
-    user.does(r#"cmp "$GROUND/source/d/0011" "$second/d/0011""#);
+    user.does(r#"cmp "$TEST_DIR/source/d/0011" "$second/d/0011""#);
 }
 
 /// Reads the files in the order of their names, as one task, in a given number of epochs.
@@ -323,14 +323,14 @@ for epoch in range(int(sys.argv[2])):
 #[test]
 fn readers_of_the_second_point_are_followed_in_their_order() {
     let user = User::with_both("--order sequential:root=d");
-    fs::write(user.ground.path("reads.py"), READS).unwrap();
-    user.does(r#"/usr/bin/python3 "$GROUND/reads.py" "$second/d" 1"#);
+    fs::write(user.fixture.path("reads.py"), READS).unwrap();
+    user.does(r#"/usr/bin/python3 "$TEST_DIR/reads.py" "$second/d" 1"#);
     let predicted = |order: &Value| order["opens_predicted"].as_u64().unwrap() >= 48;
     wait_until("what was read", || predicted(&user.status("first")["orders"][0]));
     // A loader whose order is not told is learned, too.
     let none = User::with_both("");
-    fs::write(none.ground.path("reads.py"), READS).unwrap();
-    let loader = r#"exec /usr/bin/python3 "$GROUND/reads.py" "$second/d" 100000"#;
+    fs::write(none.fixture.path("reads.py"), READS).unwrap();
+    let loader = r#"exec /usr/bin/python3 "$TEST_DIR/reads.py" "$second/d" 100000"#;
     let _loader = Program::start(&mut none.command(loader));
     wait_until("the loader", || none.status("second")["loaders"][0]["followed"] == true);
 }

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::ground::{Ground, wait_until};
+use crate::fixture::{Fixture, wait_until};
 use crate::learn::learn_and_check;
 use crate::loader::{LEARN, Loader};
 use crate::mounted::Mounted;
@@ -61,18 +61,18 @@ fn start(mounted: &Mounted, kind: &str) -> Loader {
     Loader::over(Program::start(command.arg("-c").arg(PIPELINES).args(arguments)))
 }
 
-fn plant(ground: &Ground) {
+fn write_files(fixture: &Fixture) {
     for number in 0..FILES {
-        ground.plant(&format!("class{}/{number:04}.png", number % 3), PICTURE);
+        fixture.write(&format!("class{}/{number:04}.png", number % 3), PICTURE);
     }
 }
 
 /// Reads three epochs in an order that is told.
 #[track_caller]
 fn check_received(kind: &str, order: &str) {
-    let ground = Ground::new();
-    plant(&ground);
-    let mounted = Mounted::new(&ground, &["--ram", "6MiB", "--order", order]);
+    let fixture = Fixture::new();
+    write_files(&fixture);
+    let mounted = Mounted::new(&fixture, &["--ram", "6MiB", "--order", order]);
     let mut loader = start(&mounted, kind);
     let predicted = || mounted.count("/orders/0/opens_predicted");
     // An open may be missed while its file becomes tracked again. On a busy machine, many opens of an epoch
@@ -90,9 +90,9 @@ fn check_received(kind: &str, order: &str) {
 /// Has the mount find out an order that was not told.
 #[track_caller]
 fn check_found_out(kind: &str, belief: &str) {
-    let ground = Ground::new();
-    plant(&ground);
-    let mounted = Mounted::new(&ground, &LEARN);
+    let fixture = Fixture::new();
+    write_files(&fixture);
+    let mounted = Mounted::new(&fixture, &LEARN);
     let mut loader = start(&mounted, kind);
     learn_and_check(&mounted, &mut loader, belief);
     loader.program.finish();

@@ -14,33 +14,33 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::mkfifo;
 
-use crate::ground::{Ground, content, fails};
+use crate::fixture::{Fixture, content, fails};
 use crate::mounted::Mounted;
 
 /// A tree of all kinds of entries.
-fn plant(ground: &Ground) {
-    ground.plant("dir/deep/deeper/file", &content(1, 100_000));
-    ground.plant("dir/linked", &content(2, 5000));
-    fs::hard_link(ground.source("dir/linked"), ground.source("dir/deep/linked too")).unwrap();
-    fs::create_dir(ground.source("empty dir")).unwrap();
+fn write_files(fixture: &Fixture) {
+    fixture.write("dir/deep/deeper/file", &content(1, 100_000));
+    fixture.write("dir/linked", &content(2, 5000));
+    fs::hard_link(fixture.source("dir/linked"), fixture.source("dir/deep/linked too")).unwrap();
+    fs::create_dir(fixture.source("empty dir")).unwrap();
     for name in
         [&b"not \xff\xfe utf-8"[..], b"new\nline", b"tab\t and space ", b"-rf", &[b'n'; 255]]
     {
-        fs::write(ground.source(OsStr::from_bytes(name)), name).unwrap();
+        fs::write(fixture.source(OsStr::from_bytes(name)), name).unwrap();
     }
-    symlink("dir/deep/deeper/file", ground.source("link")).unwrap();
-    symlink("no/such/file", ground.source("dangling")).unwrap();
-    symlink(OsStr::from_bytes(b"\xff/../odd"), ground.source("dir/odd link")).unwrap();
-    mkfifo(&ground.source("fifo"), Mode::S_IRUSR).unwrap();
-    mknod(&ground.source("null"), SFlag::S_IFCHR, Mode::S_IRUSR, makedev(1, 3)).unwrap();
+    symlink("dir/deep/deeper/file", fixture.source("link")).unwrap();
+    symlink("no/such/file", fixture.source("dangling")).unwrap();
+    symlink(OsStr::from_bytes(b"\xff/../odd"), fixture.source("dir/odd link")).unwrap();
+    mkfifo(&fixture.source("fifo"), Mode::S_IRUSR).unwrap();
+    mknod(&fixture.source("null"), SFlag::S_IFCHR, Mode::S_IRUSR, makedev(1, 3)).unwrap();
     let rights =
         [("dir/linked", 0o640), ("-rf", 0o4755), ("empty dir", 0o1777), ("dir/deep", 0o750)];
     for (name, mode) in rights {
-        fs::set_permissions(ground.source(name), fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(fixture.source(name), fs::Permissions::from_mode(mode)).unwrap();
     }
-    chown(ground.source("new\nline"), Some(1234), Some(5678)).unwrap();
+    chown(fixture.source("new\nline"), Some(1234), Some(5678)).unwrap();
     let past = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
-    let file = fs::File::options().write(true).open(ground.source("-rf")).unwrap();
+    let file = fs::File::options().write(true).open(fixture.source("-rf")).unwrap();
     file.set_modified(past).unwrap();
 }
 
@@ -84,13 +84,13 @@ fn compare(source: &Path, through: &Path, inodes: &mut Vec<u64>) {
 
 #[test]
 fn a_tree_is_as_at_the_source_and_keeps_its_numbers() {
-    let ground = Ground::new();
-    plant(&ground);
+    let fixture = Fixture::new();
+    write_files(&fixture);
     let mut numbers = Vec::new();
     for _ in 0..2 {
-        let mounted = Mounted::new(&ground, &[]);
+        let mounted = Mounted::new(&fixture, &[]);
         let mut inodes = Vec::new();
-        compare(&ground.path("source"), &mounted.point, &mut inodes);
+        compare(&fixture.path("source"), &mounted.point, &mut inodes);
         let names = inodes.len();
         numbers.push(inodes.clone());
         inodes.sort_unstable();
@@ -103,9 +103,9 @@ fn a_tree_is_as_at_the_source_and_keeps_its_numbers() {
 
 #[test]
 fn links_and_special_files() {
-    let ground = Ground::new();
-    plant(&ground);
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = Fixture::new();
+    write_files(&fixture);
+    let mounted = Mounted::new(&fixture, &[]);
     let (a, b) = (mounted.path("dir/linked"), mounted.path("dir/deep/linked too"));
     let (a, b) = (fs::metadata(a).unwrap(), fs::metadata(b).unwrap());
     assert_eq!((a.ino(), a.nlink()), (b.ino(), 2));
@@ -115,7 +115,7 @@ fn links_and_special_files() {
     let null = fs::symlink_metadata(mounted.path("null")).unwrap();
     assert!(null.file_type().is_char_device());
     assert_eq!(null.rdev(), fs::symlink_metadata("/dev/null").unwrap().rdev());
-    // The mount gives no access to devices, whoever planted them.
+    // The mount gives no access to devices, whoever made them.
     fails(fs::File::open(mounted.path("null")), libc::EACCES);
     fails(fs::read(mounted.path("none")), libc::ENOENT);
     fails(fs::read(mounted.path("-rf/below a file")), libc::ENOTDIR);
@@ -125,11 +125,11 @@ fn links_and_special_files() {
 /// Names and paths that are too long give the errors of a plain directory.
 #[test]
 fn names_and_paths_that_are_too_long() {
-    let ground = Ground::new();
-    plant(&ground);
+    let fixture = Fixture::new();
+    write_files(&fixture);
     let longest = "n".repeat(255);
-    ground.plant(&format!("dir/{longest}/{longest}"), b"x");
-    let mounted = Mounted::new(&ground, &["--set", "source.revalidate=1s"]);
+    fixture.write(&format!("dir/{longest}/{longest}"), b"x");
+    let mounted = Mounted::new(&fixture, &["--set", "source.revalidate=1s"]);
     let names = [254, 255, 256, 300, 1023, 1024, 1025, 4000].map(|length| "x".repeat(length));
     let deep = "dir/".to_owned() + &"../dir/".repeat(600);
     let below = ["", "dir/", "dir/deep/", "none/", "-rf/"];
@@ -138,7 +138,7 @@ fn names_and_paths_that_are_too_long() {
     paths.extend([format!("dir/{longest}/{longest}"), deep.clone(), format!("{deep}linked")]);
     for path in &paths {
         let errno = |path: &Path| fs::metadata(path).err().and_then(|error| error.raw_os_error());
-        let expected = errno(&ground.source(path));
+        let expected = errno(&fixture.source(path));
         assert_eq!(errno(&mounted.path(path)), expected, "{} bytes: {path}", path.len());
     }
     let name = "x".repeat(256);
@@ -151,12 +151,12 @@ fn names_and_paths_that_are_too_long() {
 #[test]
 fn one_directory_with_a_hundred_thousand_entries() {
     const ENTRIES: usize = 100_000;
-    let ground = Ground::new();
-    fs::create_dir(ground.source("large")).unwrap();
+    let fixture = Fixture::new();
+    fs::create_dir(fixture.source("large")).unwrap();
     for number in 0..ENTRIES {
-        fs::File::create(ground.source(format!("large/{:06}", number * 7 % ENTRIES))).unwrap();
+        fs::File::create(fixture.source(format!("large/{:06}", number * 7 % ENTRIES))).unwrap();
     }
-    let mounted = Mounted::new(&ground, &[]);
+    let mounted = Mounted::new(&fixture, &[]);
     let seen = names(&mounted.path("large"));
     let expected = (0..ENTRIES).map(|number| OsString::from(format!("{number:06}")));
     assert!(seen.iter().cloned().eq(expected), "{} names, all and sorted", seen.len());
@@ -199,19 +199,19 @@ pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8]) -> std::io::Resul
 
 #[test]
 fn extended_attributes() {
-    let ground = Ground::new();
-    ground.plant("dir/file", b"x");
+    let fixture = Fixture::new();
+    fixture.write("dir/file", b"x");
     let names = ["user.short", "user.long", "user.empty"];
     let values = [b"value".to_vec(), content(1, 2000), Vec::new()];
-    for path in [ground.source("dir"), ground.source("dir/file")] {
+    for path in [fixture.source("dir"), fixture.source("dir/file")] {
         for (name, value) in names.iter().zip(&values) {
             set_xattr(&path, name, value)
                 .unwrap_or_else(|error| panic!("{path:?} must take user.*: {error}"));
         }
     }
-    let mounted = Mounted::new(&ground, &[]);
+    let mounted = Mounted::new(&fixture, &[]);
     for path in ["dir", "dir/file"] {
-        assert_eq!(xattrs(&mounted.path(path)), xattrs(&ground.source(path)));
+        assert_eq!(xattrs(&mounted.path(path)), xattrs(&fixture.source(path)));
         for (name, value) in names.iter().zip(&values) {
             assert!(xattr(&mounted.path(path), name).unwrap() == *value, "{name} of {path}");
         }
@@ -222,11 +222,11 @@ fn extended_attributes() {
 
 #[test]
 fn the_filesystem_is_as_large_as_the_sources() {
-    let ground = Ground::new();
-    ground.plant("file", b"x");
-    let mounted = Mounted::new(&ground, &[]);
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    let mounted = Mounted::new(&fixture, &[]);
     let (ours, theirs) =
-        (statvfs(&mounted.point).unwrap(), statvfs(&ground.path("source")).unwrap());
+        (statvfs(&mounted.point).unwrap(), statvfs(&fixture.path("source")).unwrap());
     assert_eq!(ours.blocks(), theirs.blocks());
     assert_eq!(ours.fragment_size(), theirs.fragment_size());
     assert_eq!(ours.files(), theirs.files());

@@ -17,22 +17,22 @@ use belady::ids::FileId;
 use belady::source::{PosixSource, Source};
 
 use crate::changes::{version, version_of};
-use crate::ground::{Ground, wait_until};
+use crate::fixture::{Fixture, wait_until};
 
 /// A file of the source, mounted.
-struct Stand {
-    ground: Ground,
+struct Setup {
+    fixture: Fixture,
     cache: Arc<Cache>,
     connection: Connection,
     path: PathBuf,
 }
 
-impl Stand {
+impl Setup {
     fn new(period: Option<Duration>) -> Self {
-        let ground = Ground::new();
-        ground.plant("file", &version(1, 10_000));
+        let fixture = Fixture::new();
+        fixture.write("file", &version(1, 10_000));
         let source: Arc<dyn Source> =
-            Arc::new(PosixSource::open(&ground.path("source"), 4).unwrap());
+            Arc::new(PosixSource::open(&fixture.path("source"), 4).unwrap());
         let catalog = Arc::new(Catalog::scan(Arc::clone(&source), 1, period).unwrap());
         let inbox = Arc::new(Inbox::new(4));
         let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), None);
@@ -46,13 +46,13 @@ impl Stand {
             threads: 2,
             options: Vec::new(),
         };
-        let connection = Connection::mount(dataset, &ground.path("mount"), &settings).unwrap();
-        let path = ground.path("mount/file");
-        let stand = Stand { ground, cache, connection, path };
-        let pusher = Arc::clone(stand.connection.pusher().unwrap());
+        let connection = Connection::mount(dataset, &fixture.path("mount"), &settings).unwrap();
+        let path = fixture.path("mount/file");
+        let setup = Setup { fixture, cache, connection, path };
+        let pusher = Arc::clone(setup.connection.pusher().unwrap());
         assert!(pusher.disable_open_requests(Some(Path::new("file"))), "opens are requests");
-        stand.cache.page_cache().connect(pusher, Box::new(|_, _, then| then(Ok(()))));
-        stand
+        setup.cache.page_cache().connect(pusher, Box::new(|_, _, then| then(Ok(()))));
+        setup
     }
 
     /// Whether the kernel asks for the name when the file is opened.
@@ -71,7 +71,7 @@ impl Stand {
     }
 }
 
-impl Drop for Stand {
+impl Drop for Setup {
     fn drop(&mut self) {
         let _ = self.connection.unmount(true);
     }
@@ -79,30 +79,30 @@ impl Drop for Stand {
 
 #[test]
 fn a_name_is_believed_for_a_while_and_trust_that_is_taken_back_ends() {
-    let stand = Stand::new(None);
-    assert_eq!(version_of(&fs::read(&stand.path).unwrap(), 0), 1);
-    stand.turn(true);
-    wait_until("a name that is believed", || !stand.asks());
-    wait_until("the end of the belief", || stand.asks());
-    wait_until("a name that is believed again", || !stand.asks());
-    stand.turn(false);
-    wait_until("an open that is seen", || stand.asks());
-    assert!((0..100).all(|_| stand.asks()), "each open is seen from then on");
+    let setup = Setup::new(None);
+    assert_eq!(version_of(&fs::read(&setup.path).unwrap(), 0), 1);
+    setup.turn(true);
+    wait_until("a name that is believed", || !setup.asks());
+    wait_until("the end of the belief", || setup.asks());
+    wait_until("a name that is believed again", || !setup.asks());
+    setup.turn(false);
+    wait_until("an open that is seen", || setup.asks());
+    assert!((0..100).all(|_| setup.asks()), "each open is seen from then on");
 }
 
 #[test]
 fn a_change_shows_though_nobody_tells_the_kernel() {
-    let stand = Stand::new(Some(Duration::from_secs(1)));
+    let setup = Setup::new(Some(Duration::from_secs(1)));
     for number in 1..4 {
-        stand.ground.plant("../replacement", &version(number, 10_000));
-        fs::rename(stand.ground.path("replacement"), stand.ground.source("file")).unwrap();
+        setup.fixture.write("../replacement", &version(number, 10_000));
+        fs::rename(setup.fixture.path("replacement"), setup.fixture.source("file")).unwrap();
         wait_until("the change", || {
-            let read = fs::read(&stand.path);
+            let read = fs::read(&setup.path);
             // An older version may be gone before its name is.
             let seen = read.map(|bytes| version_of(&bytes, 0));
             assert!(seen.as_ref().map_or(true, |seen| *seen <= number));
             seen.is_ok_and(|seen| seen == number)
         });
-        stand.turn(true);
+        setup.turn(true);
     }
 }

@@ -1,7 +1,7 @@
 //! hotpath: measures what a sample costs its reader, without an interpreter.
 //!
 //! A tool for measurements. Readers go through the samples without pause, and each sample is timed. One line
-//! of JSON has the median and the mean of a sample's nanoseconds, the time of the whole, and the CPU time of
+//! of JSON has the median and the mean of a sample's nanoseconds, the time of all samples, and the CPU time of
 //! this process. With one reader the process has one thread, as a loader's worker has.
 
 mod neighbours;

@@ -109,7 +109,7 @@ fn time_file(mode: Mode, path: &Path, buffer: &mut [u8], timings: &mut Timings) 
             let file = open(path)?;
             timings.time(|| Ok((1, u64::from(file.is_terminal()))))
         }
-        // As a loader reads.
+        // A loader reads like this.
         _ => timings.time(|| Ok((1, read_to_end(&mut open(path)?, buffer)?))),
     }
 }

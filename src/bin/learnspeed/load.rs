@@ -8,31 +8,31 @@ use belady::order::{Entry, Listing, Order};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-/// The content of an order file.
+/// The format of an order file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Written {
+pub(super) enum Format {
     /// 4-byte positions in the index order.
     Binary,
-    /// Such positions in decimal, one a line.
+    /// Positions in decimal, one a line.
     Numbers,
     /// Paths, one a line.
     Paths,
 }
 
 /// Parses an order of `entries` samples, each once, in an order that looks random.
-pub(super) fn run(written: Written, entries: u32) -> Result<Value, String> {
-    let names: Vec<String> = match written {
-        Written::Paths => {
+pub(super) fn run(format: Format, entries: u32) -> Result<Value, String> {
+    let names: Vec<String> = match format {
+        Format::Paths => {
             (0..entries).map(|n| format!("train/n{:05}/{n:08}.JPEG", n / 1_300)).collect()
         }
-        Written::Binary | Written::Numbers => Vec::new(),
+        Format::Binary | Format::Numbers => Vec::new(),
     };
     let entry = |n: u32| {
         let path = names.get(n as usize).map_or("", String::as_str);
         Entry { path: path.as_bytes(), file: FileId(n), size: 1 }
     };
     let listing = Listing::new((0..names.len() as u32).map(entry).collect());
-    let text = text_of(written, entries, &names);
+    let text = text_of(format, entries, &names);
     let (resident, began) = (resident()?, Instant::now());
     let parsed =
         parse(&text, &listing, || Ok((0..entries).map(FileId).collect()), Some(entries.into()));
@@ -49,14 +49,14 @@ pub(super) fn run(written: Written, entries: u32) -> Result<Value, String> {
 }
 
 /// The order file: every position once. The step and the number of positions are coprime.
-fn text_of(written: Written, entries: u32, names: &[String]) -> Vec<u8> {
+fn text_of(format: Format, entries: u32, names: &[String]) -> Vec<u8> {
     let wanted = u64::from(entries) * 618 / 1_000;
     let step = (wanted.max(1)..).find(|step| gcd(*step, entries.into()) == 1).unwrap_or(1);
     let places = (0..u64::from(entries)).map(|n| (n * step % u64::from(entries)) as u32);
-    match written {
-        Written::Binary => places.flat_map(u32::to_le_bytes).collect(),
-        Written::Numbers => places.flat_map(|place| format!("{place}\n").into_bytes()).collect(),
-        Written::Paths => {
+    match format {
+        Format::Binary => places.flat_map(u32::to_le_bytes).collect(),
+        Format::Numbers => places.flat_map(|place| format!("{place}\n").into_bytes()).collect(),
+        Format::Paths => {
             places.flat_map(|place| [names[place as usize].as_bytes(), b"\n"].concat()).collect()
         }
     }

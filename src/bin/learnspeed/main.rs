@@ -44,7 +44,7 @@ enum What {
     /// The parsing of an order file.
     Load {
         /// What the file holds.
-        written: load::Written,
+        format: load::Format,
         /// Samples in the file.
         #[arg(long, default_value_t = 10_000_000, value_parser = 1..=100_000_000)]
         entries: i64,
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         What::Crack { path, hypotheses, seeds } => {
             path_of(path).map(|path| crack(path, hypotheses, seeds))
         }
-        What::Load { written, entries } => load::run(written, entries as u32),
+        What::Load { format, entries } => load::run(format, entries as u32),
         What::Observe { samples } => Ok(observe::run(samples as u32)),
     };
     match result {
@@ -125,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn every_order_file_is_understood() {
-        for written in load::Written::value_variants() {
-            let found = load::run(*written, 10_000).unwrap();
-            assert_eq!(found["entries"], json!(10_000), "{written:?}");
+    fn every_format_is_parsed() {
+        for format in load::Format::value_variants() {
+            let found = load::run(*format, 10_000).unwrap();
+            assert_eq!(found["entries"], json!(10_000), "{format:?}");
         }
     }
 

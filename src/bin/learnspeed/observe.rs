@@ -56,12 +56,12 @@ impl Mount {
 
     fn open(&mut self, task: u32, sample: u32) {
         let (file, missed) = (FileId(sample), !self.pages[sample as usize]);
-        self.tell(Event::Seen { task, file });
+        self.apply(Event::Seen { task, file });
         if missed {
             let block = BlockId(sample);
-            self.tell(Event::Missed { block, task });
+            self.apply(Event::Missed { block, task });
             self.pages[sample as usize] = true;
-            self.tell(Event::Arrived { block, from: Place::Source });
+            self.apply(Event::Arrived { block, from: Place::Source });
         }
         let (at_ms, group) = (u64::from(sample) / 8, 1);
         let open =
@@ -71,15 +71,15 @@ impl Mount {
             let stream = StreamId(0);
             match decision {
                 Decision::Committed(known) | Decision::EpochBegan(known) => {
-                    self.tell(Event::Continued { stream, order: Arc::new(known.order) });
+                    self.apply(Event::Continued { stream, order: Arc::new(known.order) });
                 }
-                Decision::Withdrawn { .. } => self.tell(Event::Withdrawn { stream }),
+                Decision::Withdrawn { .. } => self.apply(Event::Withdrawn { stream }),
                 Decision::SearchWanted { .. } | Decision::SearchOver { .. } => {}
             }
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn apply(&mut self, event: Event) {
         self.events.push(event);
         while let Some(event) = self.events.pop() {
             self.planner.apply(event, &mut self.actions);

@@ -110,7 +110,7 @@ fn fault(engine: &Engine, rest: &str) -> Result<(), String> {
     match split(rest) {
         ("clear", "") => {
             engine.with_model(|model| model.set_slowdown(1.0));
-            engine.hold.release_hung(engine.faults.clear());
+            engine.replies.release_hung(engine.faults.clear());
         }
         ("slow", factor) => match factor.parse::<f64>() {
             Ok(factor) if factor > 0.0 && factor <= 1e6 => {
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn faults_hit_the_named_operations_until_cleared() {
         let engine = engine();
-        let hit = |op, path| engine.faults.hit(op, Path::new(path)).map(|(fault, _)| fault);
+        let hit = |op, path| engine.faults.find(op, Path::new(path)).map(|(fault, _)| fault);
         command(&engine, "fault estale my dir/* ops=lookup,getattr").expect("a good command");
         assert_eq!(hit(Op::Lookup, "my dir/x"), Some(Fault::Estale));
         assert_eq!(hit(Op::Read, "my dir/x"), None);

@@ -1,4 +1,4 @@
-//! Handles a request between arrival and answer: counters, the model, faults, the hold.
+//! Handles a request between arrival and answer: counters, the model, faults, the queue of replies.
 //!
 //! A request handler calls [`Engine::admit`] when the request arrives. This counts the request, asks the
 //! model when it completes, and looks for a fault. Then the handler does the real work and passes the answer
@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 use fuser::{Errno, FileAttr};
 
 use crate::fault::{Fault, Faults};
-use crate::hold::Hold;
 use crate::locked;
 use crate::model::{Model, Nanos, Request};
+use crate::reply_queue::ReplyQueue;
 use crate::stats::{Op, Stats};
 
 /// The decisions about an operation at its arrival.
@@ -33,7 +33,7 @@ impl Ticket {
     }
 
     /// The attributes that the operation reports.
-    pub(crate) fn told(&self, attr: FileAttr) -> FileAttr {
+    pub(crate) fn reported_attr(&self, attr: FileAttr) -> FileAttr {
         let shrunk = matches!(self.fault, Some((Fault::Shrunk, _)));
         FileAttr { size: if shrunk { attr.size / 2 } else { attr.size }, ..attr }
     }
@@ -44,11 +44,11 @@ impl Ticket {
     }
 }
 
-/// Counters, model, faults and held replies of one mount.
+/// Counters, model, faults and waiting replies of one mount.
 pub(crate) struct Engine {
     pub(crate) stats: Arc<Stats>,
     pub(crate) faults: Faults,
-    pub(crate) hold: Hold,
+    pub(crate) replies: ReplyQueue,
     model: Mutex<Model>,
     trace: Option<Mutex<BufWriter<File>>>,
 }
@@ -59,7 +59,7 @@ impl Engine {
         Self {
             stats: Arc::default(),
             faults: Faults::default(),
-            hold: Hold::new(),
+            replies: ReplyQueue::new(),
             model: Mutex::new(model),
             trace: trace.map(|file| Mutex::new(BufWriter::new(file))),
         }
@@ -71,13 +71,13 @@ impl Engine {
         let (now, admission) = {
             let mut model = locked(&self.model);
             // Under the lock, so that arrivals reach the model in the order of their times.
-            let now = self.hold.now();
+            let now = self.replies.now();
             (now, model.admit(now, request))
         };
         if admission.random {
             self.stats.random_read();
         }
-        let fault = self.faults.hit(op, path);
+        let fault = self.faults.find(op, path);
         if fault.is_some() {
             self.stats.injected();
         }
@@ -92,12 +92,12 @@ impl Engine {
     {
         if let Some((Fault::Hang, clears)) = ticket.fault {
             let engine = self.clone();
-            self.hold.hang(clears, Box::new(move |error| engine.send(error, reply)));
-        } else if ticket.due <= self.hold.now() {
+            self.replies.send_after_clear(clears, Box::new(move |error| engine.send(error, reply)));
+        } else if ticket.due <= self.replies.now() {
             self.send(None, reply);
         } else {
             let engine = self.clone();
-            self.hold.until(ticket.due, Box::new(move |error| engine.send(error, reply)));
+            self.replies.send_at(ticket.due, Box::new(move |error| engine.send(error, reply)));
         }
     }
 
@@ -105,7 +105,7 @@ impl Engine {
     pub(crate) fn released(&self, handle: u64, ino: u64, path: &Path) {
         self.stats.count(Op::Release);
         locked(&self.model).close(handle);
-        self.trace(self.hold.now(), Op::Release, Request::Getattr, ino, path);
+        self.trace(self.replies.now(), Op::Release, Request::Getattr, ino, path);
     }
 
     /// Changes the model while it runs.

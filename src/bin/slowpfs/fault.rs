@@ -1,4 +1,4 @@
-//! Faults on purpose: which operations on which paths go wrong, and how.
+//! Fault injection: which operations on which paths go wrong, and how.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -100,7 +100,7 @@ impl Faults {
     }
 
     /// The fault that `op` on `path` meets, and how often faults had been cleared before.
-    pub(crate) fn hit(&self, op: Op, path: &Path) -> Option<(Fault, u64)> {
+    pub(crate) fn find(&self, op: Op, path: &Path) -> Option<(Fault, u64)> {
         if !self.any.load(Relaxed) {
             return None;
         }
@@ -163,13 +163,13 @@ mod tests {
             ops: fault.default_ops().to_vec(),
         };
         let path = Path::new("x/y");
-        assert_eq!(faults.hit(Op::Read, path), None);
+        assert_eq!(faults.find(Op::Read, path), None);
         faults.add(rule(Fault::Eio, "x/*"));
         faults.add(rule(Fault::Short, "*"));
-        assert_eq!(faults.hit(Op::Read, path), Some((Fault::Short, 0)));
-        assert_eq!(faults.hit(Op::Open, path), Some((Fault::Eio, 0)));
-        assert_eq!(faults.hit(Op::Lookup, path), None);
+        assert_eq!(faults.find(Op::Read, path), Some((Fault::Short, 0)));
+        assert_eq!(faults.find(Op::Open, path), Some((Fault::Eio, 0)));
+        assert_eq!(faults.find(Op::Lookup, path), None);
         assert_eq!(faults.clear(), 1);
-        assert_eq!(faults.hit(Op::Open, path), None);
+        assert_eq!(faults.find(Op::Open, path), None);
     }
 }

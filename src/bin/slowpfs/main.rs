@@ -1,25 +1,25 @@
-//! slowpfs: serves a directory as a busy parallel filesystem would, by an explicit model.
+//! slowpfs: serves a directory as a busy parallel filesystem would. An explicit model computes the delays.
 //!
 //! A tool for tests and measurements. A request passes through these parts:
 //!
 //! 1. [`mount`] mounts the filesystem. Threads of the FUSE session accept requests.
 //! 2. [`fs`] decodes a request and finds its path.
-//! 3. [`engine`] counts it ([`stats`]), looks for a fault on purpose ([`fault`]) and asks the [`model`] when
+//! 3. [`engine`] counts it ([`stats`]), looks for an injected fault ([`fault`]) and asks the [`model`] when
 //!    the operation completes.
 //! 4. [`fs`] does the real work on the source directory.
-//! 5. [`hold`] keeps the answer until its time, so that a few threads are enough for any number of operations
-//!    in flight.
+//! 5. [`reply_queue`] keeps the answer until its time, so that a few threads are enough for any number of
+//!    operations in flight.
 //!
-//! [`control`] changes the model and the faults meanwhile.
+//! [`control`] changes the model and the faults at run time.
 
 mod cli;
 mod control;
 mod engine;
 mod fault;
 mod fs;
-mod hold;
 mod model;
 mod mount;
+mod reply_queue;
 mod stats;
 
 use std::path::Path;

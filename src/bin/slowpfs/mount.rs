@@ -136,7 +136,7 @@ fn start(
     let (tell, ends) = mpsc::channel();
     let named = |name: &str| thread::Builder::new().name(name.to_owned());
     let timer = engine.clone();
-    named("timer").spawn(move || timer.hold.run(&timer.stats))?;
+    named("timer").spawn(move || timer.replies.run(&timer.stats))?;
     let from_session = tell.clone();
     // If the receiver is gone, the end does not matter any more.
     named("session").spawn(move || drop(from_session.send(End::Session(session.run()))))?;
@@ -157,7 +157,7 @@ fn finish(
     ends: &mpsc::Receiver<End>,
 ) -> Result<(), String> {
     // Requests that wait in the kernel would keep the mount busy, and their callers would wait for ever.
-    engine.hold.stop();
+    engine.replies.stop();
     if let End::Session(result) = end {
         return result.map_err(|e| format!("the session failed: {e}"));
     }

@@ -145,8 +145,8 @@ impl Stats {
         self.errors_injected.fetch_add(1, Relaxed);
     }
 
-    /// Counts a held reply that was sent `late` after its time.
-    pub(crate) fn released(&self, late: Nanos) {
+    /// Counts a reply that waited and was sent `late` after its time.
+    pub(crate) fn delayed_reply_sent(&self, late: Nanos) {
         self.held.fetch_add(1, Relaxed);
         self.late_ns_sum.fetch_add(late, Relaxed);
         self.late_ns_max.fetch_max(late, Relaxed);

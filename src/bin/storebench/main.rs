@@ -85,7 +85,10 @@ fn run(cli: &Cli) -> Result<Value> {
     match cli.what {
         What::Ingest => {
             let store = open(cli, u64::MAX)?;
-            timed(cli, cli.samples, || put_all(cli, &store, 0..cli.samples)?.sync(&store))
+            timed(cli, cli.samples, || {
+                put_all(cli, &store, 0..cli.samples)?;
+                store.sync()
+            })
         }
         What::PlainIngest => timed(cli, cli.samples, || plain::write(cli)),
         What::Read => {
@@ -100,13 +103,13 @@ fn run(cli: &Cli) -> Result<Value> {
             })
         }
         What::PlainRead => {
-            plain::forget(cli)?;
+            plain::drop_pages(cli)?;
             timed(cli, cli.samples, || {
                 read(cli, |number| check(cli, number, &plain::read(cli, number)?))
             })
         }
         What::Reopen => {
-            forget_index(&cli.directory)?;
+            drop_index_pages(&cli.directory)?;
             let start = Instant::now();
             let store = open(cli, u64::MAX)?;
             let seconds = start.elapsed().as_secs_f64();
@@ -134,7 +137,7 @@ fn key(store: &Store, number: u64) -> Key {
     store.key(Path::new("sample"), &Fingerprint([7; 40]), number)
 }
 
-/// Noise for all samples: each sample is another piece of it.
+/// Bytes that do not compress. Each sample is another piece of them.
 fn noise(cli: &Cli) -> Vec<u8> {
     let mix = |word: u64| (word ^ 0x5bd1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     let words = (0..(cli.bytes as u64 + 8192) / 8 + 1).map(|word| mix(mix(word)));
@@ -151,16 +154,7 @@ fn check(cli: &Cli, number: u64, bytes: &[u8]) -> Result<()> {
     if whole { Ok(()) } else { Err(Error::other(format!("sample {number} is not whole"))) }
 }
 
-/// Samples were put. Syncing them belongs to it.
-struct Put;
-
-impl Put {
-    fn sync(self, store: &Store) -> Result<()> {
-        store.sync()
-    }
-}
-
-fn put_all(cli: &Cli, store: &Store, numbers: std::ops::Range<u64>) -> Result<Put> {
+fn put_all(cli: &Cli, store: &Store, numbers: std::ops::Range<u64>) -> Result<()> {
     let noise = noise(cli);
     let numbers: Vec<u64> = numbers.collect();
     for batch in numbers.chunks((BATCH_BYTES / cli.bytes).max(1)) {
@@ -170,7 +164,7 @@ fn put_all(cli: &Cli, store: &Store, numbers: std::ops::Range<u64>) -> Result<Pu
             return Err(Error::other(format!("the store takes no more: {}", store.state())));
         }
     }
-    Ok(Put)
+    Ok(())
 }
 
 /// Reads every sample once, in a nearly random order.
@@ -198,7 +192,7 @@ fn read(cli: &Cli, one: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
     })
 }
 
-fn forget_index(directory: &Path) -> Result<()> {
+fn drop_index_pages(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("index-")) {
@@ -215,9 +209,11 @@ fn full(cli: &Cli) -> Result<Value> {
     let whole = (cli.bytes as u64).next_multiple_of(4096) * cli.samples;
     let store = open(cli, whole)?;
     let half = cli.samples / 2;
-    put_all(cli, &store, 0..half)?.sync(&store)?;
+    put_all(cli, &store, 0..half)?;
+    store.sync()?;
     let start = Instant::now();
-    put_all(cli, &store, half..cli.samples)?.sync(&store)?;
+    put_all(cli, &store, half..cli.samples)?;
+    store.sync()?;
     let before = start.elapsed().as_secs_f64();
     let batch = (BATCH_BYTES / cli.bytes).max(1) as u64;
     let start = Instant::now();

@@ -34,8 +34,8 @@ pub(super) fn read(cli: &Cli, number: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Takes the files out of the page cache.
-pub(super) fn forget(cli: &Cli) -> Result<()> {
+/// Drops the pages of the files from the page cache.
+pub(super) fn drop_pages(cli: &Cli) -> Result<()> {
     for number in 0..cli.samples {
         let file = File::open(path(cli, number))?;
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;

@@ -12,18 +12,18 @@ use nix::sys::signal::Signal;
 
 use crate::cgroup::MemoryGroup;
 use crate::clock::{nanos, now};
-use crate::ground::Ground;
 use crate::plan::{Limit, Plan};
-use crate::process::{self, Ended, is_there, signal};
-use crate::tally::Wrong;
+use crate::process::{self, Ended, is_running, signal};
+use crate::stats::Failure;
 use crate::target::Subject;
 use crate::watch::Watch;
+use crate::workspace::Workspace;
 
 /// How long a command may still run after something has hung.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long mounting is retried while the source is in trouble.
-const TRIED: Duration = Duration::from_secs(45);
+/// How long mounting is retried while a fault hits the source.
+const RETRY_TIME: Duration = Duration::from_secs(45);
 
 /// Runs its arguments from the fourth on. The first, if not empty, is the cgroup's file of processes. The
 /// next two are limits.
@@ -48,10 +48,10 @@ pub(crate) enum End {
     Interrupt,
 }
 
-/// The mounts of an episode.
+/// The mounts of a scenario.
 #[derive(Debug)]
 pub(crate) struct Belady {
-    ground: Arc<Ground>,
+    workspace: Arc<Workspace>,
     watch: Arc<Watch>,
     plan: Plan,
     source: PathBuf,
@@ -66,20 +66,20 @@ pub(crate) struct Belady {
 
 impl Belady {
     pub(crate) fn new(
-        ground: Arc<Ground>,
+        workspace: Arc<Workspace>,
         watch: Arc<Watch>,
         plan: &Plan,
         source: PathBuf,
         cache: Vec<String>,
     ) -> io::Result<Self> {
-        let points = (0..plan.points).map(|nth| ground.path(&format!("mount{nth}"))).collect();
+        let points = (0..plan.points).map(|nth| workspace.path(&format!("mount{nth}"))).collect();
         let name = format!("belady-torture-{}-{}", std::process::id(), plan.number);
         let group = plan.memory_mib.map(|mib| MemoryGroup::new(&name, mib << 20)).transpose()?;
-        Ok(Belady { ground, watch, plan: plan.clone(), source, cache, points, group, pid: None })
+        Ok(Belady { workspace, watch, plan: plan.clone(), source, cache, points, group, pid: None })
     }
 
     fn command(&self, words: &[OsString]) -> Command {
-        let mut command = command(&self.ground);
+        let mut command = command(&self.workspace);
         command.args(words);
         command
     }
@@ -114,27 +114,18 @@ impl Belady {
         subject: Subject,
         mut command: Command,
     ) -> Option<(i32, String)> {
-        let said = self.ground.path(&format!("said-{kind}"));
+        let file = self.workspace.path(&format!("output-{kind}"));
         let operation = self.watch.begin(kind, subject);
-        // If the watch finds the command too slow, the command gets a moment to end.
-        let mut hung_since = None;
-        let patience = || {
-            if self.watch.has_hung() {
-                let since = *hung_since.get_or_insert_with(now);
-                return now() - since < nanos(GRACE);
-            }
-            true
-        };
-        let ended = process::run(&mut command, &said, patience);
+        let ended = process::run(&mut command, &file, until_hang(&self.watch));
         drop(operation);
         match ended {
-            Ok(Ended::With(status, said)) => Some((status.code().unwrap_or(-1), said)),
-            Ok(Ended::Never) => None,
+            Ok(Ended::Exited(status, output)) => Some((status.code().unwrap_or(-1), output)),
+            Ok(Ended::Killed) => None,
             Err(error) => Some((-1, error.to_string())),
         }
     }
 
-    /// Mounts at all points. While the source is in trouble, mounting is retried.
+    /// Mounts at all points. While a fault hits the source, mounting is retried.
     pub(crate) fn mount(&mut self) -> bool {
         let (points, before) = (self.points.clone(), self.pid);
         points.iter().all(|point| self.mount_at(point, before))
@@ -147,22 +138,22 @@ impl Belady {
             let began = now();
             // A new mount begins a new log.
             self.report_panic();
-            let is_early = began - first < nanos(TRIED) + self.watch.limit();
+            let is_early = began - first < nanos(RETRY_TIME) + self.watch.limit();
             let command = self.mount_command(point);
-            let is_left = before.is_some_and(is_there);
+            let is_left = before.is_some_and(is_running);
             let subject = if is_left { Subject::Remount } else { Subject::Mount };
             match self.run("mount", subject, command) {
                 Some((0, _)) => {
-                    self.pid = self.ground.daemon_of(point);
+                    self.pid = self.workspace.daemon_of(point);
                     return true;
                 }
                 None => return false,
-                Some(_) if is_early && self.watch.excuses.source_was_in_trouble(began, now()) => {
+                Some(_) if is_early && self.watch.faults.source_had_fault(began, now()) => {
                     thread::sleep(Duration::from_millis(100));
                 }
-                Some((code, said)) => {
-                    let what = format!("belady mount ends with {code}: {}", said.trim());
-                    self.watch.wrong(Wrong::Error, &what);
+                Some((code, output)) => {
+                    let what = format!("belady mount ends with {code}: {}", output.trim());
+                    self.watch.report(Failure::Error, &what);
                     return false;
                 }
             }
@@ -174,8 +165,8 @@ impl Belady {
 
     /// Reports a panic in a log.
     pub(crate) fn report_panic(&self) {
-        if let Some(line) = panic_in(&self.ground.logs()) {
-            self.watch.wrong(Wrong::Error, &format!("the daemon panicked: {line}"));
+        if let Some(line) = panic_in(&self.workspace.logs()) {
+            self.watch.report(Failure::Error, &format!("the daemon panicked: {line}"));
         }
     }
 
@@ -187,7 +178,7 @@ impl Belady {
 
     /// Whether the daemon of the last mount runs.
     pub(crate) fn is_alive(&self) -> bool {
-        self.pid.is_some_and(is_there)
+        self.pid.is_some_and(is_running)
     }
 
     /// Ends all mounts, the last first, and waits until the daemon has ended.
@@ -203,7 +194,7 @@ impl Belady {
                 true
             }
         };
-        ended && self.has_ended(end)
+        ended && self.wait_for_end(end)
     }
 
     /// Unmounts one point. If it is in use, that is retried: a reader may be about to close a file.
@@ -221,9 +212,9 @@ impl Belady {
                 Some((IN_USE, _)) if !force && now() - began < self.watch.limit() => {
                     thread::sleep(Duration::from_millis(20));
                 }
-                Some((code, said)) => {
-                    let what = format!("belady {name} ends with {code}: {}", said.trim());
-                    self.watch.wrong(Wrong::Error, &what);
+                Some((code, output)) => {
+                    let what = format!("belady {name} ends with {code}: {}", output.trim());
+                    self.watch.report(Failure::Error, &what);
                     return false;
                 }
                 None => return false,
@@ -232,7 +223,7 @@ impl Belady {
     }
 
     /// Waits until the daemon has ended, or something hangs.
-    fn has_ended(&mut self, end: End) -> bool {
+    fn wait_for_end(&mut self, end: End) -> bool {
         let Some(pid) = self.pid else { return true };
         let kind = match end {
             End::Umount => "end after umount",
@@ -241,38 +232,43 @@ impl Belady {
             End::Interrupt => "end after SIGINT",
         };
         let operation = self.watch.begin(kind, Subject::End("the daemon"));
-        while is_there(pid) && !self.watch.has_hung() {
+        while is_running(pid) && !self.watch.has_hung() {
             thread::sleep(Duration::from_millis(2));
         }
         drop(operation);
-        let ended = !is_there(pid);
+        let ended = !is_running(pid);
         if ended {
             self.pid = None;
         }
         ended
     }
+}
 
-    /// Asks for the status of a mount. An error is wrong unless the mount is away.
-    pub(crate) fn status(ground: &Ground, watch: &Watch, point: &Path) {
-        let began = now();
-        let mut command = command(ground);
-        command.args(["status", "--json"]).arg(point);
-        let operation = watch.begin("status", Subject::Local("the mount"));
-        let said = ground.path("said-status");
-        let mut hung_since = None;
-        let ended = process::run(&mut command, &said, || {
-            let since = watch.has_hung().then(|| *hung_since.get_or_insert_with(now));
-            since.is_none_or(|since| now() - since < nanos(GRACE))
-        });
-        drop(operation);
-        if let Ok(Ended::With(status, said)) = ended
-            && !status.success()
-            && !watch.excuses.is_away(began, now())
-            && !watch.has_hung()
-        {
-            let what = format!("belady status ends with {status}: {}", said.trim());
-            watch.wrong(Wrong::Error, &what);
-        }
+/// Asks for the status of a mount. An error is reported if something is mounted.
+pub(crate) fn check_status(workspace: &Workspace, watch: &Watch, point: &Path) {
+    let began = now();
+    let mut command = command(workspace);
+    command.args(["status", "--json"]).arg(point);
+    let operation = watch.begin("status", Subject::Local("the mount"));
+    let file = workspace.path("output-status");
+    let ended = process::run(&mut command, &file, until_hang(watch));
+    drop(operation);
+    if let Ok(Ended::Exited(status, output)) = ended
+        && !status.success()
+        && !watch.faults.was_unmounted(began, now())
+        && !watch.has_hung()
+    {
+        let what = format!("belady status ends with {status}: {}", output.trim());
+        watch.report(Failure::Error, &what);
+    }
+}
+
+/// Lets a command run until something hangs, and then a moment longer.
+fn until_hang(watch: &Watch) -> impl FnMut() -> bool {
+    let mut hung_since = None;
+    move || {
+        let since = watch.has_hung().then(|| *hung_since.get_or_insert_with(now));
+        since.is_none_or(|since| now() - since < nanos(GRACE))
     }
 }
 
@@ -282,13 +278,13 @@ fn panic_in(logs: &str) -> Option<&str> {
 }
 
 /// A command of belady with the run's own runtime directory, and without settings of the environment.
-fn command(ground: &Ground) -> Command {
-    let mut command = Command::new(&ground.belady);
+fn command(workspace: &Workspace) -> Command {
+    let mut command = Command::new(&workspace.belady);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("BELADY_") {
             command.env_remove(name);
         }
     }
-    command.env("XDG_RUNTIME_DIR", ground.path("run"));
+    command.env("XDG_RUNTIME_DIR", workspace.path("run"));
     command
 }

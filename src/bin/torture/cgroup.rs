@@ -7,12 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a group may stay in use after its processes have ended.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct MemoryGroup {
     path: PathBuf,
-    is_second: bool,
+    is_v2: bool,
 }
 
 impl MemoryGroup {
@@ -34,9 +34,9 @@ impl MemoryGroup {
             ("/sys/fs/cgroup/memory", below("memory"), false),
             ("/sys/fs/cgroup", below(""), true),
         ];
-        for (top, below, is_second) in hierarchies {
+        for (top, below, is_v2) in hierarchies {
             for parent in [Path::new(top).join(below), PathBuf::from(top)] {
-                let group = MemoryGroup { path: parent.join(name), is_second };
+                let group = MemoryGroup { path: parent.join(name), is_v2 };
                 if fs::create_dir(&group.path).is_err() {
                     continue;
                 }
@@ -49,7 +49,7 @@ impl MemoryGroup {
     }
 
     fn file(&self, first: &str, second: &str) -> PathBuf {
-        self.path.join(if self.is_second { second } else { first })
+        self.path.join(if self.is_v2 { second } else { first })
     }
 
     /// Sets the limit. The kernel refuses a limit that it cannot enforce at once.
@@ -74,7 +74,7 @@ impl MemoryGroup {
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
         let began = Instant::now();
-        while fs::remove_dir(&self.path).is_err() && began.elapsed() < PATIENCE {
+        while fs::remove_dir(&self.path).is_err() && began.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(20));
         }
     }

@@ -6,27 +6,27 @@ use clap::{Parser, Subcommand};
 
 use crate::plan::Kind;
 
-/// Reads through belady under faults and abuse, and judges every byte, error and wait.
+/// Reads through belady while faults are injected, and judges every byte, error and wait.
 ///
-/// Everything random follows from the seed: `--seed S --episode N` repeats an episode. The exit code is 0 if
-/// nothing was wrong: no wrong byte, no error and no wait that no fault explains, and no daemon killed for
-/// want of memory. Needs root, and belady and slowpfs beside it.
+/// Everything random follows from the seed: `--seed S --scenario N` repeats a scenario. The exit code is 0 if
+/// nothing was wrong: no wrong byte, no error or wait without a fault that explains it, and no daemon killed
+/// for want of memory. Needs root, and belady and slowpfs beside it.
 #[derive(Debug, Parser)]
 #[command(name = "torture", version)]
 pub(crate) struct Cli {
     /// The role of a child process.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
-    /// Minutes in which episodes begin.
+    /// Minutes in which scenarios begin.
     #[arg(long, value_name = "N", default_value_t = 60.0, value_parser = positive)]
     pub(crate) minutes: f64,
     /// Seed of all random choices. Default: another one each time.
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
-    /// Play only this episode.
+    /// Run only this scenario.
     #[arg(long, value_name = "N")]
-    pub(crate) episode: Option<u64>,
-    /// Play only episodes of this kind.
+    pub(crate) scenario: Option<u64>,
+    /// Run only scenarios of this kind.
     #[arg(long, value_enum)]
     pub(crate) kind: Option<Kind>,
     /// An operation that takes longer hangs, unless a fault explains it.
@@ -44,16 +44,16 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Whether the run can end: cycles and kills come only from episodes of their kind.
+    /// Checks that the run can end: cycles and kills come only from scenarios of their kind.
     ///
     /// # Errors
     /// Which option to leave out, in a sentence.
-    pub(crate) fn is_possible(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let wanted = [("cycles", self.cycles, Kind::Cycles), ("kills", self.kills, Kind::Kills)];
         for (name, number, kind) in wanted {
             if number > 0 && self.kind.is_some_and(|only| only != kind) {
                 return Err(format!(
-                    "--{name} needs episodes of that kind: leave out --kind, or give --kind {name}"
+                    "--{name} needs scenarios of that kind: leave out --kind, or give --kind {name}"
                 ));
             }
         }
@@ -97,16 +97,16 @@ mod tests {
     }
 
     #[test]
-    fn what_no_episode_makes_is_not_waited_for() {
-        let is_possible = |words: &str| {
+    fn a_run_that_cannot_end_is_refused() {
+        let is_accepted = |words: &str| {
             let words = ["torture"].into_iter().chain(words.split_whitespace());
-            Cli::try_parse_from(words).expect("it is parsed").is_possible().is_ok()
+            Cli::try_parse_from(words).expect("it is parsed").check().is_ok()
         };
-        assert!(is_possible("--cycles 5 --kills 5"));
-        assert!(is_possible("--kind cycles --cycles 5"));
-        assert!(is_possible("--kind faults"));
-        assert!(!is_possible("--kind cycles --kills 5"));
-        assert!(!is_possible("--kind kills --cycles 5"));
-        assert!(!is_possible("--kind faults --kills 5"));
+        assert!(is_accepted("--cycles 5 --kills 5"));
+        assert!(is_accepted("--kind cycles --cycles 5"));
+        assert!(is_accepted("--kind faults"));
+        assert!(!is_accepted("--kind cycles --kills 5"));
+        assert!(!is_accepted("--kind kills --cycles 5"));
+        assert!(!is_accepted("--kind faults --kills 5"));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::mounts::below;
+use crate::mounts::mounts_below;
 
 /// Lines printed of each log.
 const LOG_LINES: usize = 30;
@@ -23,7 +23,7 @@ pub(crate) fn print(processes: &[i32], own_threads: &[i32], directory: &Path) {
     eprintln!("-- our threads that wait");
     print_threads(own);
     eprintln!("-- mounts");
-    below(directory).iter().for_each(|mount| eprintln!("   {}", mount.line));
+    mounts_below(directory).iter().for_each(|mount| eprintln!("   {}", mount.line));
     print_logs(directory);
 }
 

@@ -10,19 +10,20 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::ground::Ground;
-use crate::mounts::sever;
-use crate::plan::{Disk, Trouble};
+use crate::mounts::force_unmount;
+use crate::plan::{Disk, Fault};
+use crate::workspace::Workspace;
 
 /// Size of a separate disk, in MiB.
 const MIB: u64 = 48;
 
-/// How long a slow disk takes writes, and how long it holds them.
-const SLOW: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+/// How long a slow disk accepts writes, and then how long it holds them.
+const ACCEPTING: Duration = Duration::from_millis(100);
+const HOLDING: Duration = Duration::from_millis(400);
 
 nix::ioctl_read!(
     /// Makes everything on a filesystem fail.
-    go_down, b'X', 125, u32
+    shut_down, b'X', 125, u32
 );
 
 /// Makes ext4 forget what is not written yet.
@@ -35,35 +36,35 @@ pub(crate) struct CacheDisk {
     slow: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
 
-/// Runs a command that must succeed.
-fn succeed(command: &mut Command) -> io::Result<()> {
+/// Runs a command. It is an error if the command fails.
+fn run(command: &mut Command) -> io::Result<()> {
     let output = command.stdin(Stdio::null()).output()?;
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("{command:?}: {said}")))
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{command:?}: {message}")))
 }
 
 impl CacheDisk {
     /// Makes a disk. `None` if the plan has no disk.
-    pub(crate) fn new(kind: Disk, ground: &Ground) -> io::Result<Option<Self>> {
+    pub(crate) fn new(kind: Disk, workspace: &Workspace) -> io::Result<Option<Self>> {
         if kind == Disk::None {
             return Ok(None);
         }
-        let disk = CacheDisk { kind, point: ground.path("disk"), slow: None };
+        let disk = CacheDisk { kind, point: workspace.path("disk"), slow: None };
         fs::create_dir(&disk.point)?;
         match kind {
             Disk::Ext4 => {
-                let image = ground.path("disk.img");
+                let image = workspace.path("disk.img");
                 File::create(&image)?.set_len(MIB << 20)?;
-                succeed(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image))?;
-                succeed(Command::new("mount").args(["-o", "loop"]).args([&image, &disk.point]))?;
+                run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image))?;
+                run(Command::new("mount").args(["-o", "loop"]).args([&image, &disk.point]))?;
             }
             Disk::Tmpfs => {
                 let size = format!("size={MIB}M,mode=700");
                 let options = ["-t", "tmpfs", "-o", &size, "none"];
-                succeed(Command::new("mount").args(options).arg(&disk.point))?;
+                run(Command::new("mount").args(options).arg(&disk.point))?;
             }
             Disk::Directory | Disk::None => {}
         }
@@ -77,24 +78,24 @@ impl CacheDisk {
         words.map(str::to_owned).to_vec()
     }
 
-    /// Begins a trouble.
-    pub(crate) fn begin(&mut self, trouble: Trouble) -> io::Result<()> {
-        match trouble {
-            Trouble::DiskFull => fill(&self.point.join("others")),
-            Trouble::DiskReadOnly => {
+    /// Begins a fault.
+    pub(crate) fn begin(&mut self, fault: Fault) -> io::Result<()> {
+        match fault {
+            Fault::DiskFull => fill(&self.point.join("others")),
+            Fault::DiskReadOnly => {
                 // As after a disk error: files may be open for writing.
                 let options = ["-o", "remount,abort"];
-                succeed(Command::new("mount").args(options).arg(&self.point))
+                run(Command::new("mount").args(options).arg(&self.point))
             }
-            Trouble::DiskHangs => freeze(&self.point),
-            Trouble::DiskSlow => {
+            Fault::DiskHangs => freeze(&self.point),
+            Fault::DiskSlow => {
                 let over = Arc::new(AtomicBool::new(false));
                 let (point, stop) = (self.point.clone(), Arc::clone(&over));
                 let thread = thread::Builder::new().name("slow disk".into()).spawn(move || {
                     while !stop.load(Relaxed) {
-                        thread::sleep(SLOW[0]);
+                        thread::sleep(ACCEPTING);
                         if freeze(&point).is_ok() {
-                            thread::sleep(SLOW[1]);
+                            thread::sleep(HOLDING);
                             let _ = thaw(&point);
                         }
                     }
@@ -102,26 +103,26 @@ impl CacheDisk {
                 self.slow = Some((over, thread));
                 Ok(())
             }
-            Trouble::DiskGone => {
+            Fault::DiskGone => {
                 let directory = File::open(&self.point)?;
                 let mut how = WITHOUT_FLUSH;
                 // SAFETY: the descriptor is open, and the number lives as long as the call.
-                unsafe { go_down(directory.as_raw_fd(), &raw mut how) }?;
+                unsafe { shut_down(directory.as_raw_fd(), &raw mut how) }?;
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    /// Ends a trouble, if it can end.
-    pub(crate) fn end(&mut self, trouble: Trouble) -> io::Result<()> {
-        match trouble {
-            Trouble::DiskFull => match fs::remove_file(self.point.join("others")) {
+    /// Ends a fault, if it can end.
+    pub(crate) fn end(&mut self, fault: Fault) -> io::Result<()> {
+        match fault {
+            Fault::DiskFull => match fs::remove_file(self.point.join("others")) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 removed => removed,
             },
-            Trouble::DiskHangs => thaw(&self.point),
-            Trouble::DiskSlow => {
+            Fault::DiskHangs => thaw(&self.point),
+            Fault::DiskSlow => {
                 self.stop_slowing();
                 Ok(())
             }
@@ -136,9 +137,9 @@ impl CacheDisk {
         }
     }
 
-    /// Whether a trouble lasts until the disk is mounted again.
-    pub(crate) fn is_lasting(trouble: Trouble) -> bool {
-        matches!(trouble, Trouble::DiskGone | Trouble::DiskReadOnly)
+    /// Whether a fault lasts until the disk is mounted again.
+    pub(crate) fn is_lasting(fault: Fault) -> bool {
+        matches!(fault, Fault::DiskGone | Fault::DiskReadOnly)
     }
 }
 
@@ -148,7 +149,7 @@ impl Drop for CacheDisk {
         if self.kind == Disk::Ext4 {
             let _ = thaw(&self.point);
         }
-        sever(&self.point);
+        force_unmount(&self.point);
     }
 }
 
@@ -162,9 +163,9 @@ fn fill(path: &Path) -> io::Result<()> {
 }
 
 fn freeze(point: &Path) -> io::Result<()> {
-    succeed(Command::new("fsfreeze").arg("--freeze").arg(point))
+    run(Command::new("fsfreeze").arg("--freeze").arg(point))
 }
 
 fn thaw(point: &Path) -> io::Result<()> {
-    succeed(Command::new("fsfreeze").arg("--unfreeze").arg(point))
+    run(Command::new("fsfreeze").arg("--unfreeze").arg(point))
 }

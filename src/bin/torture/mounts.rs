@@ -1,4 +1,4 @@
-//! Lists the mounts below a directory, and removes them whatever their daemon does.
+//! Lists the mounts below a directory, and removes them without their daemons.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) struct Mount {
 }
 
 /// The mounts at and below a directory, in the order in which they were made.
-pub(crate) fn below(directory: &Path) -> Vec<Mount> {
+pub(crate) fn mounts_below(directory: &Path) -> Vec<Mount> {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let table = String::from_utf8_lossy(&table);
     let parse = |line: &str| {
@@ -30,17 +30,17 @@ pub(crate) fn below(directory: &Path) -> Vec<Mount> {
     table.lines().filter_map(parse).filter(here).collect()
 }
 
-/// Cuts the FUSE connections and removes the mounts at and below a directory. It acts from outside, so it
-/// waits for no daemon.
-pub(crate) fn sever(directory: &Path) {
-    for mount in below(directory) {
+/// Aborts the FUSE connections of the mounts at and below a directory, and removes the mounts. Waits for no
+/// daemon.
+pub(crate) fn force_unmount(directory: &Path) {
+    for mount in mounts_below(directory) {
         if mount.kind.starts_with("fuse") {
             let _ = umount2(&mount.point, MntFlags::MNT_FORCE);
         }
     }
     // Mounts may be stacked.
     for _ in 0..8 {
-        let left = below(directory);
+        let left = mounts_below(directory);
         if left.is_empty() {
             return;
         }
@@ -56,7 +56,7 @@ pub(crate) struct Connections(PathBuf);
 
 impl Connections {
     /// Mounts the list. Without it, a detached connection cannot be aborted.
-    pub(crate) fn at(directory: PathBuf) -> Option<Self> {
+    pub(crate) fn mount(directory: PathBuf) -> Option<Self> {
         let none = None::<&str>;
         fs::create_dir(&directory).ok()?;
         mount(Some("none"), &directory, Some("fusectl"), MsFlags::empty(), none).ok()?;
@@ -65,7 +65,7 @@ impl Connections {
 
     /// Aborts a connection of the run, unless another mount has its number by then.
     pub(crate) fn abort(&self, minor: u32) {
-        let mounted = below(Path::new("/"));
+        let mounted = mounts_below(Path::new("/"));
         if !mounted.iter().any(|mount| mount.minor == minor) {
             let _ = fs::write(self.0.join(minor.to_string()).join("abort"), "1");
         }

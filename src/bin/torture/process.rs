@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// How often an ending process is checked.
-const LOOK: Duration = Duration::from_millis(2);
+const INTERVAL: Duration = Duration::from_millis(2);
 
 /// The path of a program that was built with this one.
 pub(crate) fn program(name: &str) -> io::Result<PathBuf> {
@@ -28,44 +28,44 @@ pub(crate) fn program(name: &str) -> io::Result<PathBuf> {
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// With this status and output.
-    With(ExitStatus, String),
-    /// Not in time: it was killed.
-    Never,
+    /// By itself, with this status and output.
+    Exited(ExitStatus, String),
+    /// It took too long and was killed.
+    Killed,
 }
 
-/// Runs a command to its end, or while `patience` returns true. Its output goes to a file, because a daemon
-/// that it leaves behind may keep a pipe open.
+/// Runs a command to its end, or kills it when `may_run` returns false. Its output goes to the file `output`,
+/// because a daemon that it leaves behind may keep a pipe open.
 pub(crate) fn run(
     command: &mut Command,
-    said: &Path,
-    mut patience: impl FnMut() -> bool,
+    output: &Path,
+    mut may_run: impl FnMut() -> bool,
 ) -> io::Result<Ended> {
-    let output = File::create(said)?;
-    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    let file = File::create(output)?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let mut child = command.spawn()?;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Ended::With(status, fs::read_to_string(said).unwrap_or_default()));
+            return Ok(Ended::Exited(status, fs::read_to_string(output).unwrap_or_default()));
         }
-        if !patience() {
-            end(&mut child, Duration::from_secs(1));
-            return Ok(Ended::Never);
+        if !may_run() {
+            kill_and_wait(&mut child, Duration::from_secs(1));
+            return Ok(Ended::Killed);
         }
-        thread::sleep(LOOK);
+        thread::sleep(INTERVAL);
     }
 }
 
 /// Kills a child, and waits a while for its end: a child that is stuck in the kernel does not end. Returns
 /// whether it ended.
-pub(crate) fn end(child: &mut Child, patience: Duration) -> bool {
+pub(crate) fn kill_and_wait(child: &mut Child, timeout: Duration) -> bool {
     let _ = child.kill();
     let began = Instant::now();
-    while began.elapsed() < patience {
+    while began.elapsed() < timeout {
         if !matches!(child.try_wait(), Ok(None)) {
             return true;
         }
-        thread::sleep(LOOK);
+        thread::sleep(INTERVAL);
     }
     false
 }
@@ -75,8 +75,8 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
 }
 
-/// Whether anything is left of a process. A zombie has ended only if none of its threads is left.
-pub(crate) fn is_there(pid: i32) -> bool {
+/// Whether a process runs. A zombie has ended only if none of its threads is left.
+pub(crate) fn is_running(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let is_dead = stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with(['Z', 'X']));
     let tasks = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |tasks| tasks.count());
@@ -85,7 +85,7 @@ pub(crate) fn is_there(pid: i32) -> bool {
 
 /// The processes of a program with an argument that begins with `path`. Arguments of other programs are not
 /// read, because that waits while the memory of a process is locked.
-pub(crate) fn of_program(program: &Path, path: &Path) -> Vec<i32> {
+pub(crate) fn pids_of(program: &Path, path: &Path) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let name = program.file_name().unwrap_or_default().as_bytes();

@@ -9,18 +9,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::clock::now;
-use crate::ground::Ground;
-use crate::mounts::sever;
-use crate::plan::{self, Plan, Trouble};
-use crate::process;
-use crate::shadow::{Body, File, Promise, Shadow};
+use crate::history::{Body, File, History, Staleness};
+use crate::mounts::force_unmount;
+use crate::plan::{self, Fault, Plan};
+use crate::process::kill_and_wait;
 use crate::target::Target;
+use crate::workspace::Workspace;
 
 /// How long slowpfs may take to answer a command or to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Writes the files of a plan. Returns their shadow.
-pub(crate) fn plant(plan: &Plan, root: &Path, promise: Promise) -> io::Result<Shadow> {
+/// Writes the files of a plan. Returns their history.
+pub(crate) fn write_files(plan: &Plan, root: &Path, staleness: Staleness) -> io::Result<History> {
     for digit in 0..plan::DIRECTORIES {
         fs::create_dir_all(root.join(format!("d{digit}")))?;
     }
@@ -31,24 +31,24 @@ pub(crate) fn plant(plan: &Plan, root: &Path, promise: Promise) -> io::Result<Sh
         fs::write(root.join(&file.name), file.bytes(body))?;
         files.push(file);
     }
-    Ok(Shadow { files, promise })
+    Ok(History { files, staleness })
 }
 
 /// A running slowpfs.
 #[derive(Debug)]
-pub(crate) struct Slow {
+pub(crate) struct Slowpfs {
     child: Child,
     point: PathBuf,
     socket: PathBuf,
 }
 
-impl Slow {
+impl Slowpfs {
     /// Mounts the files at `slow`.
-    pub(crate) fn start(ground: &Ground, options: &[&str]) -> io::Result<Self> {
-        let (point, socket) = (ground.path("slow"), ground.path("slow.socket"));
-        let mut child = Command::new(&ground.slowpfs)
-            .args([&ground.path("source"), &point])
-            // Names are not cached: a name cached here would outlive the promise.
+    pub(crate) fn start(workspace: &Workspace, options: &[&str]) -> io::Result<Self> {
+        let (point, socket) = (workspace.path("slow"), workspace.path("slow.socket"));
+        let mut child = Command::new(&workspace.slowpfs)
+            .args([&workspace.path("source"), &point])
+            // Names are not cached: a name cached here would be served longer than the mount's settings permit.
             .args(["--ttl", "0", "--control"])
             .arg(&socket)
             .args(options)
@@ -60,15 +60,15 @@ impl Slow {
             BufReader::new(stdout).read_line(&mut line)?;
         }
         if !line.contains("is mounted at") {
-            process::end(&mut child, PATIENCE);
+            kill_and_wait(&mut child, TIMEOUT);
             return Err(io::Error::other(format!("slowpfs does not serve: {line}")));
         }
-        Ok(Slow { child, point, socket })
+        Ok(Slowpfs { child, point, socket })
     }
 
-    fn tell(&self, line: &str) -> io::Result<()> {
+    fn send(&self, line: &str) -> io::Result<()> {
         let mut stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         writeln!(stream, "{line}")?;
         stream.shutdown(Shutdown::Write)?;
         let mut answer = String::new();
@@ -79,29 +79,27 @@ impl Slow {
         }
     }
 
-    /// Begins a trouble.
-    pub(crate) fn begin(&self, trouble: Trouble, target: Target) -> io::Result<()> {
+    /// Begins a fault.
+    pub(crate) fn begin(&self, fault: Fault, target: Target) -> io::Result<()> {
         let pattern = target.pattern();
-        match trouble {
-            Trouble::SourceEio => self.tell(&format!("fault eio {pattern}")),
-            Trouble::SourceEstale => self.tell(&format!("fault estale {pattern}")),
-            Trouble::SourceNamesEio => {
-                self.tell(&format!("fault eio {pattern} ops=lookup,getattr"))
+        match fault {
+            Fault::SourceEio => self.send(&format!("fault eio {pattern}")),
+            Fault::SourceEstale => self.send(&format!("fault estale {pattern}")),
+            Fault::SourceNamesEio => self.send(&format!("fault eio {pattern} ops=lookup,getattr")),
+            Fault::SourceHangData => self.send(&format!("fault hang {pattern}")),
+            Fault::SourceHangNames => {
+                self.send(&format!("fault hang {pattern} ops=lookup,getattr"))
             }
-            Trouble::SourceHangData => self.tell(&format!("fault hang {pattern}")),
-            Trouble::SourceHangNames => {
-                self.tell(&format!("fault hang {pattern} ops=lookup,getattr"))
-            }
-            Trouble::SourceHangLists => self.tell("fault hang * ops=opendir,readdir"),
-            Trouble::SourceShort => self.tell(&format!("fault short {pattern}")),
-            Trouble::SourceSlow => self.tell("fault slow 30"),
+            Fault::SourceHangLists => self.send("fault hang * ops=opendir,readdir"),
+            Fault::SourceShort => self.send(&format!("fault short {pattern}")),
+            Fault::SourceSlow => self.send("fault slow 30"),
             _ => Ok(()),
         }
     }
 
-    /// Ends all troubles.
+    /// Ends all faults.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        self.tell("fault clear")
+        self.send("fault clear")
     }
 
     /// Kills slowpfs and removes its mount.
@@ -111,13 +109,13 @@ impl Slow {
 
     fn end(&mut self) {
         let _ = self.child.kill();
-        sever(&self.point);
-        process::end(&mut self.child, PATIENCE);
+        force_unmount(&self.point);
+        kill_and_wait(&mut self.child, TIMEOUT);
         let _ = fs::remove_file(&self.socket);
     }
 }
 
-impl Drop for Slow {
+impl Drop for Slowpfs {
     fn drop(&mut self) {
         self.end();
     }

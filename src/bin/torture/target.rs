@@ -58,12 +58,12 @@ impl Target {
     }
 
     /// How many of these files are in the directory of the subject and may meet the fault.
-    pub(crate) fn beside(self, subject: &Subject, files: impl Iterator<Item = String>) -> usize {
+    pub(crate) fn siblings(self, subject: &Subject, files: impl Iterator<Item = String>) -> usize {
         let directory = |path: &str| path.split_once('/').map(|(top, _)| top.to_owned());
         let Subject::File(path) = subject else { return 0 };
-        let of = directory(path);
-        let beside = files.filter(|file| directory(file) == of);
-        beside.filter(|file| self.covers(&Subject::File(file.clone()))).count()
+        let parent = directory(path);
+        let siblings = files.filter(|file| directory(file) == parent);
+        siblings.filter(|file| self.covers(&Subject::File(file.clone()))).count()
     }
 }
 
@@ -95,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn files_beside_one_are_in_its_directory() {
-        let beside = |target: Target, subject: &Subject| {
+    fn siblings_are_in_the_same_directory() {
+        let siblings = |target: Target, subject: &Subject| {
             let files = ["d4/0003.bin", "d4/0013.bin", "d4/0014.bin", "d5/0003.bin"];
-            target.beside(subject, files.map(str::to_owned).into_iter())
+            target.siblings(subject, files.map(str::to_owned).into_iter())
         };
         let file = Subject::File("d4/0014.bin".to_owned());
-        assert_eq!(beside(Target::Ending(3), &file), 2);
-        assert_eq!(beside(Target::Directory(5), &file), 0);
-        assert_eq!(beside(Target::Ending(3), &Subject::Local("x")), 0);
+        assert_eq!(siblings(Target::Ending(3), &file), 2);
+        assert_eq!(siblings(Target::Directory(5), &file), 0);
+        assert_eq!(siblings(Target::Ending(3), &Subject::Local("x")), 0);
     }
 }

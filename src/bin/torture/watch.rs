@@ -4,33 +4,33 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::baseline::Baseline;
 use crate::clock::{Nanos, now, seconds};
-use crate::excuse::Excuses;
-use crate::tally::{Tally, Wrong};
+use crate::fault_log::FaultLog;
+use crate::stats::{Failure, Stats};
 use crate::target::Subject;
-use crate::yardstick::Yardstick;
 
 /// An operation that is under way.
 #[derive(Clone, Debug)]
-struct Flight {
+struct Pending {
     kind: &'static str,
     subject: Subject,
     began: Nanos,
     thread: i32,
     /// Whether it was reported as a hang.
-    is_told: bool,
+    is_reported: bool,
 }
 
-/// All operations of an episode.
+/// All operations of a scenario.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// Which waits are explained.
-    pub(crate) excuses: Excuses,
-    pub(crate) tally: Arc<Tally>,
-    episode: u64,
-    yardstick: Arc<Yardstick>,
+    pub(crate) faults: FaultLog,
+    pub(crate) stats: Arc<Stats>,
+    scenario: u64,
+    baseline: Arc<Baseline>,
     limit: Nanos,
-    flights: Mutex<HashMap<u64, Flight>>,
+    pending: Mutex<HashMap<u64, Pending>>,
     next: AtomicU64,
     hangs: AtomicBool,
 }
@@ -45,92 +45,92 @@ pub(crate) struct Operation<'w> {
 }
 
 impl Watch {
-    /// Watches an episode. No operation may take longer than `limit`.
+    /// Watches a scenario. No operation may take longer than `limit`.
     pub(crate) fn new(
-        tally: Arc<Tally>,
-        yardstick: Arc<Yardstick>,
+        stats: Arc<Stats>,
+        baseline: Arc<Baseline>,
         limit: Nanos,
-        excuses: Excuses,
-        episode: u64,
+        faults: FaultLog,
+        scenario: u64,
     ) -> Self {
         Watch {
-            excuses,
-            tally,
-            episode,
-            yardstick,
+            faults,
+            stats,
+            scenario,
+            baseline,
             limit,
-            flights: Mutex::default(),
+            pending: Mutex::default(),
             next: AtomicU64::new(0),
             hangs: AtomicBool::new(false),
         }
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<u64, Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, HashMap<u64, Pending>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins an operation on this thread.
     pub(crate) fn begin(&self, kind: &'static str, subject: Subject) -> Operation<'_> {
         let (number, began) = (self.next.fetch_add(1, Relaxed), now());
         let thread = nix::unistd::gettid().as_raw();
-        self.flights().insert(number, Flight { kind, subject, began, thread, is_told: false });
+        self.pending().insert(number, Pending { kind, subject, began, thread, is_reported: false });
         Operation { watch: self, number, began }
     }
 
     /// How long the operation has waited without an explanation.
-    fn overdue(&self, flight: &Flight, now: Nanos) -> Nanos {
-        let from = self.excuses.held_until(&flight.subject, flight.began);
-        now.saturating_sub(from).saturating_sub(self.yardstick.waited(from, now))
+    fn overdue(&self, operation: &Pending, now: Nanos) -> Nanos {
+        let from = self.faults.held_until(&operation.subject, operation.began);
+        now.saturating_sub(from).saturating_sub(self.baseline.waited(from, now))
     }
 
-    /// Reports the operations that hang and were not reported before. Returns their threads. The caller calls
-    /// [`Self::confirm`] when it has examined them: then they are freed.
-    pub(crate) fn look(&self) -> Vec<i32> {
+    /// Reports the operations that hang and were not reported before. Returns their threads. The caller
+    /// examines the threads and calls [`Self::note_hang`]. Then the operations are freed.
+    pub(crate) fn report_hangs(&self) -> Vec<i32> {
         let (mut found, now) = (Vec::new(), now());
-        for flight in self.flights().values_mut() {
-            if !flight.is_told && self.overdue(flight, now) > self.limit {
-                flight.is_told = true;
-                found.push(flight.clone());
+        for operation in self.pending().values_mut() {
+            if !operation.is_reported && self.overdue(operation, now) > self.limit {
+                operation.is_reported = true;
+                found.push(operation.clone());
             }
         }
-        for flight in &found {
-            self.hang(flight, now, "and has not ended");
+        for operation in &found {
+            self.report_hang(operation, now, "and has not ended");
         }
-        found.iter().map(|flight| flight.thread).collect()
+        found.iter().map(|operation| operation.thread).collect()
     }
 
-    /// Makes it known that something hangs.
-    pub(crate) fn confirm(&self) {
+    /// Notes that something hangs.
+    pub(crate) fn note_hang(&self) {
         self.hangs.store(true, Relaxed);
     }
 
-    fn hang(&self, flight: &Flight, now: Nanos, end: &str) {
-        let (kind, subject) = (flight.kind, flight.subject.name());
-        let cause = self.excuses.all(flight.began, now);
-        let taken = seconds(now - flight.began);
+    fn report_hang(&self, operation: &Pending, now: Nanos, end: &str) {
+        let (kind, subject) = (operation.kind, operation.subject.name());
+        let cause = self.faults.describe(operation.began, now);
+        let taken = seconds(now - operation.began);
         let what = format!("{kind} of {subject} has taken {taken:.1} s {end} (meanwhile: {cause})");
-        self.tally.wrong(Wrong::Hang, self.episode, &what);
+        self.stats.count_failure(Failure::Hang, self.scenario, &what);
     }
 
     /// Reports a failure.
-    pub(crate) fn wrong(&self, kind: Wrong, what: &str) {
-        self.tally.wrong(kind, self.episode, what);
+    pub(crate) fn report(&self, kind: Failure, what: &str) {
+        self.stats.count_failure(kind, self.scenario, what);
     }
 
-    /// Reports that something else than an operation hangs.
-    pub(crate) fn found_hang(&self, what: &str) {
-        self.confirm();
-        self.wrong(Wrong::Hang, what);
+    /// Reports a hang of something that is not an operation.
+    pub(crate) fn report_other_hang(&self, what: &str) {
+        self.note_hang();
+        self.report(Failure::Hang, what);
     }
 
-    /// Whether it is known that something hangs.
+    /// Whether a hang was noted.
     pub(crate) fn has_hung(&self) -> bool {
         self.hangs.load(Relaxed)
     }
 
-    /// How many operations go on.
-    pub(crate) fn going_on(&self) -> usize {
-        self.flights().len()
+    /// How many operations are under way.
+    pub(crate) fn pending_operations(&self) -> usize {
+        self.pending().len()
     }
 
     /// How long an operation may take.
@@ -141,15 +141,15 @@ impl Watch {
 
 impl Drop for Operation<'_> {
     fn drop(&mut self) {
-        let Some(flight) = self.watch.flights().remove(&self.number) else { return };
+        let Some(operation) = self.watch.pending().remove(&self.number) else { return };
         let now = now();
-        if !flight.is_told && self.watch.overdue(&flight, now) > self.watch.limit {
-            self.watch.hang(&flight, now, "until it ended");
-            self.watch.confirm();
+        if !operation.is_reported && self.watch.overdue(&operation, now) > self.watch.limit {
+            self.watch.report_hang(&operation, now, "until it ended");
+            self.watch.note_hang();
         }
-        let cause = self.watch.excuses.cause(&flight.subject, flight.began, now);
-        let subject = flight.subject.name();
-        self.watch.tally.operation(flight.kind, now - flight.began, cause, &subject);
+        let cause = self.watch.faults.cause(&operation.subject, operation.began, now);
+        let subject = operation.subject.name();
+        self.watch.stats.count_operation(operation.kind, now - operation.began, cause, &subject);
     }
 }
 
@@ -159,29 +159,29 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::plan::Trouble;
+    use crate::plan::Fault;
     use crate::target::Target;
 
     #[test]
-    fn what_no_fault_explains_is_a_hang() {
-        let (tally, yardstick) = (Arc::<Tally>::default(), Arc::<Yardstick>::default());
-        let watch = Watch::new(tally, yardstick, 1_000_000, Excuses::default(), 0);
+    fn a_wait_that_no_fault_explains_is_a_hang() {
+        let (stats, baseline) = (Arc::<Stats>::default(), Arc::<Baseline>::default());
+        let watch = Watch::new(stats, baseline, 1_000_000, FaultLog::default(), 0);
         let subject = || Subject::File("d1/0001.bin".into());
-        let noted = watch.excuses.begin(Trouble::SourceHangData, Target::All);
+        let id = watch.faults.begin(Fault::SourceHangData, Target::All);
         let explained = watch.begin("read", subject());
         thread::sleep(Duration::from_millis(20));
-        assert!(watch.look().is_empty());
+        assert!(watch.report_hangs().is_empty());
         drop(explained);
         assert!(!watch.has_hung());
-        watch.excuses.end(noted);
+        watch.faults.end(id);
         let alone = watch.begin("end", Subject::Local("x"));
         thread::sleep(Duration::from_millis(20));
-        assert_eq!(watch.look(), [nix::unistd::gettid().as_raw()]);
-        assert!(watch.look().is_empty(), "it is told of once");
-        assert!(!watch.has_hung(), "nobody has confirmed it");
+        assert_eq!(watch.report_hangs(), [nix::unistd::gettid().as_raw()]);
+        assert!(watch.report_hangs().is_empty(), "it is reported once");
+        assert!(!watch.has_hung(), "the hang was not noted yet");
         drop(alone);
-        watch.confirm();
+        watch.note_hang();
         assert!(watch.has_hung());
-        assert_eq!(watch.tally.counts().wrong.get(&Wrong::Hang), Some(&1));
+        assert_eq!(watch.stats.counts().failures.get(&Failure::Hang), Some(&1));
     }
 }

@@ -3,28 +3,17 @@
 //! If no sample of a class was ever given up, its newcomers replace samples of the largest class. A class
 //! that lost samples, or is the largest, is a reservoir of its own.
 
-use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention, Victim, highest};
+use super::{CounterRng, OfferContext, Retention, Victim, highest};
 
 pub(super) struct ClassBalanced;
 
 impl Retention for ClassBalanced {
-    fn admits(
-        &self,
-        _: &Members,
-        evicted: &LowestEvicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> bool {
-        evicted.of(newcomer.member.class).is_none_or(|lowest| newcomer.rank < lowest)
+    fn admits(&self, offer: &OfferContext<'_>, _: &mut CounterRng) -> bool {
+        offer.ranks_below_evicted_of_class()
     }
 
-    fn victim(
-        &self,
-        held: &Members,
-        evicted: &LowestEvicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> Victim {
+    fn victim(&self, offer: &OfferContext<'_>, _: &mut CounterRng) -> Victim {
+        let OfferContext { held, evicted, newcomer } = *offer;
         let class = newcomer.member.class;
         match held.largest() {
             Some((largest, count)) if held.count(class) < count && evicted.of(class).is_none() => {
@@ -38,16 +27,16 @@ impl Retention for ClassBalanced {
 #[cfg(test)]
 mod tests {
     use super::super::super::Policy;
-    use super::super::super::tests::reference::{Item, Stream, compare, random_largest};
+    use super::super::super::tests::reference::{Item, compare, items_of_tasks, random_largest};
 
     #[test]
     fn keeps_what_cbrs_keeps() {
-        let stream = Stream::of_tasks(&[(0, 40), (1, 8), (2, 20), (0, 15), (1, 12), (2, 9)]);
-        compare(Policy::ClassBalanced, &stream, 24, |stream, capacity, random| {
+        let offered = items_of_tasks(&[(0, 40), (1, 8), (2, 20), (0, 15), (1, 12), (2, 9)]);
+        compare(Policy::ClassBalanced, &offered, 24, |offered, capacity, random| {
             let mut kept: Vec<Item> = Vec::new();
             let mut full = [false; 3];
             let mut seen = [0; 3];
-            for item in stream {
+            for item in offered {
                 let class = item.class as usize;
                 seen[class] += 1;
                 let count =

@@ -105,6 +105,21 @@ pub(super) struct Newcomer {
     pub(super) rank: u64,
 }
 
+/// What a policy knows when a sample is offered.
+pub(super) struct OfferContext<'a> {
+    pub(super) held: &'a Members,
+    pub(super) evicted: &'a LowestEvicted,
+    pub(super) newcomer: &'a Newcomer,
+}
+
+impl OfferContext<'_> {
+    /// Whether it ranks below all samples of its class that were given up for want of room.
+    fn ranks_below_evicted_of_class(&self) -> bool {
+        let lowest = self.evicted.of(self.newcomer.member.class);
+        lowest.is_none_or(|lowest| self.newcomer.rank < lowest)
+    }
+}
+
 /// Which sample is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victim {
@@ -156,26 +171,19 @@ pub(super) trait Retention: Sync {
     }
 
     /// Whether a newcomer is wanted if there is room.
-    fn admits(
-        &self,
-        _held: &Members,
-        _evicted: &LowestEvicted,
-        _newcomer: &Newcomer,
-        _rng: &mut CounterRng,
-    ) -> bool {
+    fn admits(&self, _offer: &OfferContext<'_>, _rng: &mut CounterRng) -> bool {
         true
     }
 
     /// The victim of a newcomer that does not fit. By default the highest rank of the class that is the
     /// largest with the newcomer.
-    fn victim(
-        &self,
-        held: &Members,
-        _evicted: &LowestEvicted,
-        newcomer: &Newcomer,
-        _rng: &mut CounterRng,
-    ) -> Victim {
-        highest_of_largest(held, newcomer)
+    fn victim(&self, offer: &OfferContext<'_>, _rng: &mut CounterRng) -> Victim {
+        let OfferContext { held, newcomer, .. } = *offer;
+        let class = newcomer.member.class;
+        match held.largest() {
+            Some((largest, count)) if held.count(class) < count => highest(held, largest, None),
+            _ => highest(held, class, Some(newcomer)),
+        }
     }
 
     /// The first victim if the capacity shrinks: the highest rank, in the largest class if ranks are compared
@@ -192,14 +200,5 @@ fn highest(held: &Members, class: ClassId, newcomer: Option<&Newcomer>) -> Victi
         (Some((rank, _)), Some(newcomer)) if newcomer.rank > rank => Victim::Newcomer,
         (Some((_, sample)), _) => Victim::Held(sample),
         (None, _) => Victim::Newcomer,
-    }
-}
-
-/// The sample of the highest rank in the class that is the largest with the newcomer.
-fn highest_of_largest(held: &Members, newcomer: &Newcomer) -> Victim {
-    let class = newcomer.member.class;
-    match held.largest() {
-        Some((largest, count)) if held.count(class) < count => highest(held, largest, None),
-        _ => highest(held, class, Some(newcomer)),
     }
 }

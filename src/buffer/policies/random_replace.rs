@@ -1,7 +1,7 @@
 //! The update of Neomem. A full buffer takes a newcomer with a fixed probability, in place of any sample. Old
 //! and new samples are replaced equally often, so recent tasks prevail.
 
-use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention, SampleId, Victim};
+use super::{CounterRng, Members, OfferContext, Retention, SampleId, Victim};
 
 /// One of this many newcomers is taken: 14 candidates of a batch of 56.
 const ONE_IN: u64 = 4;
@@ -9,24 +9,12 @@ const ONE_IN: u64 = 4;
 pub(super) struct RandomReplace;
 
 impl Retention for RandomReplace {
-    fn admits(
-        &self,
-        held: &Members,
-        _: &LowestEvicted,
-        newcomer: &Newcomer,
-        rng: &mut CounterRng,
-    ) -> bool {
-        held.fits(newcomer.member.bytes) || rng.below(ONE_IN) == 0
+    fn admits(&self, offer: &OfferContext<'_>, rng: &mut CounterRng) -> bool {
+        offer.held.fits(offer.newcomer.member.bytes) || rng.below(ONE_IN) == 0
     }
 
-    fn victim(
-        &self,
-        held: &Members,
-        _: &LowestEvicted,
-        _: &Newcomer,
-        rng: &mut CounterRng,
-    ) -> Victim {
-        held.any(rng).map_or(Victim::Newcomer, Victim::Held)
+    fn victim(&self, offer: &OfferContext<'_>, rng: &mut CounterRng) -> Victim {
+        offer.held.any(rng).map_or(Victim::Newcomer, Victim::Held)
     }
 
     fn shrink_victim(&self, held: &Members, rng: &mut CounterRng) -> Option<SampleId> {
@@ -37,15 +25,15 @@ impl Retention for RandomReplace {
 #[cfg(test)]
 mod tests {
     use super::super::super::Policy;
-    use super::super::super::tests::reference::{Item, Stream, compare};
+    use super::super::super::tests::reference::{Item, compare, items_of_tasks};
     use super::super::super::tests::shares_of_tasks;
 
     #[test]
     fn keeps_what_neomem_keeps() {
-        let stream = Stream::of_tasks(&[(0, 30), (1, 20), (0, 20)]);
-        compare(Policy::RandomReplace, &stream, 12, |stream, capacity, random| {
+        let offered = items_of_tasks(&[(0, 30), (1, 20), (0, 20)]);
+        compare(Policy::RandomReplace, &offered, 12, |offered, capacity, random| {
             let mut kept: Vec<Item> = Vec::new();
-            for item in stream {
+            for item in offered {
                 if kept.len() < capacity {
                     kept.push(*item);
                 } else if random.index(56) < 14 {

@@ -1,6 +1,6 @@
 //! A uniform sample of all offers: the lowest ranks, which are random.
 
-use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention, Victim, highest};
+use super::{CounterRng, OfferContext, Retention, Victim, highest};
 
 pub(super) struct Reservoir;
 
@@ -9,39 +9,27 @@ impl Retention for Reservoir {
         false
     }
 
-    fn admits(
-        &self,
-        _: &Members,
-        evicted: &LowestEvicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> bool {
-        evicted.of_all().is_none_or(|lowest| newcomer.rank < lowest)
+    fn admits(&self, offer: &OfferContext<'_>, _: &mut CounterRng) -> bool {
+        offer.evicted.of_all().is_none_or(|lowest| offer.newcomer.rank < lowest)
     }
 
-    fn victim(
-        &self,
-        held: &Members,
-        _: &LowestEvicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> Victim {
-        highest(held, newcomer.member.class, Some(newcomer))
+    fn victim(&self, offer: &OfferContext<'_>, _: &mut CounterRng) -> Victim {
+        highest(offer.held, offer.newcomer.member.class, Some(offer.newcomer))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::tests::reference::{Item, Stream, compare};
+    use super::super::super::tests::reference::{Item, compare, items_of_tasks};
     use super::super::super::tests::{offer_all, shares_of_tasks};
     use super::super::super::{Capacity, Policy};
 
     #[test]
     fn keeps_what_algorithm_r_keeps() {
-        let stream = Stream::of_tasks(&[(0, 30), (1, 10), (0, 20)]);
-        compare(Policy::Reservoir, &stream, 12, |stream, capacity, random| {
+        let offered = items_of_tasks(&[(0, 30), (1, 10), (0, 20)]);
+        compare(Policy::Reservoir, &offered, 12, |offered, capacity, random| {
             let mut kept: Vec<Item> = Vec::new();
-            for (seen, item) in stream.iter().enumerate() {
+            for (seen, item) in offered.iter().enumerate() {
                 if seen < capacity {
                     kept.push(*item);
                 } else if let at = random.index(seen + 1)

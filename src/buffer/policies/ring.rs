@@ -1,6 +1,6 @@
 //! The samples offered last: first in, first out.
 
-use super::{CounterRng, LowestEvicted, Member, Members, Newcomer, Retention, Victim, highest};
+use super::{CounterRng, Member, OfferContext, Retention, Victim, highest};
 
 pub(super) struct Ring;
 
@@ -13,14 +13,8 @@ impl Retention for Ring {
         u64::from(u32::MAX - member.sample.0)
     }
 
-    fn victim(
-        &self,
-        held: &Members,
-        _: &LowestEvicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> Victim {
-        highest(held, newcomer.member.class, None)
+    fn victim(&self, offer: &OfferContext<'_>, _: &mut CounterRng) -> Victim {
+        highest(offer.held, offer.newcomer.member.class, None)
     }
 }
 

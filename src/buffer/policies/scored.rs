@@ -41,7 +41,7 @@ impl Retention for MinReplay {
 #[cfg(test)]
 mod tests {
     use super::super::super::tests::{buffer_of, candidate, fill};
-    use super::super::super::{Buffer, Capacity, Policy, SampleId, UpdateError};
+    use super::super::super::{Capacity, Policy, RehearsalBuffer, SampleId, UpdateError};
     use super::*;
 
     #[test]
@@ -54,7 +54,7 @@ mod tests {
     }
 
     /// Ten samples of each of two classes, of scores 0 to 9 in some order.
-    fn scored(policy: Policy) -> Buffer {
+    fn scored(policy: Policy) -> RehearsalBuffer {
         let mut buffer = buffer_of(policy, Capacity::Samples(20), 3);
         fill(&mut buffer, &[(0, 10), (1, 10)]);
         for sample in 0..20 {
@@ -64,7 +64,7 @@ mod tests {
         buffer
     }
 
-    fn scores(buffer: &Buffer, class: u32) -> Vec<f32> {
+    fn scores(buffer: &RehearsalBuffer, class: u32) -> Vec<f32> {
         let own = buffer.members().filter(|member| member.class.0 == class);
         let mut scores: Vec<f32> = own.filter_map(|member| member.score).collect();
         scores.sort_by(f32::total_cmp);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_shown_most_often_goes_first() {
+    fn the_sample_shown_most_often_goes_first() {
         let mut buffer = buffer_of(Policy::MinReplay, Capacity::Samples(10), 3);
         fill(&mut buffer, &[(0, 10)]);
         for sample in 0..10 {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_score_changes_nothing() {
+    fn a_refused_score_changes_nothing() {
         let mut buffer = scored(Policy::MaxLoss);
         let before = buffer.clone();
         assert_eq!(buffer.score(SampleId(3), f32::NAN), Err(UpdateError::NotFinite));

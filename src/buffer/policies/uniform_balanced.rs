@@ -2,37 +2,31 @@
 //!
 //! Unlike with CBRS, a class that lost samples takes room from a larger class when it gets offers again.
 
-use super::{CounterRng, LowestEvicted, Members, Newcomer, Retention};
+use super::{CounterRng, OfferContext, Retention};
 
 pub(super) struct UniformBalanced;
 
 impl Retention for UniformBalanced {
-    fn admits(
-        &self,
-        _: &Members,
-        evicted: &LowestEvicted,
-        newcomer: &Newcomer,
-        _: &mut CounterRng,
-    ) -> bool {
-        evicted.of(newcomer.member.class).is_none_or(|lowest| newcomer.rank < lowest)
+    fn admits(&self, offer: &OfferContext<'_>, _: &mut CounterRng) -> bool {
+        offer.ranks_below_evicted_of_class()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::tests::reference::{Item, Stream, compare};
+    use super::super::super::tests::reference::{Item, compare, items_of_tasks};
     use super::super::super::tests::{buffer_of, fill};
     use super::super::super::{Capacity, Policy};
 
     /// Equally many offers of each class: each keeps its share, as if drawn at once from all offers.
     #[test]
     fn keeps_an_equal_share_of_each_class() {
-        let stream = Stream::of_tasks(&[(0, 30), (1, 30), (2, 30)]);
-        compare(Policy::UniformBalanced, &stream, 15, |stream, capacity, random| {
+        let offered = items_of_tasks(&[(0, 30), (1, 30), (2, 30)]);
+        compare(Policy::UniformBalanced, &offered, 15, |offered, capacity, random| {
             let mut kept = Vec::new();
             for class in 0..3 {
                 let mut own: Vec<Item> =
-                    stream.iter().filter(|i| i.class == class).copied().collect();
+                    offered.iter().filter(|i| i.class == class).copied().collect();
                 random.shuffle(&mut own);
                 kept.extend_from_slice(&own[..capacity / 3]);
             }

@@ -1,10 +1,10 @@
 //! Supplies samples to readers that ask at any time, a new sample for each taking.
 //!
 //! A sample is *reserved* when a reader looks a name up. It is *taken* when the reader opens what it found. A
-//! reservation without an open is *released*. As with [`Draws`](super::Draws), takings go in rounds: each
-//! round takes every sample once, and two takings of one sample are at least `distance` apart. Unlike with
-//! draws, readers decide in which order samples are taken, and the buffer may change at any time. The next
-//! samples are drawn ahead, so that they can be prefetched.
+//! reservation without an open is *released*. As with [`EpochDraws`](super::EpochDraws), takings go in rounds:
+//! each round takes every sample once, and two takings of one sample are at least `distance` apart. Unlike
+//! with draws, readers decide in which order samples are taken, and the buffer may change at any time. The
+//! next samples are drawn ahead, so that they can be prefetched.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 

@@ -31,7 +31,7 @@ fn each_round_takes_every_sample_once() {
 /// Every taking was drawn ahead, even if names are looked up twice. The first takings of a round are
 /// exceptions.
 #[test]
-fn what_comes_next_is_known_ahead() {
+fn takings_are_known_ahead() {
     for (n, distance) in [(200, 20), (40, 40)] {
         let (mut supply, mut ahead) = (supply(n, distance), HashSet::new());
         let mut unforeseen = 0;
@@ -191,7 +191,7 @@ fn open_few(mut names: Names, held: std::ops::Range<u32>) {
 /// More names than samples. All names are looked up, then few of them are opened: all samples that can be
 /// found are found. At last the samples that were never opened are released.
 #[test]
-fn what_is_looked_at_and_never_opened_is_drawn_like_the_rest() {
+fn samples_that_were_never_opened_are_drawn_like_the_rest() {
     for (n, late) in [(50, false), (50, true), (30, false), (30, true), (63, true)] {
         let mut names = Names::new(supply(n, 64), 64, late);
         (0..64).for_each(|name| _ = names.look(name));
@@ -204,7 +204,7 @@ fn what_is_looked_at_and_never_opened_is_drawn_like_the_rest() {
 
 /// Half of the samples that were reserved and not taken are replaced by other samples.
 #[test]
-fn what_is_held_no_more_is_not_reserved() {
+fn samples_that_left_the_buffer_are_not_reserved() {
     for late in [false, true] {
         let mut names = Names::new(supply(50, 64), 64, late);
         (0..64).for_each(|name| _ = names.look(name));

@@ -22,7 +22,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..300)
 }
 
-fn apply(buffer: &mut Buffer, step: &Step) -> Option<OfferResult> {
+fn apply(buffer: &mut RehearsalBuffer, step: &Step) -> Option<OfferResult> {
     match *step {
         Step::Offer { class, bytes } => buffer.offer(candidate(class, bytes)),
         Step::Score { sample, score } => {
@@ -61,7 +61,7 @@ proptest! {
         for (at, step) in steps.iter().enumerate() {
             if at == cut {
                 let text = serde_json::to_string(&buffer).unwrap();
-                let read: Buffer = serde_json::from_str(&text).unwrap();
+                let read: RehearsalBuffer = serde_json::from_str(&text).unwrap();
                 prop_assert_eq!(&read, &buffer);
                 copy = Some(read);
             }
@@ -112,7 +112,7 @@ fn room_is_filled_before_anybody_goes() {
 }
 
 #[test]
-fn what_is_larger_than_the_buffer_is_passed_over_and_nobody_goes_for_it() {
+fn a_sample_larger_than_the_buffer_evicts_no_other() {
     for policy in Policy::ALL {
         let mut buffer = offer_all(policy, Capacity::Bytes(100), 1, &[10; 10]);
         let offered = buffer.offer(candidate(7, 101)).unwrap();
@@ -147,7 +147,8 @@ fn a_buffer_of_another_size_knows_what_it_knew() {
         if matches!(policy, Policy::Reservoir | Policy::Ring) {
             let mut small = buffer_of(policy, Capacity::Samples(12), 1);
             fill(&mut small, &[(0, 90), (1, 30), (2, 8)]);
-            let kept = |buffer: &Buffer| buffer.members().map(|m| m.sample).collect::<Vec<_>>();
+            let kept =
+                |buffer: &RehearsalBuffer| buffer.members().map(|m| m.sample).collect::<Vec<_>>();
             assert_eq!(kept(&small), kept(&buffer), "{policy:?}");
         }
         let counts: Vec<usize> = buffer.classes().map(|class| buffer.count(class)).collect();
@@ -155,7 +156,7 @@ fn a_buffer_of_another_size_knows_what_it_knew() {
             assert_eq!(counts, [4, 4, 4], "{policy:?}");
         }
         let text = serde_json::to_string(&buffer).unwrap();
-        assert_eq!(serde_json::from_str::<Buffer>(&text).unwrap(), buffer);
+        assert_eq!(serde_json::from_str::<RehearsalBuffer>(&text).unwrap(), buffer);
         assert_eq!(buffer.resize(Capacity::Bytes(20)), [], "{policy:?}");
         (0..400).for_each(|n| drop(buffer.offer(candidate(n % 3, 1))));
         assert_eq!((buffer.len(), buffer.used()), (20, 20), "{policy:?}");
@@ -167,7 +168,7 @@ fn a_buffer_of_another_size_knows_what_it_knew() {
 fn seeds_are_apart_and_each_is_the_same_again() {
     for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::Ring) {
         let of = |seed| offer_all(policy, Capacity::Samples(20), seed, &[1; 400]);
-        let kept = |buffer: Buffer| buffer.members().map(|m| m.sample).collect::<Vec<_>>();
+        let kept = |buffer: RehearsalBuffer| buffer.members().map(|m| m.sample).collect::<Vec<_>>();
         assert_eq!(of(1), of(1), "{policy:?}");
         // GDumb keeps the first samples of a single class, whatever the seed.
         assert!(policy == Policy::Gdumb || kept(of(1)) != kept(of(2)), "{policy:?}");
@@ -175,13 +176,13 @@ fn seeds_are_apart_and_each_is_the_same_again() {
 }
 
 #[test]
-fn what_is_no_buffer_is_refused() {
+fn an_impossible_state_is_refused() {
     let buffer = offer_all(Policy::Reservoir, Capacity::Samples(3), 1, &[1; 9]);
     let text = serde_json::to_string(&buffer).unwrap();
     for (from, to) in [("\"offers\":9", "\"offers\":1"), ("\"samples\":3", "\"samples\":2")] {
         let wrong = text.replace(from, to);
         assert_ne!(wrong, text);
-        assert!(serde_json::from_str::<Buffer>(&wrong).is_err(), "{to}");
+        assert!(serde_json::from_str::<RehearsalBuffer>(&wrong).is_err(), "{to}");
     }
 }
 
@@ -200,7 +201,7 @@ fn a_large_buffer_takes_many_offers() {
 /// With a capacity in bytes, a large newcomer may need the room of several samples. Either all of them go for
 /// it, or none.
 #[test]
-fn nobody_goes_for_a_sample_that_does_not_come() {
+fn no_sample_leaves_for_a_refused_newcomer() {
     let (mut refused, mut kept) = (0, 0);
     for (policy, seed) in Policy::ALL.into_iter().flat_map(|of| (0..40).map(move |seed| (of, seed)))
     {

@@ -1,4 +1,4 @@
-//! What the tests of policies, draws and sleep sets share.
+//! Helpers of the tests of policies, draws and sleep sets.
 
 mod buffer;
 pub(super) mod chi_square;
@@ -8,8 +8,8 @@ mod sleep;
 
 use super::*;
 
-pub(super) fn buffer_of(policy: Policy, capacity: Capacity, seed: u64) -> Buffer {
-    Buffer::new(Rules { policy, capacity, seed })
+pub(super) fn buffer_of(policy: Policy, capacity: Capacity, seed: u64) -> RehearsalBuffer {
+    RehearsalBuffer::new(Rules { policy, capacity, seed })
 }
 
 pub(super) fn candidate(class: u32, bytes: u64) -> Candidate {
@@ -17,14 +17,19 @@ pub(super) fn candidate(class: u32, bytes: u64) -> Candidate {
 }
 
 /// Offers `count` samples of each class, one class after the other.
-pub(super) fn fill(buffer: &mut Buffer, classes: &[(u32, u32)]) {
+pub(super) fn fill(buffer: &mut RehearsalBuffer, classes: &[(u32, u32)]) {
     for (class, count) in classes {
         (0..*count).for_each(|_| drop(buffer.offer(candidate(*class, 1))));
     }
 }
 
 /// Offers samples of one class with these sizes.
-pub(super) fn offer_all(policy: Policy, capacity: Capacity, seed: u64, sizes: &[u64]) -> Buffer {
+pub(super) fn offer_all(
+    policy: Policy,
+    capacity: Capacity,
+    seed: u64,
+    sizes: &[u64],
+) -> RehearsalBuffer {
     let mut buffer = buffer_of(policy, capacity, seed);
     sizes.iter().for_each(|bytes| drop(buffer.offer(candidate(0, *bytes))));
     buffer

@@ -1,8 +1,8 @@
 //! Compares policies with plain implementations of their papers.
 //!
-//! Goal: the same distribution. Method: one stream is offered under many seeds. Each time, one of the kept
-//! samples is picked at random and counted by its place in the stream. So the counts are independent and a
-//! chi-square test is exact. The reference uses another random generator.
+//! Goal: the same distribution. Method: one sequence of samples is offered under many seeds. Each time, one
+//! of the kept samples is picked at random and counted by its place in the sequence. So the counts are
+//! independent and a chi-square test is exact. The reference uses another random generator.
 
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
@@ -10,24 +10,20 @@ use rand::{RngExt, SeedableRng};
 use super::chi_square::alike;
 use super::*;
 
-/// How often a stream is offered.
+/// How often a sequence is offered.
 const TRIALS: u64 = 20_000;
 
-/// A sample of a stream.
+/// A sample of the sequence that is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Item {
     pub(in super::super) place: u32,
     pub(in super::super) class: u32,
 }
 
-pub(in super::super) struct Stream(Vec<Item>);
-
-impl Stream {
-    /// Tasks in sequence, each with this number of samples of one class.
-    pub(in super::super) fn of_tasks(tasks: &[(u32, usize)]) -> Stream {
-        let classes = tasks.iter().flat_map(|(class, count)| std::iter::repeat_n(*class, *count));
-        Stream(classes.zip(0..).map(|(class, place)| Item { place, class }).collect())
-    }
+/// Tasks in sequence, each with this number of samples of one class.
+pub(in super::super) fn items_of_tasks(tasks: &[(u32, usize)]) -> Vec<Item> {
+    let classes = tasks.iter().flat_map(|(class, count)| std::iter::repeat_n(*class, *count));
+    classes.zip(0..).map(|(class, place)| Item { place, class }).collect()
 }
 
 /// The reference's random numbers.
@@ -52,20 +48,20 @@ pub(in super::super) fn random_largest(kept: &[Item], random: &mut Random) -> us
     own[random.index(own.len())]
 }
 
-/// Compares the samples that a policy keeps of a stream with those that a reference keeps.
+/// Compares the samples that a policy keeps of a sequence with those that a reference keeps.
 pub(in super::super) fn compare(
     policy: Policy,
-    stream: &Stream,
+    offered: &[Item],
     capacity: usize,
     reference: impl Fn(&[Item], usize, &mut Random) -> Vec<Item>,
 ) {
     let mut random = Random(ChaCha12Rng::seed_from_u64(1));
-    let mut counts = [vec![0; stream.0.len()], vec![0; stream.0.len()]];
+    let mut counts = [vec![0; offered.len()], vec![0; offered.len()]];
     for seed in 0..TRIALS {
         let mut buffer = buffer_of(policy, Capacity::Samples(capacity as u64), seed);
-        stream.0.iter().for_each(|item| drop(buffer.offer(candidate(item.class, 1))));
+        offered.iter().for_each(|item| drop(buffer.offer(candidate(item.class, 1))));
         let ours: Vec<u32> = buffer.members().map(|member| member.sample.0).collect();
-        let theirs = reference(&stream.0, capacity, &mut random);
+        let theirs = reference(offered, capacity, &mut random);
         assert_eq!((ours.len(), theirs.len()), (capacity, capacity));
         counts[0][ours[random.index(ours.len())] as usize] += 1;
         counts[1][theirs[random.index(theirs.len())].place as usize] += 1;

@@ -92,7 +92,12 @@ fn prototypical(units: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// Gives both buffers a distinct score for each held sample.
-fn give_scores(policy: Policy, buffer: &mut Buffer, naive: &mut Naive, random: &mut ChaCha12Rng) {
+fn give_scores(
+    policy: Policy,
+    buffer: &mut RehearsalBuffer,
+    naive: &mut Naive,
+    random: &mut ChaCha12Rng,
+) {
     match policy {
         Policy::Herding | Policy::Prototypical => {
             let score = if policy == Policy::Herding { herding } else { prototypical };

@@ -104,7 +104,7 @@ fn interference_and_herding_go_by_place() {
 
 /// Batches follow the order one after the other. After the last sample the order begins again.
 #[test]
-fn what_goes_by_place_is_not_chosen_again_before_all_others() {
+fn ordered_choosers_take_all_others_before_they_repeat() {
     let members = members();
     let batches = choose(&members, Chooser::Mir, 100, 10, 1);
     for (turn, batch) in batches.chunks(10).enumerate() {

@@ -55,8 +55,8 @@ impl Pages for PanickingPages {
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
 
-    fn check(&self, _: Located, checked: Looked) {
-        checked(None);
+    fn check(&self, _: Located, reply: CheckReply) {
+        reply(None);
     }
 
     fn renew(&self, _: Located) {}
@@ -87,9 +87,9 @@ impl Pages for FullPages {
 
     fn expire(&self, _: NodeId, _: NodeId, _: &OsStr) {}
 
-    fn check(&self, _: Located, checked: Looked) {
+    fn check(&self, _: Located, reply: CheckReply) {
         self.asked.send("look").unwrap();
-        checked(Some(true));
+        reply(Some(true));
     }
 
     fn renew(&self, _: Located) {

@@ -166,6 +166,10 @@ impl Seen {
 }
 
 impl Source for Past {
+    fn lasting_identity(&self) -> u128 {
+        1
+    }
+
     fn list_in_parts(
         &self,
         directory: &Path,

@@ -12,7 +12,7 @@ use super::output::Target;
 use super::{say, say_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
-use crate::order::file::edit::{Share, Written, as_text, concatenate, interleave};
+use crate::order::file::edit::{OrderFile, RankShare, as_text, concatenate, interleave};
 
 /// What the files are parts of.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -106,7 +106,7 @@ pub(super) fn merge(args: &Merge) -> Result<()> {
     }
     let mut files = Vec::new();
     for (file, text) in args.files.iter().zip(&texts) {
-        files.push(Written::read(text).map_err(|error| error.context(file.display()))?);
+        files.push(OrderFile::read(text).map_err(|error| error.context(file.display()))?);
     }
     write(&args.target, args.json, |sink| match args.by {
         By::Ranks => interleave(&files, args.batch, args.once, &mut |line| sink.put(line)),
@@ -116,20 +116,20 @@ pub(super) fn merge(args: &Merge) -> Result<()> {
 
 pub(super) fn cut(args: &Cut) -> Result<()> {
     let share = match (args.rank, args.world) {
-        (Some(rank), Some(world)) if rank < world => Share { rank, world, batch: args.batch },
+        (Some(rank), Some(world)) if rank < world => RankShare { rank, world, batch: args.batch },
         (Some(rank), Some(world)) => {
             let message = format!("there is no rank {rank} of {world}: ranks count from 0");
             return Err(Error::new(ErrorKind::Usage, message));
         }
-        _ => Share::WHOLE,
+        _ => RankShare::WHOLE,
     };
     let bytes = input::read(&args.file, &Limits::ORDER)?;
     let about = |error: Error| error.context(args.file.display());
     let text: Cow<'_, [u8]> = as_text(&bytes).map_err(about)?;
-    let written = Written::read(&text).map_err(about)?;
+    let file = OrderFile::read(&text).map_err(about)?;
     let (epochs, samples) = (args.epochs.0.clone(), args.samples.0.clone());
     write(&args.target, args.json, |sink| {
-        written.cut(epochs, samples, share, &mut |line| sink.put(line)).map_err(about)
+        file.cut(epochs, samples, share, &mut |line| sink.put(line)).map_err(about)
     })
 }
 

@@ -34,5 +34,5 @@ fn refused(layers: Layers) -> String {
 }
 
 fn settings(assignments: &[&str]) -> Result<Settings, Error> {
-    set(assignments)?.resolve(&HOST)
+    resolve(&set(assignments)?, &HOST)
 }

@@ -19,7 +19,7 @@ fn a_buffer_is_what_files_and_flags_say_of_it() {
     assert_eq!(origin("rehearsal.old.size"), "flag --set");
     assert_eq!(origin("rehearsal.old.seed"), "file a.toml:5");
     assert_eq!(origin("rehearsal.old.policy"), "default");
-    let buffers = config.resolve(&HOST).unwrap().rehearsal;
+    let buffers = resolve(&config, &HOST).unwrap().rehearsal;
     let [a, old] = &buffers[..] else { panic!("{buffers:?}") };
     assert_eq!((a.name.as_str(), a.rules.capacity), ("a", Capacity::Bytes(GIB)));
     assert_eq!((a.offer_rate, a.root.to_str()), (0.5, Some("")));
@@ -76,7 +76,7 @@ fn a_buffer_without_a_disk_says_why() {
     let of = |sets: &[&str], free| {
         let host = Host { cache_free: Some((free, 1000 * GIB)), ..HOST };
         let config = set(&[sets, &["rehearsal.a.size=3"]].concat()).unwrap();
-        config.resolve(&host).unwrap_err().message().to_owned()
+        resolve(&config, &host).unwrap_err().message().to_owned()
     };
     let needs = |why: &str| format!("rehearsal.a needs a cache disk, and {why}");
     assert_eq!(of(&[], 500 * GIB), needs("cache.dir is empty"));
@@ -94,7 +94,7 @@ fn buffers_share_the_disk() {
     assert_eq!(error.message(), words);
     let lasting = |held, free, given: &[&str]| {
         let (cache_free, buffers_held) = (Some((free, 100 * GIB)), held);
-        set(given).unwrap().resolve(&Host { cache_free, buffers_held, ..HOST })
+        resolve(&set(given).unwrap(), &Host { cache_free, buffers_held, ..HOST })
     };
     let one = [DIR, "rehearsal.a.size=40GiB", "cache.min-free=5%"];
     assert!(lasting(0, 40 * GIB, &one).is_err());

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn auto_ram_takes_the_lesser_share() {
     let config = Config::default();
-    let settings = config.resolve(&HOST).unwrap();
+    let settings = resolve(&config, &HOST).unwrap();
     assert_eq!(settings.cache.ram_bytes, 16 * GIB);
     assert!(
         settings
@@ -17,10 +17,10 @@ fn auto_ram_takes_the_lesser_share() {
         settings.decisions
     );
     let busy = Host { memory_available: 10 * GIB, ..HOST };
-    let settings = config.resolve(&busy).unwrap();
+    let settings = resolve(&config, &busy).unwrap();
     assert_eq!(settings.cache.ram_bytes, 5 * GIB);
     let none = Host { memory_available: 0, ..HOST };
-    assert_eq!(config.resolve(&none).unwrap().cache.ram_bytes, 0);
+    assert_eq!(resolve(&config, &none).unwrap().cache.ram_bytes, 0);
 }
 
 #[test]
@@ -54,13 +54,13 @@ fn the_disk_tier_leaves_what_must_stay_free() {
     let large = disk(&["cache.dir=/c", "cache.large-file=2MiB"]).unwrap().unwrap().large_file_bytes;
     assert_eq!(large, 2 << 20);
     let config = set(&["cache.dir=/c"]).unwrap();
-    let error = config.resolve(&Host { cache_free: None, ..HOST }).unwrap_err();
+    let error = resolve(&config, &Host { cache_free: None, ..HOST }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cache);
     // If others have filled the disk, an existing store has to give its space back.
     let config = set(&["cache.dir=/c", "cache.disk=8GiB"]).unwrap();
     let tier = |cache_held| {
         let host = Host { cache_free: Some((GIB, 1000 * GIB)), cache_held, ..HOST };
-        config.resolve(&host).unwrap().cache.disk
+        resolve(&config, &host).unwrap().cache.disk
     };
     assert_eq!(tier(0), None);
     assert_eq!(tier(GIB).map(|disk| (disk.bytes, disk.configured_bytes)), Some((0, 8 * GIB)));

@@ -67,7 +67,7 @@ proptest! {
             ] {
                 if let Ok((config, origins)) = layers.build() {
                     let _ = render_show(&config, &origins, true);
-                    let _ = config.resolve(&HOST);
+                    let _ = resolve(&config, &HOST);
                 }
             }
         }

@@ -243,7 +243,7 @@ impl Journal {
     }
 
     /// Whether the pending records should be written before more are added.
-    pub fn is_full(&self) -> bool {
+    pub fn has_many_pending(&self) -> bool {
         self.pending.len() >= PENDING_MAX
     }
 

@@ -10,7 +10,8 @@ use crate::plan::{Event, Standing};
 /// The most blocks that wait at the planner: enough that it never runs out of them between two looks.
 const AHEAD: usize = 256;
 
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often the thread looks where its blocks are.
+const LOCATE_BLOCKS_EVERY: Duration = Duration::from_millis(10);
 
 /// If its command has not asked about a warm-up for this many looks, ten seconds of them, the warm-up ends:
 /// the command has ended. Looks are counted and not time, since a command cannot ask while the whole machine
@@ -112,7 +113,7 @@ pub(super) fn run(
             break false;
         }
         *warmup.progress.lock() = feed.progress.clone();
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(LOCATE_BLOCKS_EVERY);
     };
     if !broken {
         let progress = &mut feed.progress;
@@ -184,7 +185,7 @@ impl<'w> Feed<'w> {
                 return self.engine.count_here(self.blocks, &mut self.progress);
             }
             (left, looks) = (coming, looks - 1);
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(LOCATE_BLOCKS_EVERY);
         }
     }
 

@@ -78,71 +78,66 @@ enum LawHeader {
     },
 }
 
-impl Journal {
-    /// The journal as bytes.
-    pub fn encode(&self, numbering: u128) -> Vec<u8> {
-        let mut lists: Vec<Arc<[u32]>> = Vec::new();
-        let mut number = |list: &Arc<[u32]>| {
-            let known = lists.iter().position(|known| Arc::ptr_eq(known, list));
-            known.unwrap_or_else(|| {
-                lists.push(Arc::clone(list));
-                lists.len() - 1
-            })
-        };
-        let mut runs = Vec::new();
-        for run in &self.runs {
-            let made = run.made.iter().filter_map(|made| made_header(made, &mut number)).collect();
-            let lists = run.lists.all.iter().map(&mut number).collect();
-            runs.push(RunHeader { made, lists, cut: run.lists.is_cut });
-        }
-        let numbering = format!("{numbering:032x}");
-        let header = Header { numbering, runs, lists: lists.iter().map(|l| l.len()).collect() };
-        let mut bytes = serde_json::to_vec(&header).unwrap_or_default();
-        bytes.push(b'\n');
-        bytes.extend(lists.iter().flat_map(|list| list.iter()).flat_map(|n| n.to_le_bytes()));
-        bytes
+/// See [`Journal::encode`].
+pub(super) fn encode(journal: &Journal, numbering: u128) -> Vec<u8> {
+    let mut lists: Vec<Arc<[u32]>> = Vec::new();
+    let mut number = |list: &Arc<[u32]>| {
+        let known = lists.iter().position(|known| Arc::ptr_eq(known, list));
+        known.unwrap_or_else(|| {
+            lists.push(Arc::clone(list));
+            lists.len() - 1
+        })
+    };
+    let mut runs = Vec::new();
+    for run in &journal.runs {
+        let made = run.made.iter().filter_map(|made| made_header(made, &mut number)).collect();
+        let lists = run.lists.all.iter().map(&mut number).collect();
+        runs.push(RunHeader { made, lists, cut: run.lists.is_cut });
     }
+    let numbering = format!("{numbering:032x}");
+    let header = Header { numbering, runs, lists: lists.iter().map(|l| l.len()).collect() };
+    let mut bytes = serde_json::to_vec(&header).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes.extend(lists.iter().flat_map(|list| list.iter()).flat_map(|n| n.to_le_bytes()));
+    bytes
+}
 
-    /// The journal that these bytes are, and its `numbering`.
-    ///
-    /// # Errors
-    /// In words where they are not one.
-    pub fn decode(bytes: &[u8]) -> Result<(Journal, u128), String> {
-        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or("it has no header")?;
-        let header: Header = serde_json::from_slice(&bytes[..end])
-            .map_err(|error| format!("its header cannot be read: {error}"))?;
-        let numbering = u128::from_str_radix(&header.numbering, 16)
-            .map_err(|_| "its numbering cannot be read".to_owned())?;
-        let (mut rest, other) = bytes[end + 1..].as_chunks::<4>();
-        let numbers: usize = header.lists.iter().fold(0, |sum, &len| sum.saturating_add(len));
-        if numbers != rest.len() || !other.is_empty() {
-            return Err(format!("it should have {numbers} numbers and has {}", rest.len()));
-        }
-        let mut lists: Vec<Arc<[u32]>> = Vec::new();
-        for &len in &header.lists {
-            let (list, after) = rest.split_at(len);
-            lists.push(list.iter().map(|number| u32::from_le_bytes(*number)).collect());
-            rest = after;
-        }
-        let mut journal = Journal::default();
-        for run in header.runs.iter().take(RUNS_MAX) {
-            let made = run.made.iter().take(MADE_MAX + 2).filter_map(|made| read(made, &lists));
-            let made = made.collect();
-            let found = run.lists.iter().take(LISTS_MAX).filter_map(|&at| lists.get(at).cloned());
-            let all = found.filter(|list| !list.is_empty()).collect();
-            let lists = Lists { all, is_cut: run.cut, is_told: false };
-            journal.runs.push(Run { made, lists, loader: None });
-        }
-        journal.bound();
-        Ok((journal, numbering))
+/// See [`Journal::decode`].
+pub(super) fn decode(bytes: &[u8]) -> Result<(Journal, u128), String> {
+    let end = bytes.iter().position(|byte| *byte == b'\n').ok_or("it has no header")?;
+    let header: Header = serde_json::from_slice(&bytes[..end])
+        .map_err(|error| format!("its header cannot be read: {error}"))?;
+    let numbering = u128::from_str_radix(&header.numbering, 16)
+        .map_err(|_| "its numbering cannot be read".to_owned())?;
+    let (mut rest, other) = bytes[end + 1..].as_chunks::<4>();
+    let numbers: usize = header.lists.iter().fold(0, |sum, &len| sum.saturating_add(len));
+    if numbers != rest.len() || !other.is_empty() {
+        return Err(format!("it should have {numbers} numbers and has {}", rest.len()));
     }
+    let mut lists: Vec<Arc<[u32]>> = Vec::new();
+    for &len in &header.lists {
+        let (list, after) = rest.split_at(len);
+        lists.push(list.iter().map(|number| u32::from_le_bytes(*number)).collect());
+        rest = after;
+    }
+    let mut journal = Journal::default();
+    for run in header.runs.iter().take(RUNS_MAX) {
+        let made = run.made.iter().take(MADE_MAX + 2).filter_map(|made| read(made, &lists));
+        let made = made.collect();
+        let found = run.lists.iter().take(LISTS_MAX).filter_map(|&at| lists.get(at).cloned());
+        let all = found.filter(|list| !list.is_empty()).collect();
+        let lists = Lists { all, is_cut: run.cut, is_told: false };
+        journal.runs.push(Run { made, lists, loader: None });
+    }
+    journal.bound();
+    Ok((journal, numbering))
 }
 
 fn made_header(made: &Made, number: &mut impl FnMut(&Arc<[u32]>) -> usize) -> Option<MadeHeader> {
     let (seed, skip, sampler) = match &made.origin {
         Origin::Draw { seed, skip } => (*seed, *skip, None),
         Origin::Sampler { sampler, epoch } => {
-            let (name, keys) = (sampler.name().to_owned(), sampler.given().into_iter());
+            let (name, keys) = (sampler.name().to_owned(), sampler.shown_keys().into_iter());
             let keys = keys.map(|(key, value)| (key.to_owned(), value)).collect();
             (0, 0, Some(SamplerHeader { name, keys, epoch: *epoch }))
         }

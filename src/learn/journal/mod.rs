@@ -69,6 +69,19 @@ impl Journal {
         self.runs.is_empty()
     }
 
+    /// The journal as bytes. `numbering` shows whether the numbers of samples still mean the same.
+    pub fn encode(&self, numbering: u128) -> Vec<u8> {
+        format::encode(self, numbering)
+    }
+
+    /// The journal that these bytes are, and its `numbering`.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes, in words.
+    pub fn decode(bytes: &[u8]) -> Result<(Journal, u128), String> {
+        format::decode(bytes)
+    }
+
     /// Adds what a loader read, with `partial` also of an epoch that is not over, and drops the same run.
     pub fn add(&mut self, record: &Record, partial: bool) {
         let Some(run) = Run::of(record, partial) else { return };

@@ -7,7 +7,7 @@ use super::shell::{Outcome, Shell, Truth, in_library};
 use super::sim::Loader;
 use super::trials::learner;
 use crate::learn::{Journal, Learner};
-use crate::order::samplers::{Algorithm, Epochs, PythonSeed, Sampler, Shuffle};
+use crate::order::samplers::{Algorithm, PythonSeed, Reshuffle, Sampler, Shuffle};
 
 const N: u32 = 2_000;
 const GROUP: u64 = 100;
@@ -16,11 +16,11 @@ const ALGORITHMS: [Algorithm; 3] =
     [Algorithm::NumpyRandomState, Algorithm::NumpyGenerator, Algorithm::Python];
 
 /// Five epochs of a list of the training set.
-fn epochs(algorithm: Algorithm, epochs: Epochs) -> Vec<Vec<u32>> {
+fn epochs(algorithm: Algorithm, reshuffle: Reshuffle) -> Vec<Vec<u32>> {
     let seed = PythonSeed::Number(SEED.into());
-    let list = Sampler::Shuffle(Shuffle { seed, epochs, ..Shuffle::new(algorithm) });
+    let list = Sampler::Shuffle(Shuffle { seed, reshuffle, ..Shuffle::new(algorithm) });
     let numbered = |epoch: Vec<u32>| epoch.into_iter().map(|sample| sample + N / 4).collect();
-    list.epochs(N, 0).take(5).map(numbered).collect()
+    list.epochs(N).take(5).map(numbered).collect()
 }
 
 /// What comes out for a job that reads them, and what the learner then knows.
@@ -47,7 +47,7 @@ fn run(learner: Learner, epochs: &[Vec<u32>]) -> (Outcome, Shell) {
 #[test]
 fn a_list_is_followed_whatever_is_done_to_it_before_an_epoch() {
     for algorithm in ALGORITHMS {
-        for each in [Epochs::Same, Epochs::Reseed, Epochs::Fresh, Epochs::Again] {
+        for each in [Reshuffle::Same, Reshuffle::Reseed, Reshuffle::Fresh, Reshuffle::Again] {
             let (outcome, _) = run(learner(N), &epochs(algorithm, each));
             let case = format!("{algorithm:?} {each:?}: {outcome:?}");
             assert!(outcome.wrong.is_empty(), "{case}");
@@ -61,7 +61,7 @@ fn a_list_is_followed_whatever_is_done_to_it_before_an_epoch() {
 #[test]
 fn a_list_that_is_shuffled_after_its_first_epoch_is_followed_too() {
     for algorithm in ALGORITHMS {
-        let mut read = epochs(algorithm, Epochs::Again);
+        let mut read = epochs(algorithm, Reshuffle::Again);
         read.insert(0, (N / 4..N + N / 4).collect());
         let (outcome, _) = run(learner(N), &read);
         let case = format!("{algorithm:?}: {outcome:?}");
@@ -71,7 +71,7 @@ fn a_list_that_is_shuffled_after_its_first_epoch_is_followed_too() {
 
 #[test]
 fn a_list_that_is_shuffled_anew_is_known_again() {
-    for each in [Epochs::Reseed, Epochs::Fresh, Epochs::Again] {
+    for each in [Reshuffle::Reseed, Reshuffle::Fresh, Reshuffle::Again] {
         let read = epochs(Algorithm::Python, each);
         let mut journal = Journal::default();
         let (_, first) = run(learner(N), &read);

@@ -8,7 +8,7 @@ use super::sim::{Loader, Step, opened, unknowable};
 use super::trials::learner;
 use crate::learn::libraries::lists;
 use crate::learn::{Journal, Learner, Observation};
-use crate::order::samplers::torch::{Distributed, generator, randperm, randperm_draws};
+use crate::order::samplers::torch::{Distributed, generator, randperm, randperm_outputs};
 use crate::order::samplers::{Algorithm, PythonSeed, Sampler, Shuffle};
 
 const N: u32 = 5_000;
@@ -118,7 +118,7 @@ fn a_part_is_known_after_many_others() {
 
 /// The two sides of the training set's list, as a sampler shuffles it, with so many in the first.
 fn split(list: &Sampler, first: u32) -> [Vec<u32>; 2] {
-    let positions = list.epochs(N, 0).next().unwrap_or_default();
+    let positions = list.epochs(N).next().unwrap_or_default();
     let mut one: Vec<u32> = positions.iter().map(|position| position + N / 4).collect();
     let other = one.split_off(first as usize);
     [one, other]
@@ -176,7 +176,7 @@ fn subsets_of_the_generator_that_splits_are_known_when_they_were_read() {
     let list = randperm(N, &mut generator(SEED.into()));
     let [train, validate] = [&list[1_000..], &list[..1_000]];
     let mut rng = generator(SEED.into());
-    (0..randperm_draws(N)).for_each(|_| _ = rng.next_u32());
+    (0..randperm_outputs(N)).for_each(|_| _ = rng.next_u32());
     let mut epochs = [Vec::new(), Vec::new()];
     for _ in 0..5 {
         for (part, epochs) in [train, validate].into_iter().zip(&mut epochs) {

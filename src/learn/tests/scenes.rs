@@ -343,9 +343,9 @@ fn epochs_may_draw_more_or_less_of_the_default_generator() {
         shell.run(&steps);
         let outcome = &shell.outcomes[&100];
         let late = |epoch: &usize| outcome.opens.get(epoch).is_none_or(|opens| *opens > 24);
-        // What was foretold was wrong where they change, and only there.
-        let foretold = |words: &String| words.contains(" foresaw ");
-        assert!(outcome.wrong.len() <= 4 && outcome.wrong.iter().all(foretold), "{outcome:?}");
+        // What was foreseen was wrong where they change, and only there.
+        let foresaw = |words: &String| words.contains(" foresaw ");
+        assert!(outcome.wrong.len() <= 4 && outcome.wrong.iter().all(foresaw), "{outcome:?}");
         assert!(!(2..6).any(|epoch| late(&epoch)), "{apart:?}: {outcome:?}");
     }
 }

@@ -13,7 +13,8 @@ use crate::learn::{Belief, Decision, Learner, Numbering, Observation, Settings};
 use crate::order::samplers::torch::{
     DefaultGenerator, Distributed, Random, Stateful, Weighted, Weights,
 };
-use crate::order::samplers::{Algorithm, Epochs, PythonSeed, RepeatAug, Sampler, Shuffle};
+use crate::order::samplers::{Algorithm, PythonSeed, RepeatAug, Reshuffle, Sampler, Shuffle};
+use crate::order::spec::SequenceSpec;
 use crate::order::{Order, OrderSpec, SampleTable};
 
 const N: u32 = 1_200;
@@ -39,7 +40,7 @@ fn learner() -> Learner {
 /// Tells an order of the training set, or of all files.
 fn tell(learner: &mut Learner, spec: &str) -> Vec<Decision> {
     let spec: OrderSpec = spec.parse().unwrap();
-    let crate::order::spec::Source::Sampler(sampler) = &spec.source else { panic!("{spec}") };
+    let SequenceSpec::Sampler(sampler) = &spec.sequence else { panic!("{spec}") };
     tell_drawn(learner, &spec, sampler)
 }
 
@@ -55,7 +56,7 @@ fn tell_drawn(learner: &mut Learner, spec: &OrderSpec, sampler: &Sampler) -> Vec
 /// The epochs of a sampler over the training set.
 fn drawn(sampler: &Sampler) -> impl Iterator<Item = Vec<u32>> {
     let numbered = |epoch: Vec<u32>| epoch.into_iter().map(|at| at + N / 4).collect();
-    sampler.epochs(N, 0).map(numbered)
+    sampler.epochs(N).map(numbered)
 }
 
 fn job(epochs: Vec<Vec<u32>>) -> Loader {
@@ -114,7 +115,7 @@ fn belief(shell: &Shell) -> Belief {
 }
 
 /// Whether nothing was wrong but what the first epoch seemed to say of the second.
-fn is_foretold_only(outcome: &Outcome) -> bool {
+fn is_foreseen_only(outcome: &Outcome) -> bool {
     outcome.wrong.iter().all(|words| words.starts_with("epoch 0 foresaw "))
 }
 
@@ -125,7 +126,7 @@ fn own(seed: u64, persistent_workers: bool) -> Sampler {
 #[test]
 fn what_is_read_as_told_needs_no_search() {
     let seed = PythonSeed::Number(77_777_777);
-    let list = Shuffle { seed, epochs: Epochs::Again, ..Shuffle::new(Algorithm::Python) };
+    let list = Shuffle { seed, reshuffle: Reshuffle::Again, ..Shuffle::new(Algorithm::Python) };
     let default = DefaultGenerator { seed: 9, position: 70_003, ..DefaultGenerator::default() };
     for read in [
         own(123_456_789, false),
@@ -183,7 +184,7 @@ fn a_told_seed_with_another_setting_is_found_and_said() {
         ),
         (
             "python-random:seed=123456789,root=train",
-            Sampler::Shuffle(Shuffle { epochs: Epochs::Fresh, ..list }),
+            Sampler::Shuffle(Shuffle { reshuffle: Reshuffle::Fresh, ..list }),
             "python-random:seed=123456789,epochs=fresh,root=train",
         ),
         (
@@ -194,7 +195,7 @@ fn a_told_seed_with_another_setting_is_found_and_said() {
     ] {
         let (outcome, shell) = run(learner(), told, &read, false);
         let case = format!("told {told}, read {read}: {outcome:?}");
-        assert!(is_foretold_only(&outcome), "{case}");
+        assert!(is_foreseen_only(&outcome), "{case}");
         let opens = |epoch: usize| outcome.opens.get(&epoch).copied().unwrap_or(u32::MAX);
         assert!((1..4).all(|epoch| opens(epoch) <= 24), "{case}");
         assert!(opens(0) <= 200, "{case}");
@@ -202,8 +203,8 @@ fn a_told_seed_with_another_setting_is_found_and_said() {
         assert!(said.starts_with(fix), "{said}: {case}");
         // What is said is what is read.
         let again: OrderSpec = said.parse().unwrap();
-        let crate::order::spec::Source::Sampler(again) = again.source else { panic!("{said}") };
-        assert!(again.epochs(N, 0).take(4).eq(read.epochs(N, 0).take(4)), "{said}: {case}");
+        let SequenceSpec::Sampler(again) = again.sequence else { panic!("{said}") };
+        assert!(again.epochs(N).take(4).eq(read.epochs(N).take(4)), "{said}: {case}");
     }
 }
 
@@ -270,7 +271,7 @@ fn where_nothing_is_known_the_part_that_is_read_is() {
 #[test]
 fn samples_that_are_listed_are_known_as_they_are_told() {
     let sampler = Sampler::TimmRepeatAug(RepeatAug::default());
-    let epochs: Vec<Vec<u32>> = sampler.epochs(N, 0).take(4).collect();
+    let epochs: Vec<Vec<u32>> = sampler.epochs(N).take(4).collect();
     let lists: Vec<Arc<[u32]>> = epochs.iter().map(|epoch| epoch.as_slice().into()).collect();
     let order = Order::listed("written", lists, SampleTable::Files).unwrap();
     let mut learner = learner();
@@ -317,7 +318,7 @@ fn numberings_of_told_orders_are_forgotten_with_these() {
     };
     tell(&mut learner, 0);
     let first: Vec<u32> = list(0).collect();
-    let epochs = sampler.epochs(first.len() as u32, 0).take(2);
+    let epochs = sampler.epochs(first.len() as u32).take(2);
     let epochs: Vec<Vec<u32>> =
         epochs.map(|epoch| epoch.iter().map(|at| first[*at as usize]).collect()).collect();
     read(&mut learner, 1, &epochs[0][..200]);
@@ -360,7 +361,7 @@ fn what_is_read_before_a_sampler_is_none_of_its_epochs() {
             said.retain(|said| !said.starts_with("sequential:"));
             let outcome = &shell.outcomes[&GROUP];
             let case = format!("{read} after {} samples: {outcome:?}", before.len());
-            assert!(is_foretold_only(outcome), "{case}");
+            assert!(is_foreseen_only(outcome), "{case}");
             assert_eq!(said, BTreeSet::from([spec.to_string()]), "{case}");
         }
     }

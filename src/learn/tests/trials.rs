@@ -80,7 +80,7 @@ fn draw(kind: Kind, n: u32, rng: &mut ChaCha8Rng) -> (Vec<Vec<u32>>, Vec<u32>) {
         Own => {
             let persistent_workers = rng.random_bool(0.5);
             let own = Random { persistent_workers, ..Random::new(u64::from(small)) };
-            let epochs = Sampler::TorchRandom(own).epochs(n, 0);
+            let epochs = Sampler::TorchRandom(own).epochs(n);
             (epochs.take(EPOCHS).collect(), vec![small])
         }
         Distributed | Unset => {

@@ -62,7 +62,7 @@ fn two_notes_are_not_taken_for_the_two_draws_of_a_loaders_own_generator() {
         for persistent_workers in [false, true] {
             for workers in [0, 2, 4, 8] {
                 let own = Random { persistent_workers, ..Random::new(42) };
-                let epochs = behind(notes, Sampler::TorchRandom(own).epochs(N, 0));
+                let epochs = behind(notes, Sampler::TorchRandom(own).epochs(N));
                 let outcome = run(notes, workers, &epochs, &[42]);
                 let words = if notes == 0 { "after" } else { "in images order" };
                 let case = format!("{notes} notes, persistent {persistent_workers}, {workers}");
@@ -109,7 +109,7 @@ fn the_next_epoch_says_which_of_two_orders_it_was() {
 #[test]
 fn a_drawn_order_that_was_left_is_not_believed_again_in_its_epoch() {
     let sampler = Sampler::TorchDistributed(Distributed { seed: 3, ..Distributed::default() });
-    let order = sampler.epochs(5 * N, 0).next().unwrap();
+    let order = sampler.epochs(5 * N).next().unwrap();
     let all = Numbering { name: "path".into(), samples: (0..5 * N).collect(), spec: None };
     let settings = Settings { crack: false, samplers: vec![sampler], ..Settings::default() };
     let mut learner = Learner::new(settings, vec![all], SampleTable::Files);

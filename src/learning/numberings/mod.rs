@@ -99,7 +99,7 @@ fn visible<'a>(files: &Listing<'a>) -> Option<Listing<'a>> {
 /// The rows of all files in each order that is the same below every directory. A million names are sorted for
 /// seconds, and so only once.
 fn orders(rows: &Listing<'_>) -> Vec<(Sorting, Vec<FileId>)> {
-    let sortings = Sorting::WORDS.into_iter().filter(|(_, sorting)| sorting.is_of_paths());
+    let sortings = Sorting::WORDS.into_iter().filter(|(_, sorting)| sorting.sorts_by_path_only());
     let sorted = |sorting| index_order(rows, IndexOrder::Sorted(sorting), &Filter::default());
     sortings.filter_map(|(_, sorting)| Some((sorting, sorted(sorting).ok()?))).collect()
 }
@@ -199,7 +199,7 @@ fn ending(path: &[u8]) -> &[u8] {
 fn spec(sorting: Sorting, root: &[u8], ext: &[String]) -> Option<OrderSpec> {
     let root = std::str::from_utf8(root).ok()?.to_owned();
     let filter = Filter { root, ext: ext.to_vec() };
-    let spec = OrderSpec::of_files(sorting, filter);
+    let spec = OrderSpec::sequential(sorting, filter);
     let again = spec.to_string().parse::<OrderSpec>();
     again.is_ok_and(|again| again == spec).then_some(spec)
 }

@@ -91,8 +91,8 @@ fn learnt_of(paths: &[String], read: &[u32]) -> String {
                 }
                 Decision::Committed(known) => {
                     let left = epoch.iter().map(|position| read[*position as usize]);
-                    let told = known.order.epoch(0);
-                    assert!(left.collect::<Vec<u32>>().ends_with(&told[told.len() / 2..]));
+                    let believed = known.order.epoch(0);
+                    assert!(left.collect::<Vec<u32>>().ends_with(&believed[believed.len() / 2..]));
                     return known.order.describe().to_owned();
                 }
                 _ => {}

@@ -22,11 +22,11 @@ use crate::order::{Listing, Order, SampleTable};
 use crate::plan::{Event, Layout, Published, RAM};
 use crate::sync::Mutex;
 
-/// How often the thread looks at what has changed around it: while notes come, at first while none come, and
-/// at last.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
-const IDLE_LOOK_MAX: Duration = Duration::from_secs(8);
+/// How often the thread follows up what has changed around it: while notes come, at first while none come,
+/// and at last.
+const UPDATE_EVERY: Duration = Duration::from_millis(200);
+const IDLE_UPDATE_EVERY: Duration = Duration::from_secs(2);
+const IDLE_UPDATE_MAX: Duration = Duration::from_secs(8);
 
 /// How many notes are kept while files are still being found.
 const EARLY_MAX: usize = 1 << 18;
@@ -53,7 +53,7 @@ pub(super) struct LearnerThread {
     notes: SyncSender<Note>,
     /// Numberings of the learner before, in which loaders are followed.
     numberings_before: Vec<Numbering>,
-    told: ToldOrders,
+    told_orders: ToldOrders,
     loaders: Loaders,
     /// None until something is read.
     current: Option<Current>,
@@ -65,8 +65,8 @@ pub(super) struct LearnerThread {
 /// The learner for the files that there are.
 struct Current {
     learner: Learner,
-    /// The names that it knows, as the catalog counts them.
-    names: u64,
+    /// The version of the names that it knows.
+    names_version: u64,
     /// When it was made, and how long that took.
     made: Instant,
     took: Duration,
@@ -93,7 +93,7 @@ impl LearnerThread {
             lists: Lists::default(),
             notes,
             numberings_before: Vec::new(),
-            told: ToldOrders::new(Arc::clone(&around.streams)),
+            told_orders: ToldOrders::new(Arc::clone(&around.streams)),
             loaders: Loaders::new(Arc::clone(&around.inbox), Arc::clone(&around.streams)),
             around,
             current: None,
@@ -105,32 +105,32 @@ impl LearnerThread {
     /// Takes notes until `closed`.
     pub(super) fn run(mut self, notes: &Receiver<Note>, closed: &AtomicBool) {
         self.await_files(notes, closed);
-        let (mut due, mut looked, mut pause) = (Instant::now(), Instant::now(), IDLE_LOOK_EVERY);
+        let (mut due, mut updated, mut pause) = (Instant::now(), Instant::now(), IDLE_UPDATE_EVERY);
         while !closed.load(Ordering::Relaxed) {
             match notes.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(note) => {
                     // Tasks that ended before the note have to be known to have ended.
-                    if looked.elapsed() > IDLE_LOOK_EVERY {
-                        self.look();
-                        looked = Instant::now();
+                    if updated.elapsed() > IDLE_UPDATE_EVERY {
+                        self.update();
+                        updated = Instant::now();
                     }
-                    pause = IDLE_LOOK_EVERY;
+                    pause = IDLE_UPDATE_EVERY;
                     for note in std::iter::once(note).chain(notes.try_iter().take(NOTES_MAX)) {
                         self.take(note);
                     }
                     let current = self.current.as_mut();
                     let shortly = current.is_some_and(|current| current.learner.take_border());
                     std::thread::sleep(if shortly { GATHER_SHORTLY } else { GATHER });
-                    due = due.min(Instant::now() + LOOK_EVERY);
+                    due = due.min(Instant::now() + UPDATE_EVERY);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if Instant::now() >= due {
-                self.look();
-                looked = Instant::now();
-                due = looked + pause;
-                pause = (2 * pause).min(IDLE_LOOK_MAX);
+                self.update();
+                updated = Instant::now();
+                due = updated + pause;
+                pause = (2 * pause).min(IDLE_UPDATE_MAX);
             }
         }
         // The last opens belong to the journal, too.
@@ -173,7 +173,7 @@ impl LearnerThread {
             }
             Note::Received { stream, order } => self.receive(stream, order),
             Note::Withdrawn { stream } => {
-                self.told.remove(stream);
+                self.told_orders.remove(stream);
                 self.follow_by_told_orders();
             }
             Note::Slice(slice) => self.take_slice(slice),
@@ -250,10 +250,10 @@ impl LearnerThread {
 
     /// A stream is told its order.
     fn receive(&mut self, stream: StreamId, order: Arc<Order>) {
-        self.told.add(stream, order, self.layout.files());
+        self.told_orders.add(stream, order, self.layout.files());
         if let Some(current) = &mut self.current {
             let (files, learner) = (self.layout.files(), &mut current.learner);
-            self.told.tell(Some(stream), files, learner, &mut self.decisions);
+            self.told_orders.tell(Some(stream), files, learner, &mut self.decisions);
         }
         self.carry_out();
         self.follow_by_told_orders();
@@ -284,7 +284,7 @@ impl LearnerThread {
         let began = Instant::now();
         let catalog = &self.around.catalog;
         self.layout = catalog.layout();
-        let (names, lists) = (catalog.names(), &mut self.lists);
+        let (names_version, lists) = (catalog.names_version(), &mut self.lists);
         let found = |listing: &Listing<'_>| {
             lists.find(listing);
             (numberings(listing), PathOrder::of(listing))
@@ -296,12 +296,12 @@ impl LearnerThread {
         crate::catalog::give_back();
         self.journal.renumber(paths);
         learner.recall(self.journal.content.clone());
-        self.told.tell(None, self.layout.files(), &mut learner, &mut self.decisions);
+        self.told_orders.tell(None, self.layout.files(), &mut learner, &mut self.decisions);
         for group in self.searches.used_up() {
             learner.apply(Observation::Spent { group }, &mut self.decisions);
         }
         let kept = learner.news();
-        Current { learner, names, made: Instant::now(), took: began.elapsed(), kept }
+        Current { learner, names_version, made: Instant::now(), took: began.elapsed(), kept }
     }
 
     fn learner(&self) -> Option<&Learner> {
@@ -332,11 +332,11 @@ impl LearnerThread {
     /// Begins the searches that are wanted, except for loaders that read an order as it was told.
     fn begin_searches(&mut self) {
         let learner = self.current.as_ref().map(|current| &current.learner);
-        self.searches.begin_waiting(|loader| self.told.are_read_by(loader, learner));
+        self.searches.begin_waiting(|loader| self.told_orders.are_read_by(loader, learner));
     }
 
     fn follow(&mut self, known: Known) {
-        let gives_way = known.order.ids().any(|file| self.told.have(file));
+        let gives_way = known.order.ids().any(|file| self.told_orders.have(file));
         self.loaders.follow(known, gives_way);
     }
 
@@ -346,7 +346,7 @@ impl LearnerThread {
         for belief in self.beliefs() {
             let known = self.learner().and_then(|learner| learner.known(belief.loader));
             let Some(known) = known else { continue };
-            let gives_way = known.order.ids().any(|file| self.told.have(file));
+            let gives_way = known.order.ids().any(|file| self.told_orders.have(file));
             let state = self.loaders.state(belief.loader);
             if state.followed == gives_way || state.gives_way != gives_way {
                 self.loaders.follow(known, gives_way);
@@ -378,10 +378,10 @@ impl LearnerThread {
         self.current = None;
     }
 
-    /// Looks at what has changed around, and says what is known.
-    fn look(&mut self) {
+    /// Follows up what has changed around, and publishes what is known.
+    fn update(&mut self) {
         let published = self.around.published.lock().clone();
-        match self.told.update(&published) {
+        match self.told_orders.update(&published) {
             true => self.follow_by_told_orders(),
             false => self.begin_searches(),
         }
@@ -414,7 +414,8 @@ impl LearnerThread {
     fn is_outdated(&self) -> bool {
         self.current.as_ref().is_some_and(|current| {
             let stays = STAYS.max(current.took * STAYS_TIMES);
-            self.around.catalog.names() != current.names && current.made.elapsed() > stays
+            self.around.catalog.names_version() != current.names_version
+                && current.made.elapsed() > stays
         })
     }
 
@@ -445,9 +446,9 @@ impl LearnerThread {
     fn publish(&mut self) {
         let (beliefs, learner) = (self.beliefs(), self.current.as_ref().map(|c| &c.learner));
         self.loaders.all.retain(|id, _| learner.is_some_and(|learner| learner.has(*id)));
-        let fixes = self.told.fixes(learner, &beliefs);
+        let fixes = self.told_orders.fixes(learner, &beliefs);
         let status = |belief: Belief| {
-            let reads_told = self.told.are_read_by(belief.loader, learner);
+            let reads_told = self.told_orders.are_read_by(belief.loader, learner);
             let searching = self.searches.are_running_for(belief.loader);
             self.loaders.state(belief.loader).status(belief, reads_told, searching)
         };

@@ -84,7 +84,7 @@ impl Stand {
     /// The dataset has other files than the learner knows, which was made long ago.
     fn outdate(&mut self) {
         let current = self.thread.current.as_mut().unwrap();
-        (current.names, current.made) = (u64::MAX, long_ago());
+        (current.names_version, current.made) = (u64::MAX, long_ago());
     }
 
     /// What the planner publishes of a stream.
@@ -126,7 +126,7 @@ fn tell(stand: &mut Stand, sampler: Sampler) -> StreamId {
     let stream = StreamId(7);
     stand.thread.take(Note::Received { stream, order });
     stand.publish(stream, true);
-    stand.thread.look();
+    stand.thread.update();
     stream
 }
 
@@ -138,9 +138,9 @@ fn own(persistent_workers: bool) -> Sampler {
 fn what_is_learnt_does_not_compete_with_an_order_that_is_read_as_told() {
     let mut stand = Stand::new();
     tell(&mut stand, own(false));
-    for epoch in own(false).epochs(FILES, 0).take(3) {
+    for epoch in own(false).epochs(FILES).take(3) {
         stand.open(epoch);
-        stand.thread.look();
+        stand.thread.update();
     }
     assert_eq!((stand.said(), stand.thread.searches.are_running()), ((0, 0), false));
     let [belief] = &stand.thread.beliefs()[..] else { panic!("one loader") };
@@ -151,23 +151,23 @@ fn what_is_learnt_does_not_compete_with_an_order_that_is_read_as_told() {
 fn the_first_epoch_is_known_when_a_told_order_turns_out_to_be_wrong() {
     let mut stand = Stand::new();
     let stream = tell(&mut stand, own(false));
-    let epochs: Vec<Vec<u32>> = own(true).epochs(FILES, 0).take(3).collect();
+    let epochs: Vec<Vec<u32>> = own(true).epochs(FILES).take(3).collect();
     stand.open(epochs[0].iter().copied());
     stand.open(epochs[1][..40].iter().copied());
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (0, 0));
     assert!(stand.thread.status.lock().fixes.is_empty());
     stand.publish(stream, false);
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (1, 0));
     let fix = stand.thread.status.lock().fixes[&stream].clone();
     assert_eq!(fix, "what is read is torch-random:seed=0,persistent_workers=true");
     stand.open(epochs[1][40..].iter().chain(&epochs[2][..20]).copied());
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!((stand.said(), stand.thread.searches.are_running()), ((1, 0), false));
     // It is read as told after all.
     stand.publish(stream, true);
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (0, 1));
 }
 
@@ -179,10 +179,10 @@ fn an_order_that_is_told_takes_the_place_of_what_was_learnt() {
     let stream = tell(&mut stand, Sampler::SEQUENTIAL);
     assert_eq!(stand.said(), (0, 1));
     stand.open(60..120);
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (0, 0));
     stand.thread.take(Note::Withdrawn { stream });
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (1, 0));
 }
 
@@ -194,7 +194,7 @@ fn an_order_over_files_of_one_that_was_told_is_no_twin_of_it() {
     // Told, and not yet heard of by the thread that learns: only the files are.
     let order = Order::drawn(Sampler::SEQUENTIAL, &stand.files[300..302], "path order").unwrap();
     let files = stand.thread.layout.files();
-    stand.thread.told.add(StreamId(7), Arc::new(order), files);
+    stand.thread.told_orders.add(StreamId(7), Arc::new(order), files);
     stand.open(9..60);
     assert_eq!(stand.said(), (0, 0));
 }
@@ -205,10 +205,10 @@ fn other_files_end_no_search() {
     stand.open(shuffled().into_iter().take(60));
     assert!(stand.thread.searches.are_running());
     stand.outdate();
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.thread.searches.generation, 0);
     stand.thread.searches.end_all();
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.thread.searches.generation, 1);
 }
 
@@ -232,7 +232,7 @@ fn who_has_spent_the_time_of_searches_is_not_searched_for_by_a_new_learner() {
     // Those of a learner that is no more count, too.
     assert!(!slice(7, 6));
     stand.outdate();
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.thread.searches.generation, 1);
     stand.open(shuffled().into_iter().take(120));
     assert!(!stand.thread.searches.are_running());
@@ -265,15 +265,15 @@ fn a_split_that_is_found_begins_without_pauses_and_gives_no_more_time() {
 fn a_reader_that_the_planner_lost_is_told_again() {
     let mut stand = Stand::new();
     stand.open(0..60);
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (1, 0));
     let stream = stand.loader().stream.unwrap();
     stand.publish(stream, false);
     stand.loader().told_at = long_ago();
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (1, 0));
     // Not without end.
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (0, 0));
 }
 
@@ -285,14 +285,14 @@ fn who_reads_nothing_for_long_is_followed_again_when_it_reads() {
     // As if that had been then.
     let started = std::mem::replace(&mut stand.thread.started, long_ago() - 2 * IDLE_MAX);
     stand.loader().told_at = long_ago() - 2 * IDLE_MAX;
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (0, 1));
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (0, 0));
     stand.thread.started = started;
     stand.open(60..70);
     stand.loader().told_at = long_ago();
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (1, 0));
 }
 
@@ -310,7 +310,7 @@ fn a_process_that_has_ended_has_no_loader() {
     assert_eq!(stand.said(), (1, 0));
     child.kill().unwrap();
     child.wait().unwrap();
-    stand.thread.look();
+    stand.thread.update();
     assert_eq!(stand.said(), (0, 1));
     assert!(stand.thread.beliefs().is_empty());
     let records = stand.thread.learner().into_iter().flat_map(Learner::records);

@@ -9,23 +9,23 @@ use crate::order::sample::IdSet;
 
 /// A line or entry of an order file, counted from 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum InputLocation {
     Line(u64),
     Entry(u64),
 }
 
-impl Place {
-    /// An error about this place.
+impl InputLocation {
+    /// An error about this location.
     pub(super) fn error(self, message: impl fmt::Display) -> Error {
         Error::new(ErrorKind::Order, format!("{self}: {message}"))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for InputLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line(number) => write!(f, "line {number}"),
-            Place::Entry(number) => write!(f, "entry {number}"),
+            InputLocation::Line(number) => write!(f, "line {number}"),
+            InputLocation::Entry(number) => write!(f, "entry {number}"),
         }
     }
 }
@@ -47,13 +47,13 @@ pub(super) struct Builder<'p> {
     label: Option<u64>,
     /// Number of samples in the epochs before the current one.
     before: u64,
-    /// Gives the place of a sample from the number of samples before it in the file.
-    locate: &'p dyn Fn(u64) -> Place,
+    /// Gives the location of a sample from the number of samples before it in the file.
+    locate: &'p dyn Fn(u64) -> InputLocation,
 }
 
 impl<'p> Builder<'p> {
     /// For a file of at most `capacity` samples.
-    pub(super) fn new(capacity: usize, locate: &'p dyn Fn(u64) -> Place) -> Self {
+    pub(super) fn new(capacity: usize, locate: &'p dyn Fn(u64) -> InputLocation) -> Self {
         Builder {
             epochs: Vec::new(),
             current: Vec::with_capacity(capacity),
@@ -83,26 +83,26 @@ impl<'p> Builder<'p> {
     }
 
     /// Forbids duplicates in an epoch.
-    pub(super) fn require_unique(&mut self, place: Place) -> Result<()> {
-        self.check_early(place)?;
+    pub(super) fn require_unique(&mut self, location: InputLocation) -> Result<()> {
+        self.check_early(location)?;
         self.seen = Some(IdSet::default());
         Ok(())
     }
 
     /// Requires `count` samples in every epoch.
-    pub(super) fn require_count(&mut self, count: u64, place: Place) -> Result<()> {
-        self.check_early(place)?;
+    pub(super) fn require_count(&mut self, count: u64, location: InputLocation) -> Result<()> {
+        self.check_early(location)?;
         match self.count.replace(count) {
             Some(other) if other != count => {
-                Err(place.error(format!("count {count}, but another count given is {other}")))
+                Err(location.error(format!("count {count}, but another count given is {other}")))
             }
             _ => Ok(()),
         }
     }
 
-    fn check_early(&self, place: Place) -> Result<()> {
+    fn check_early(&self, location: InputLocation) -> Result<()> {
         if self.has_samples() {
-            return Err(place.error("a directive has to stand before the first sample"));
+            return Err(location.error("a directive has to stand before the first sample"));
         }
         Ok(())
     }
@@ -112,35 +112,35 @@ impl<'p> Builder<'p> {
     }
 
     /// Ends the current epoch, if there is one, and begins the epoch with the number `label`.
-    pub(super) fn begin_epoch(&mut self, label: u64, place: Place) -> Result<()> {
+    pub(super) fn begin_epoch(&mut self, label: u64, location: InputLocation) -> Result<()> {
         if self.has_samples() || self.label.is_some() {
-            self.end_epoch(place)?;
+            self.end_epoch(location)?;
         }
         if let Some(before) = self.label.replace(label)
             && before.checked_add(1) != Some(label)
         {
-            return Err(place.error(format!("epoch {label} follows epoch {before}")));
+            return Err(location.error(format!("epoch {label} follows epoch {before}")));
         }
         Ok(())
     }
 
-    /// Ends the last epoch. `place` is the file's last line or entry.
-    pub(super) fn finish(mut self, place: Place) -> Result<Vec<Arc<[u32]>>> {
-        self.end_epoch(place)?;
+    /// Ends the last epoch. `location` is the file's last line or entry.
+    pub(super) fn finish(mut self, location: InputLocation) -> Result<Vec<Arc<[u32]>>> {
+        self.end_epoch(location)?;
         Ok(self.epochs)
     }
 
-    fn end_epoch(&mut self, place: Place) -> Result<()> {
+    fn end_epoch(&mut self, location: InputLocation) -> Result<()> {
         let epoch = self.label.unwrap_or(self.epochs.len() as u64);
         let length = self.current.len() as u64;
         if length == 0 {
-            return Err(place.error(format!("epoch {epoch} ends without a sample")));
+            return Err(location.error(format!("epoch {epoch} ends without a sample")));
         }
         if let Some(count) = self.count
             && count != length
         {
             let message = format!("epoch {epoch} ends with {length} samples; count says {count}");
-            return Err(place.error(message));
+            return Err(location.error(message));
         }
         let ids: Arc<[u32]> = match self.index {
             Some(index) => self.current.iter().map(|&at| index[at as usize].0).collect(),
@@ -156,8 +156,8 @@ impl<'p> Builder<'p> {
     fn check_unique(&mut self, ids: &[u32]) -> Result<()> {
         let Some(seen) = &mut self.seen else { return Ok(()) };
         if let Some(at) = ids.iter().position(|id| !seen.insert(*id)) {
-            let place = (self.locate)(self.before + at as u64);
-            return Err(place.error("this sample stands twice in its epoch"));
+            let location = (self.locate)(self.before + at as u64);
+            return Err(location.error("this sample stands twice in its epoch"));
         }
         seen.remove_all(ids);
         Ok(())

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::PROBE_BYTES;
-use super::builder::Place;
-use super::text::{Line, Shape, decimal};
+use super::builder::InputLocation;
+use super::text::{Line, Shape, bad_number, count_lines, decimal};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The text form of an order file. A binary file becomes a text of numbers.
@@ -22,19 +22,20 @@ pub fn as_text(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
     }
     let (entries, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
-        return Err(super::not_binary(bytes.len()));
+        return Err(super::partial_entry(bytes.len()));
     }
     let lines = entries.iter().map(|entry| format!("{}\n", u32::from_le_bytes(*entry)));
     Ok(Cow::Owned(lines.collect::<String>().into_bytes()))
 }
 
-/// The epochs of an order file, each with its lines.
+/// The text of an order file, divided into its epochs.
 #[derive(Clone, Debug)]
-pub struct Written<'t> {
+pub struct OrderFile<'t> {
     epochs: Vec<Epoch<'t>>,
     /// Whether the samples are numbers, not paths.
-    numbers: bool,
-    unique: bool,
+    has_numbers: bool,
+    /// Whether the file says `# unique`.
+    is_unique: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +47,7 @@ struct Epoch<'t> {
 
 /// Which samples of an epoch belong to a rank: `batch` of every `world * batch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct RankShare {
     /// The rank, from 0.
     pub rank: u64,
     /// Number of ranks, 1 or more.
@@ -55,68 +56,70 @@ pub struct Share {
     pub batch: u64,
 }
 
-impl Share {
-    pub const WHOLE: Share = Share { rank: 0, world: 1, batch: 1 };
+impl RankShare {
+    pub const WHOLE: RankShare = RankShare { rank: 0, world: 1, batch: 1 };
 
     fn has(self, place: u64) -> bool {
         place / self.batch % self.world == self.rank
     }
 }
 
-impl<'t> Written<'t> {
+impl<'t> OrderFile<'t> {
     /// Finds the epochs of a text.
     ///
     /// # Errors
-    /// When epoch numbers do not count up by one, an epoch has no sample, or a directive stands after the
-    /// first sample. The error names the line.
+    /// When epoch numbers do not count up by one, an epoch has no sample, or a directive lacks its number or
+    /// stands after the first sample. The error names the line.
     pub fn read(text: &'t [u8]) -> Result<Self> {
-        let mut written = Written {
+        let mut file = OrderFile {
             epochs: Vec::new(),
-            numbers: Shape::of(text).first_path.is_none(),
-            unique: false,
+            has_numbers: Shape::of(text).first_path.is_none(),
+            is_unique: false,
         };
         let mut epoch = Epoch { number: 0, text: &[], samples: 0 };
         let (mut from, mut at, mut labelled) = (0, 0, false);
         for (number, line) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
-            let place = Place::Line(number);
+            let location = InputLocation::Line(number);
             let begin = at;
             at += line.len();
             match Line::of(without_end(line)) {
                 Line::Sample(_) => epoch.samples += 1,
                 Line::Epoch(label) => {
                     if labelled || epoch.samples > 0 {
-                        written.push(Epoch { text: &text[from..begin], ..epoch }, place)?;
+                        file.push(Epoch { text: &text[from..begin], ..epoch }, location)?;
                     }
                     if labelled && epoch.number.checked_add(1) != Some(label) {
                         let before = epoch.number;
-                        return Err(place.error(format!("epoch {label} follows epoch {before}")));
+                        return Err(location.error(format!("epoch {label} follows epoch {before}")));
                     }
                     epoch = Epoch { number: label, text: &[], samples: 0 };
                     (from, labelled) = (at, true);
                 }
-                Line::Unique if epoch.samples + written.epochs.len() as u64 == 0 => {
-                    written.unique = true;
+                Line::Unique if epoch.samples + file.epochs.len() as u64 == 0 => {
+                    file.is_unique = true;
                 }
                 Line::Unique => {
-                    return Err(place.error("a directive has to stand before the first sample"));
+                    return Err(location.error("a directive has to stand before the first sample"));
                 }
                 // `# count` is dropped: the edited epochs have other lengths.
-                Line::Nothing | Line::Count(_) | Line::BadNumber(_) => {}
+                Line::Nothing | Line::Count(_) => {}
+                Line::BadNumber(line) => return Err(bad_number(line, location)),
             }
         }
-        written.push(Epoch { text: &text[from..], ..epoch }, Place::Line(1))?;
-        Ok(written)
+        let last_line = InputLocation::Line(count_lines(text));
+        file.push(Epoch { text: &text[from..], ..epoch }, last_line)?;
+        Ok(file)
     }
 
-    fn push(&mut self, epoch: Epoch<'t>, place: Place) -> Result<()> {
+    fn push(&mut self, epoch: Epoch<'t>, location: InputLocation) -> Result<()> {
         if epoch.samples == 0 {
-            return Err(place.error(format!("epoch {} ends without a sample", epoch.number)));
+            return Err(location.error(format!("epoch {} ends without a sample", epoch.number)));
         }
         self.epochs.push(epoch);
         Ok(())
     }
 
-    fn numbers_of_epochs(&self) -> Range<u64> {
+    fn epoch_numbers(&self) -> Range<u64> {
         let first = self.epochs.first().map_or(0, |epoch| epoch.number);
         first..first + self.epochs.len() as u64
     }
@@ -130,24 +133,24 @@ impl<'t> Written<'t> {
         &self,
         epochs: Range<u64>,
         places: Range<u64>,
-        share: Share,
+        share: RankShare,
         emit: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let wanted: Vec<&Epoch<'_>> =
             self.epochs.iter().filter(|epoch| epochs.contains(&epoch.number)).collect();
         if wanted.is_empty() {
-            let Range { start, end } = self.numbers_of_epochs();
+            let Range { start, end } = self.epoch_numbers();
             let message = format!("there are epochs {start}..{end} in the file, and none of these");
             return Err(Error::new(ErrorKind::Order, message));
         }
-        begin(self.unique, emit);
+        emit_unique(self.is_unique, emit);
         for epoch in wanted {
             let mut left = 0;
             emit(format!("# epoch {}", epoch.number).as_bytes());
             let part = (0..).zip(epoch.lines()).skip_while(|(place, _)| *place < places.start);
             for (place, line) in part.take_while(|(place, _)| *place < places.end) {
                 if share.has(place - places.start) {
-                    self.emit(line, emit);
+                    self.emit_sample(line, emit);
                     left += 1;
                 }
             }
@@ -160,9 +163,9 @@ impl<'t> Written<'t> {
         Ok(())
     }
 
-    fn emit(&self, line: &[u8], emit: &mut impl FnMut(&[u8])) {
+    fn emit_sample(&self, line: &[u8], emit: &mut impl FnMut(&[u8])) {
         // With `./` the name stays a path. If only such names are left, they would read as numbers.
-        if !self.numbers && decimal(line.trim_ascii()).is_some() {
+        if !self.has_numbers && decimal(line.trim_ascii()).is_some() {
             emit(&[b"./", line].concat());
         } else {
             emit(line);
@@ -182,14 +185,14 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-fn begin(unique: bool, emit: &mut impl FnMut(&[u8])) {
-    if unique {
+fn emit_unique(is_unique: bool, emit: &mut impl FnMut(&[u8])) {
+    if is_unique {
         emit(b"# unique");
     }
 }
 
-fn refuse_mixed(files: &[Written<'_>]) -> Result<()> {
-    if files.iter().any(|file| file.numbers != files[0].numbers) {
+fn refuse_mixed(files: &[OrderFile<'_>]) -> Result<()> {
+    if files.iter().any(|file| file.has_numbers != files[0].has_numbers) {
         let message = "some of the files hold numbers and others paths";
         let hint = "`belady order show FILE DATASET` writes any of them with paths";
         return Err(Error::new(ErrorKind::Order, message).hint(hint));
@@ -201,14 +204,14 @@ fn refuse_mixed(files: &[Written<'_>]) -> Result<()> {
 ///
 /// # Errors
 /// When some files hold numbers and others hold paths.
-pub fn concatenate(files: &[Written<'_>], emit: &mut impl FnMut(&[u8])) -> Result<()> {
+pub fn concatenate(files: &[OrderFile<'_>], emit: &mut impl FnMut(&[u8])) -> Result<()> {
     refuse_mixed(files)?;
-    begin(files.iter().all(|file| file.unique), emit);
-    let first = files.first().map_or(0, |file| file.numbers_of_epochs().start);
+    emit_unique(files.iter().all(|file| file.is_unique), emit);
+    let first = files.first().map_or(0, |file| file.epoch_numbers().start);
     let epochs = files.iter().flat_map(|file| file.epochs.iter().map(move |epoch| (file, epoch)));
     for (number, (file, epoch)) in (first..).zip(epochs) {
         emit(format!("# epoch {number}").as_bytes());
-        epoch.lines().for_each(|line| file.emit(line, emit));
+        epoch.lines().for_each(|line| file.emit_sample(line, emit));
     }
     Ok(())
 }
@@ -220,31 +223,31 @@ pub fn concatenate(files: &[Written<'_>], emit: &mut impl FnMut(&[u8])) -> Resul
 /// # Errors
 /// When the files do not have the same epochs, or some hold numbers and others hold paths.
 pub fn interleave(
-    files: &[Written<'_>],
+    files: &[OrderFile<'_>],
     batch: u64,
     once: bool,
     emit: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
     refuse_mixed(files)?;
     let Some(first) = files.first() else { return Ok(()) };
-    let expected = first.numbers_of_epochs();
-    if let Some(found) = files.iter().map(Written::numbers_of_epochs).find(|e| *e != expected) {
+    let expected = first.epoch_numbers();
+    if let Some(found) = files.iter().map(OrderFile::epoch_numbers).find(|e| *e != expected) {
         let message = format!("one file has the epochs {expected:?}, another {found:?}");
         let hint = "`belady order cut --epochs` takes those out that all have";
         return Err(Error::new(ErrorKind::Order, message).hint(hint));
     }
-    begin(once, emit);
+    emit_unique(once, emit);
     for (at, number) in expected.enumerate() {
         emit(format!("# epoch {number}").as_bytes());
         let mut ranks: Vec<_> = files.iter().map(|file| file.epochs[at].lines().fuse()).collect();
-        let (mut known, mut goes_on) = (HashSet::new(), true);
-        while goes_on {
-            goes_on = false;
+        let (mut emitted, mut any_left) = (HashSet::new(), true);
+        while any_left {
+            any_left = false;
             for (file, rank) in files.iter().zip(&mut ranks) {
                 for line in rank.take(batch as usize) {
-                    goes_on = true;
-                    if !once || known.insert(without_end(line)) {
-                        file.emit(line, emit);
+                    any_left = true;
+                    if !once || emitted.insert(without_end(line)) {
+                        file.emit_sample(line, emit);
                     }
                 }
             }
@@ -263,13 +266,13 @@ mod tests {
         Ok(out)
     }
 
-    fn cut(text: &str, epochs: Range<u64>, places: Range<u64>, share: Share) -> Result<String> {
-        let written = Written::read(text.as_bytes())?;
-        lines(|mut emit| written.cut(epochs, places, share, &mut emit))
+    fn cut(text: &str, epochs: Range<u64>, places: Range<u64>, share: RankShare) -> Result<String> {
+        let file = OrderFile::read(text.as_bytes())?;
+        lines(|mut emit| file.cut(epochs, places, share, &mut emit))
     }
 
     fn merged(ranks: &[&str], batch: u64, once: bool) -> Result<String> {
-        let files: Result<Vec<_>> = ranks.iter().map(|t| Written::read(t.as_bytes())).collect();
+        let files: Result<Vec<_>> = ranks.iter().map(|t| OrderFile::read(t.as_bytes())).collect();
         let files = files?;
         lines(|mut emit| interleave(&files, batch, once, &mut emit))
     }
@@ -279,22 +282,22 @@ mod tests {
     #[test]
     fn parts_are_cut_out() {
         let text = "# unique\n# epoch 3\na\nb\r\n\n# said\nc\nd\n# epoch 4\ne\nf\ng\nh";
-        let whole = cut(text, ALL, ALL, Share::WHOLE).unwrap();
+        let whole = cut(text, ALL, ALL, RankShare::WHOLE).unwrap();
         assert_eq!(whole, "# unique|# epoch 3|a|b\r|c|d|# epoch 4|e|f|g|h|");
-        assert_eq!(cut(text, 4..5, 1..3, Share::WHOLE).unwrap(), "# unique|# epoch 4|f|g|");
-        let second = Share { rank: 1, world: 2, batch: 1 };
+        assert_eq!(cut(text, 4..5, 1..3, RankShare::WHOLE).unwrap(), "# unique|# epoch 4|f|g|");
+        let second = RankShare { rank: 1, world: 2, batch: 1 };
         assert_eq!(cut(text, 4..9, ALL, second).unwrap(), "# unique|# epoch 4|f|h|");
-        let blocks = Share { batch: 2, ..second };
-        assert_eq!(cut(text, 3..4, ALL, blocks).unwrap(), "# unique|# epoch 3|c|d|");
-        let none = cut(text, 5..9, ALL, Share::WHOLE).unwrap_err();
+        let in_pairs = RankShare { batch: 2, ..second };
+        assert_eq!(cut(text, 3..4, ALL, in_pairs).unwrap(), "# unique|# epoch 3|c|d|");
+        let none = cut(text, 5..9, ALL, RankShare::WHOLE).unwrap_err();
         assert!(none.message().contains("epochs 3..5"), "{none}");
-        assert!(cut(text, ALL, 4..9, Share::WHOLE).unwrap_err().message().contains("nothing"));
+        assert!(cut(text, ALL, 4..9, RankShare::WHOLE).unwrap_err().message().contains("nothing"));
     }
 
     #[test]
     fn a_name_that_is_a_number_stays_a_name() {
-        assert_eq!(cut("12\nx\n", ALL, 0..1, Share::WHOLE).unwrap(), "# epoch 0|./12|");
-        assert_eq!(cut("12\n13\n", ALL, 0..1, Share::WHOLE).unwrap(), "# epoch 0|12|");
+        assert_eq!(cut("12\nx\n", ALL, 0..1, RankShare::WHOLE).unwrap(), "# epoch 0|./12|");
+        assert_eq!(cut("12\n13\n", ALL, 0..1, RankShare::WHOLE).unwrap(), "# epoch 0|12|");
     }
 
     #[test]
@@ -309,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_by_rank_merges_to_what_it_was() {
+    fn ranks_that_were_cut_apart_merge_to_the_whole() {
         let text: String = (0..100).map(|n| format!("file{n}\n")).collect();
-        let whole = cut(&text, ALL, ALL, Share::WHOLE).unwrap();
+        let whole = cut(&text, ALL, ALL, RankShare::WHOLE).unwrap();
         for batch in [1, 8] {
             let parts: Vec<String> = (0..3)
-                .map(|rank| cut(&text, ALL, ALL, Share { rank, world: 3, batch }).unwrap())
+                .map(|rank| cut(&text, ALL, ALL, RankShare { rank, world: 3, batch }).unwrap())
                 .map(|part| part.replace('|', "\n"))
                 .collect();
             let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -325,19 +328,34 @@ mod tests {
     #[test]
     fn epochs_are_numbered_on() {
         let texts = ["# epoch 7\na\n", "b\nc\n", "# epoch 0\nd\n# epoch 1\ne\n"];
-        let files: Vec<_> = texts.iter().map(|t| Written::read(t.as_bytes()).unwrap()).collect();
+        let files: Vec<_> = texts.iter().map(|t| OrderFile::read(t.as_bytes()).unwrap()).collect();
         let all = lines(|mut emit| concatenate(&files, &mut emit)).unwrap();
         assert_eq!(all, "# epoch 7|a|# epoch 8|b|c|# epoch 9|d|# epoch 10|e|");
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_the_line() {
-        let wrong = |text: &str| Written::read(text.as_bytes()).unwrap_err().to_string();
+    fn errors_name_the_line() {
+        let wrong = |text: &str| OrderFile::read(text.as_bytes()).unwrap_err().to_string();
         assert_eq!(wrong("# epoch 1\na\n# epoch 3\nb\n"), "line 3: epoch 3 follows epoch 1");
         assert_eq!(wrong("# epoch 1\n# epoch 2\nb\n"), "line 2: epoch 1 ends without a sample");
         assert!(wrong("a\n# unique\n").starts_with("line 2: a directive"));
-        assert!(wrong("").contains("without a sample"));
         assert_eq!(&*as_text(&[1, 0, 0, 0, 0, 1, 0, 0]).unwrap(), b"1\n256\n");
         assert!(as_text(&[1, 0, 0]).is_err());
+    }
+
+    #[test]
+    fn an_empty_last_epoch_is_at_the_last_line() {
+        let wrong = |text: &str| OrderFile::read(text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(wrong("# epoch 0\nb\n# epoch 1\n"), "line 4: epoch 1 ends without a sample");
+        assert_eq!(wrong("b\n# epoch 1\n\n# word"), "line 4: epoch 1 ends without a sample");
+        assert_eq!(wrong(""), "line 1: epoch 0 ends without a sample");
+    }
+
+    #[test]
+    fn a_directive_without_its_number_is_refused() {
+        let wrong = |text: &str| OrderFile::read(text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(wrong("a\n# epoch x\nb\n"), "line 2: '# epoch x' has to end with a number");
+        assert_eq!(wrong("# count two\na\nb\n"), "line 1: '# count two' has to end with a number");
+        assert!(OrderFile::read(b"# epoch of wonder\na\n").is_ok(), "a comment");
     }
 }

@@ -9,9 +9,9 @@
 //!
 //! A line `# epoch K` begins an epoch. `K` counts up by one from any number. Two directives may stand before
 //! the first sample: `# unique` (no sample stands twice in an epoch) and `# count N` (every epoch has exactly
-//! `N` samples). Other lines that begin with `#` are comments. Blank lines are skipped. A carriage return
-//! before the end of a line is dropped. `./` before a path protects a name that would read as something else,
-//! such as `./#1.png`.
+//! `N` samples). If one other word stands in place of such a number, the line is an error. Other lines that
+//! begin with `#` are comments. Blank lines are skipped. A carriage return before the end of a line is dropped.
+//! `./` before a path protects a name that would read as something else, such as `./#1.png`.
 //!
 //! **Binary.** One epoch: positions in the index order as little-endian `u32`. A file with a NUL byte among
 //! its first 4,096 bytes is binary.
@@ -29,7 +29,7 @@ use super::listing::Listing;
 use super::sample::SampleTable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
-use builder::{Builder, Place};
+use builder::{Builder, InputLocation};
 
 /// How many bytes of a file are searched for the NUL byte of a binary file.
 const PROBE_BYTES: usize = 4096;
@@ -78,20 +78,21 @@ pub fn parse(
 fn parse_binary(bytes: &[u8], index: &[FileId], count: Option<u64>) -> Result<Parsed> {
     let (entries, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
-        return Err(not_binary(bytes.len()));
+        return Err(partial_entry(bytes.len()));
     }
-    let locate = |before| Place::Entry(before + 1);
+    let locate = |before| InputLocation::Entry(before + 1);
     let mut builder =
         Builder::new(entries.len(), &locate).with_index(Some(index)).with_count(count);
     for (number, entry) in (1..).zip(entries) {
-        let place = u32::from_le_bytes(*entry).into();
-        builder.push(checked_number(place, index, Place::Entry(number))?);
+        let position = u32::from_le_bytes(*entry).into();
+        builder.push(checked_position(position, index, InputLocation::Entry(number))?);
     }
-    let epochs = builder.finish(Place::Entry(entries.len() as u64))?;
+    let epochs = builder.finish(InputLocation::Entry(entries.len() as u64))?;
     Ok(Parsed { epochs, samples: SampleTable::Files })
 }
 
-fn not_binary(length: usize) -> Error {
+/// The error about a binary file that ends within an entry.
+fn partial_entry(length: usize) -> Error {
     let message = format!(
         "a binary order file is made of 4-byte entries, and its {length} bytes are not a multiple"
     );
@@ -99,14 +100,14 @@ fn not_binary(length: usize) -> Error {
     Error::new(ErrorKind::Order, message).hint(hint)
 }
 
-fn checked_number(number: u64, index: &[FileId], place: Place) -> Result<u32> {
+fn checked_position(number: u64, index: &[FileId], location: InputLocation) -> Result<u32> {
     match u32::try_from(number) {
         Ok(at) if number < index.len() as u64 => Ok(at),
         _ => {
             let size = index.len();
             let message = format!("index {number} is out of range: the dataset has {size} samples");
             let hint = "indexes count from 0 in the index order the spec gives";
-            Err(place.error(message).hint(hint))
+            Err(location.error(message).hint(hint))
         }
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::order::Order;
 use crate::order::listing::Entry;
-use crate::order::sample::Range;
+use crate::order::sample::FileRange;
 
 const PATHS: [&[u8]; 6] = [b"a", b"b", b"dir/c", b"#d", b"7", b"caf\xe9\tx"];
 
@@ -69,7 +69,7 @@ fn ranges() {
     let parsed = parse(b"a\t10\t20\nb\na\t10\t20\na\t0\t100\n", &listing(), index, None).unwrap();
     assert_eq!(*parsed.epochs[0], [0, 1, 0, 2]);
     let rows = [(0, 10, 20), (1, 0, 99), (0, 0, 100)];
-    let rows = rows.map(|(file, offset, length)| Range { file: FileId(file), offset, length });
+    let rows = rows.map(|(file, offset, length)| FileRange { file: FileId(file), offset, length });
     assert_eq!(parsed.samples, SampleTable::Ranges(rows.to_vec()));
     assert_eq!(error("a\t10\t0"), "line 1: a range of length 0");
     let beyond = "line 2: 1 bytes from byte 99 on reach beyond 'b', which has 99 bytes";
@@ -129,15 +129,15 @@ fn a_million_lines_are_held_in_four_bytes_each() {
 }
 
 #[test]
-fn names_that_read_as_something_else_are_shielded_or_refused() {
+fn names_that_read_as_something_else_get_a_dot_slash_or_are_refused() {
     let write = |name: &'static [u8]| {
         let order = Order::listed("o", vec![Arc::from([0])], SampleTable::Files).unwrap();
         let text = write_text(&order, 0..1, |_| name.into())?;
         Ok::<_, Error>(text.split(|byte| *byte == b'\n').nth(3).unwrap_or_default().to_vec())
     };
-    let shielded: [(&[u8], &[u8]); 5] =
+    let prefixed: [(&[u8], &[u8]); 5] =
         [(b"#a", b"./#a"), (b"7", b"./7"), (b" ", b"./ "), (b"a\r", b"a\r\r"), (b"a#7", b"a#7")];
-    for (name, line) in shielded {
+    for (name, line) in prefixed {
         assert_eq!(write(name).unwrap(), line);
     }
     for name in [b"a\nb".as_slice(), b"a\t1\t2", b"\t1\t2"] {

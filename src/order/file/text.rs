@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::builder::{Builder, Place};
-use super::{Parsed, checked_number};
+use super::builder::{Builder, InputLocation};
+use super::{Parsed, checked_position};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 use crate::order::listing::{Entry, Listing, Lookup};
-use crate::order::sample::{Range, SampleTable};
+use crate::order::sample::{FileRange, SampleTable};
 
 /// A line without its end.
 pub(super) enum Line<'t> {
@@ -21,7 +21,7 @@ pub(super) enum Line<'t> {
     Epoch(u64),
     Unique,
     Count(u64),
-    /// `# epoch` or `# count`, followed by something that is no number.
+    /// `# epoch` or `# count`, followed by one word that is no number.
     BadNumber(&'t [u8]),
     Sample(&'t [u8]),
 }
@@ -60,6 +60,17 @@ fn lines(text: &[u8]) -> impl Iterator<Item = (u64, Line<'_>)> {
     (1..).zip(lines.map(|line| Line::of(line.strip_suffix(b"\r").unwrap_or(line))))
 }
 
+/// How many lines a text has. After a last line feed, there is an empty line.
+pub(super) fn count_lines(text: &[u8]) -> u64 {
+    text.iter().filter(|byte| **byte == b'\n').count() as u64 + 1
+}
+
+/// The error about a [`Line::BadNumber`].
+pub(super) fn bad_number(line: &[u8], location: InputLocation) -> Error {
+    let shown = String::from_utf8_lossy(line);
+    location.error(format!("'#{shown}' has to end with a number"))
+}
+
 /// The value of a word of decimal digits, at most `u64::MAX`. `None` for another word.
 pub(super) fn decimal(word: &[u8]) -> Option<u64> {
     if word.is_empty() || !word.iter().all(u8::is_ascii_digit) {
@@ -74,7 +85,7 @@ pub(super) fn decimal(word: &[u8]) -> Option<u64> {
 }
 
 /// The parts of `path<TAB>offset<TAB>length`; `None` for a line of another form.
-pub(super) fn range_form(line: &[u8]) -> Option<(&[u8], u64, u64)> {
+pub(super) fn split_range(line: &[u8]) -> Option<(&[u8], u64, u64)> {
     let second = line.iter().rposition(|byte| *byte == b'\t')?;
     let length = decimal(&line[second + 1..])?;
     let first = line[..second].iter().rposition(|byte| *byte == b'\t')?;
@@ -83,7 +94,7 @@ pub(super) fn range_form(line: &[u8]) -> Option<(&[u8], u64, u64)> {
 }
 
 /// Whether a file's name needs `./` to be read as a path.
-pub(super) fn needs_shield(name: &[u8]) -> bool {
+pub(super) fn needs_dot_slash(name: &[u8]) -> bool {
     name.first().is_none_or(|byte| *byte == b'#' || byte.is_ascii_whitespace())
         || decimal(name.trim_ascii()).is_some()
 }
@@ -113,7 +124,7 @@ impl Shape {
                 && decimal(line.trim_ascii()).is_none()
             {
                 shape.first_path.get_or_insert(number);
-                shape.ranged = shape.ranged || range_form(line).is_some();
+                shape.ranged = shape.ranged || split_range(line).is_some();
             }
         }
         shape
@@ -125,10 +136,11 @@ impl Shape {
 /// # Errors
 /// Also when a sample is no number.
 pub(super) fn parse_numbers(text: &[u8], index: &[FileId], count: Option<u64>) -> Result<Parsed> {
-    let epochs = read(text, Some(index), count, |line, place| match decimal(line.trim_ascii()) {
-        Some(number) => checked_number(number, index, place),
-        None => Err(place.error("not a number")),
-    })?;
+    let epochs =
+        read(text, Some(index), count, |line, location| match decimal(line.trim_ascii()) {
+            Some(number) => checked_position(number, index, location),
+            None => Err(location.error("not a number")),
+        })?;
     Ok(Parsed { epochs, samples: SampleTable::Files })
 }
 
@@ -141,21 +153,22 @@ pub(super) fn parse_paths(
 ) -> Result<Parsed> {
     let names = Names { lookup: Lookup::new(listing), first_path: shape.first_path };
     if !shape.ranged {
-        let epochs = read(text, None, count, |line, place| Ok(names.find(line, place)?.file.0))?;
+        let epochs =
+            read(text, None, count, |line, location| Ok(names.find(line, location)?.file.0))?;
         return Ok(Parsed { epochs, samples: SampleTable::Files });
     }
     let mut ranges = Ranges::default();
-    let epochs = read(text, None, count, |line, place| {
-        let range = match range_form(line) {
+    let epochs = read(text, None, count, |line, location| {
+        let range = match split_range(line) {
             Some((path, offset, length)) => {
-                checked_range(names.find(path, place)?, offset, length, place)?
+                checked_range(names.find(path, location)?, offset, length, location)?
             }
             None => {
-                let entry = names.find(line, place)?;
-                Range { file: entry.file, offset: 0, length: entry.size }
+                let entry = names.find(line, location)?;
+                FileRange { file: entry.file, offset: 0, length: entry.size }
             }
         };
-        ranges.id(range, place)
+        ranges.id(range, location)
     })?;
     Ok(Parsed { epochs, samples: SampleTable::Ranges(ranges.rows) })
 }
@@ -166,29 +179,27 @@ fn read(
     text: &[u8],
     index: Option<&[FileId]>,
     count: Option<u64>,
-    mut sample: impl FnMut(&[u8], Place) -> Result<u32>,
+    mut sample: impl FnMut(&[u8], InputLocation) -> Result<u32>,
 ) -> Result<Vec<Arc<[u32]>>> {
     let locate = |before| {
         let mut samples = lines(text).filter(|(_, line)| matches!(line, Line::Sample(_)));
-        Place::Line(samples.nth(before as usize).map_or(0, |(number, _)| number))
+        InputLocation::Line(samples.nth(before as usize).map_or(0, |(number, _)| number))
     };
-    let line_feeds = text.iter().filter(|byte| **byte == b'\n').count();
-    let mut builder = Builder::new(line_feeds + 1, &locate).with_index(index).with_count(count);
+    let line_count = count_lines(text);
+    let mut builder =
+        Builder::new(line_count as usize, &locate).with_index(index).with_count(count);
     for (number, line) in lines(text) {
-        let place = Place::Line(number);
+        let location = InputLocation::Line(number);
         match line {
-            Line::Sample(line) => builder.push(sample(line, place)?),
+            Line::Sample(line) => builder.push(sample(line, location)?),
             Line::Nothing => {}
-            Line::Epoch(label) => builder.begin_epoch(label, place)?,
-            Line::Unique => builder.require_unique(place)?,
-            Line::Count(count) => builder.require_count(count, place)?,
-            Line::BadNumber(line) => {
-                let shown = String::from_utf8_lossy(line);
-                return Err(place.error(format!("'#{shown}' has to end with a number")));
-            }
+            Line::Epoch(label) => builder.begin_epoch(label, location)?,
+            Line::Unique => builder.require_unique(location)?,
+            Line::Count(count) => builder.require_count(count, location)?,
+            Line::BadNumber(line) => return Err(bad_number(line, location)),
         }
     }
-    builder.finish(Place::Line(line_feeds as u64 + 1))
+    builder.finish(InputLocation::Line(line_count))
 }
 
 /// Finds the files of sample lines.
@@ -198,12 +209,12 @@ struct Names<'l> {
 }
 
 impl<'l> Names<'l> {
-    fn find(&self, path: &[u8], place: Place) -> Result<&'l Entry<'l>> {
-        self.lookup.find(path).ok_or_else(|| self.unknown(path, place))
+    fn find(&self, path: &[u8], location: InputLocation) -> Result<&'l Entry<'l>> {
+        self.lookup.find(path).ok_or_else(|| self.unknown(path, location))
     }
 
-    fn unknown(&self, path: &[u8], place: Place) -> Error {
-        let error = place.error(format!("unknown path '{}'", String::from_utf8_lossy(path)));
+    fn unknown(&self, path: &[u8], location: InputLocation) -> Error {
+        let error = location.error(format!("unknown path '{}'", String::from_utf8_lossy(path)));
         match self.first_path {
             Some(first) if decimal(path).is_some() => error.hint(format!(
                 "numbers are indexes only when every sample is one, and line {first} is not"
@@ -214,35 +225,40 @@ impl<'l> Names<'l> {
 }
 
 /// A range that lies in its file. It is empty only if the file is empty.
-fn checked_range(entry: &Entry<'_>, offset: u64, length: u64, place: Place) -> Result<Range> {
+fn checked_range(
+    entry: &Entry<'_>,
+    offset: u64,
+    length: u64,
+    location: InputLocation,
+) -> Result<FileRange> {
     // The empty range is the whole of an empty file.
     if length == 0 && (offset, entry.size) != (0, 0) {
-        return Err(place.error("a range of length 0"));
+        return Err(location.error("a range of length 0"));
     }
     if offset.checked_add(length).is_none_or(|end| end > entry.size) {
         let path = String::from_utf8_lossy(entry.path);
         let size = entry.size;
-        return Err(place.error(format!(
+        return Err(location.error(format!(
             "{length} bytes from byte {offset} on reach beyond '{path}', which has {size} bytes"
         )));
     }
-    Ok(Range { file: entry.file, offset, length })
+    Ok(FileRange { file: entry.file, offset, length })
 }
 
 /// The ranges seen so far. Equal ranges get the same id.
 #[derive(Default)]
 struct Ranges {
-    rows: Vec<Range>,
-    ids: HashMap<Range, u32>,
+    rows: Vec<FileRange>,
+    ids: HashMap<FileRange, u32>,
 }
 
 impl Ranges {
-    fn id(&mut self, range: Range, place: Place) -> Result<u32> {
+    fn id(&mut self, range: FileRange, location: InputLocation) -> Result<u32> {
         if let Some(id) = self.ids.get(&range) {
             return Ok(*id);
         }
         let id = u32::try_from(self.rows.len())
-            .map_err(|_| place.error("an order file holds fewer than 2^32 different ranges"))?;
+            .map_err(|_| location.error("an order file holds fewer than 2^32 different ranges"))?;
         self.ids.insert(range, id);
         self.rows.push(range);
         Ok(id)

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 use std::io::Write;
-use std::ops;
+use std::ops::Range;
 
-use super::text::{needs_shield, range_form};
+use super::text::{needs_dot_slash, split_range};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 use crate::order::Order;
@@ -17,7 +17,7 @@ use crate::order::Order;
 /// When a path cannot stand in a text order file; see [`write_sample`].
 pub fn write_text<'n>(
     order: &Order,
-    epochs: ops::Range<u32>,
+    epochs: Range<u32>,
     path: impl Fn(FileId) -> Cow<'n, [u8]>,
 ) -> Result<Vec<u8>> {
     let mut out = format!("# {}\n", order.describe().escape_debug()).into_bytes();
@@ -40,13 +40,13 @@ pub fn write_text<'n>(
 /// # Errors
 /// When a path holds a line feed, or ends like a byte range (tab, number, tab, number).
 pub fn write_sample(out: &mut Vec<u8>, path: &[u8], range: Option<(u64, u64)>) -> Result<()> {
-    if path.contains(&b'\n') || range_form(path).is_some() {
+    if path.contains(&b'\n') || split_range(path).is_some() {
         let shown = String::from_utf8_lossy(path).escape_debug().to_string();
         let message = format!("'{shown}' cannot stand in a text order file");
         return Err(Error::new(ErrorKind::Order, message)
             .hint("rename the file, or give the order as indexes"));
     }
-    if needs_shield(path) {
+    if needs_dot_slash(path) {
         out.extend_from_slice(b"./");
     }
     out.extend_from_slice(path);

@@ -83,7 +83,7 @@ impl Manifest<'_> {
                     words.nth(at).ok_or_else(|| wrong(format!("line {number} has no word {at}")))?
                 }
             };
-            files.take(path, || format!("line {number}"))?;
+            files.add(path, || format!("line {number}"))?;
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Manifest<'_> {
             }
             let path = at.and_then(|at| record.get(at));
             let path = path.ok_or_else(|| wrong(format!("line {line} has no such column")))?;
-            files.take(path, || format!("line {line}"))?;
+            files.add(path, || format!("line {line}"))?;
         }
         Ok(())
     }
@@ -140,22 +140,22 @@ impl Manifest<'_> {
     }
 
     fn json(&self, files: &mut Files<'_>) -> Result<()> {
-        let way: Vec<&str> = self.column.map_or(Vec::new(), |column| column.split('.').collect());
+        let names: Vec<&str> = self.column.map_or(Vec::new(), |column| column.split('.').collect());
         let documents = serde_json::Deserializer::from_slice(self.text).into_iter::<Value>();
         for document in documents {
             let document = document.map_err(|error| wrong(format!("not JSON: {error}")))?;
-            paths_in(&document, &way, files)?;
+            paths_in(&document, &names, files)?;
         }
         Ok(())
     }
 }
 
-/// Takes the paths that the names of `way` lead to. Numbers and other values are skipped, because lists of
-/// pairs have labels among them.
-fn paths_in(value: &Value, way: &[&str], files: &mut Files<'_>) -> Result<()> {
-    match (value, way) {
+/// Adds the paths that `names` lead to. Numbers and other values are skipped, because lists of pairs have
+/// labels among them.
+fn paths_in(value: &Value, names: &[&str], files: &mut Files<'_>) -> Result<()> {
+    match (value, names) {
         (Value::Array(values), _) => {
-            values.iter().try_for_each(|value| paths_in(value, way, files))
+            values.iter().try_for_each(|value| paths_in(value, names, files))
         }
         (Value::Object(fields), [name, rest @ ..]) => match fields.get(*name) {
             Some(value) => paths_in(value, rest, files),
@@ -168,7 +168,7 @@ fn paths_in(value: &Value, way: &[&str], files: &mut Files<'_>) -> Result<()> {
         }
         (Value::String(path), []) => {
             let entry = files.entries + 1;
-            files.take(path.as_bytes(), || format!("entry {entry}"))
+            files.add(path.as_bytes(), || format!("entry {entry}"))
         }
         (_, []) => Ok(()),
         (_, [name, ..]) => {
@@ -195,22 +195,22 @@ impl<'l> Files<'l> {
     }
 
     /// Adds the file of a path, unless the path is empty or excluded.
-    fn take(&mut self, path: &[u8], place: impl Fn() -> String) -> Result<()> {
+    fn add(&mut self, path: &[u8], location: impl Fn() -> String) -> Result<()> {
         self.entries += 1;
         if path.is_empty() || !self.filter.takes(path, &[]) {
             return Ok(());
         }
-        let file = self.find(path).ok_or_else(|| self.unknown(path, &place()))?;
+        let file = self.find(path).ok_or_else(|| self.unknown(path, &location()))?;
         self.found.push(file);
         Ok(())
     }
 
     fn find(&self, path: &[u8]) -> Option<FileId> {
-        self.lookup.find(&self.whole(path)).map(|entry| entry.file)
+        self.lookup.find(&self.with_root(path)).map(|entry| entry.file)
     }
 
     /// The path with the dataset's directory before it.
-    fn whole(&self, path: &[u8]) -> Vec<u8> {
+    fn with_root(&self, path: &[u8]) -> Vec<u8> {
         let root = self.filter.directory().as_bytes();
         if root.is_empty() || path.starts_with(b"/") {
             return path.to_vec();
@@ -219,15 +219,15 @@ impl<'l> Files<'l> {
     }
 
     /// The error about an entry that names no file.
-    fn unknown(&self, path: &[u8], place: &str) -> Error {
+    fn unknown(&self, path: &[u8], location: &str) -> Error {
         let shown = String::from_utf8_lossy(path);
-        let error = wrong(format!("{place}: unknown path '{shown}'"));
+        let error = wrong(format!("{location}: unknown path '{shown}'"));
         let first = path.split(|byte| b" \t,;".contains(byte)).next().unwrap_or(path);
         if first.len() < path.len() && self.find(first).is_some() {
             return error
                 .hint("column=0 takes the first word of a line; a list in CSV ends in .csv");
         }
-        error.hint(self.lookup.hint(&self.whole(path)))
+        error.hint(self.lookup.hint(&self.with_root(path)))
     }
 }
 
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn errors_name_the_location() {
         for (name, text, column, expected) in [
             ("m.txt", "train/a.jpg\n\nc\n", None, "line 3: unknown path 'c'"),
             ("m.txt", "train/a.jpg 0\n", None, "column=0"),

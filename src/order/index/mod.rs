@@ -69,8 +69,8 @@ impl Sorting {
         ("walk", Sorting::Walk),
     ];
 
-    /// Whether it sorts by paths alone. Then the files below a directory keep the order of the whole dataset.
-    pub fn is_of_paths(self) -> bool {
+    /// Whether it sorts by paths only. Then the files below a directory keep the order of the whole dataset.
+    pub fn sorts_by_path_only(self) -> bool {
         matches!(self, Sorting::Path | Sorting::Pathlib | Sorting::Name | Sorting::Walk)
     }
 
@@ -183,27 +183,34 @@ fn sorted(listing: &Listing<'_>, sorting: Sorting, filter: &Filter) -> Vec<FileI
         }
         Sorting::Dali => {
             files.retain(|(path, _)| path.iter().filter(|byte| **byte == b'/').count() == 1);
-            files.sort_unstable_by(|(a, _), (b, _)| by_name(a, b, false, <[u8]>::cmp));
+            files.sort_unstable_by(|(a, _), (b, _)| by_component(a, b, false, <[u8]>::cmp));
         }
         Sorting::Path => files.sort_unstable(),
         Sorting::Pathlib => {
-            files.sort_by(|(a, _), (b, _)| by_name(a, b, false, python_cmp));
+            files.sort_by(|(a, _), (b, _)| by_component(a, b, false, python_cmp));
         }
         Sorting::Name => files.sort_by(|(a, _), (b, _)| {
             let name = |path| <[u8]>::rsplit(path, |byte| *byte == b'/').next().unwrap_or(path);
             python_cmp(name(a), name(b)).then_with(|| a.cmp(b))
         }),
-        Sorting::Walk => files.sort_unstable_by(|(a, _), (b, _)| by_name(a, b, true, <[u8]>::cmp)),
+        Sorting::Walk => {
+            files.sort_unstable_by(|(a, _), (b, _)| by_component(a, b, true, <[u8]>::cmp));
+        }
     }
     files.into_iter().map(|(_, file)| file).collect()
 }
 
 /// Compares two paths component by component. With `files_first`, the files of a directory come before its
 /// subdirectories.
-fn by_name(a: &[u8], b: &[u8], files_first: bool, cmp: fn(&[u8], &[u8]) -> Ordering) -> Ordering {
+fn by_component(
+    a: &[u8],
+    b: &[u8],
+    files_first: bool,
+    cmp: fn(&[u8], &[u8]) -> Ordering,
+) -> Ordering {
     let (mut a, mut b) = (a, b);
     loop {
-        let (slash_a, slash_b) = (position(a), position(b));
+        let (slash_a, slash_b) = (first_slash(a), first_slash(b));
         let (name_a, name_b) = (&a[..slash_a.unwrap_or(a.len())], &b[..slash_b.unwrap_or(b.len())]);
         let kinds = slash_a.is_some().cmp(&slash_b.is_some());
         if files_first && kinds.is_ne() {
@@ -217,13 +224,13 @@ fn by_name(a: &[u8], b: &[u8], files_first: bool, cmp: fn(&[u8], &[u8]) -> Order
     }
 }
 
-fn position(path: &[u8]) -> Option<usize> {
+fn first_slash(path: &[u8]) -> Option<usize> {
     path.iter().position(|byte| *byte == b'/')
 }
 
 /// A path of `ImageFolder`, split into the parts by which it is sorted in turn.
 #[derive(Debug)]
-struct Parts<'p> {
+struct ImageFolderPath<'p> {
     class: &'p [u8],
     /// The directory below the class. Empty for a file directly in the class.
     directory: &'p [u8],
@@ -231,13 +238,13 @@ struct Parts<'p> {
     file: FileId,
 }
 
-impl<'p> Parts<'p> {
+impl<'p> ImageFolderPath<'p> {
     /// Splits a path below the root. `None` for a file that is in no class.
     fn of(path: &'p [u8], file: FileId) -> Option<Self> {
-        let class = path.iter().position(|byte| *byte == b'/')?;
+        let class = first_slash(path)?;
         let name = path.iter().rposition(|byte| *byte == b'/')?;
         let directory = &path[(class + 1).min(name)..name];
-        Some(Parts { class: &path[..class], directory, name: &path[name + 1..], file })
+        Some(ImageFolderPath { class: &path[..class], directory, name: &path[name + 1..], file })
     }
 
     fn cmp(&self, other: &Self) -> Ordering {
@@ -248,10 +255,10 @@ impl<'p> Parts<'p> {
 }
 
 fn image_folder(files: &[(&[u8], FileId)]) -> Vec<FileId> {
-    let mut parts: Vec<_> =
-        files.iter().filter_map(|(path, file)| Parts::of(path, *file)).collect();
-    parts.sort_by(Parts::cmp);
-    parts.into_iter().map(|parts| parts.file).collect()
+    let mut paths: Vec<_> =
+        files.iter().filter_map(|(path, file)| ImageFolderPath::of(path, *file)).collect();
+    paths.sort_by(ImageFolderPath::cmp);
+    paths.into_iter().map(|path| path.file).collect()
 }
 
 /// Compares two names as Python compares the `str` that `os.fsdecode` makes of them.

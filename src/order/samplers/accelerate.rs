@@ -2,7 +2,7 @@
 
 use super::keys::{SEED, check_positive, check_rank, wrong};
 use super::torch::{generator, randperm};
-use super::{Positions, Sampling};
+use super::{SamplerEpochs, Sampling};
 use crate::error::Result;
 
 sampler! {
@@ -45,7 +45,7 @@ impl Accelerate {
         let round = batch * world;
         if self.drop_last {
             n / round * batch
-        } else if self.fills() {
+        } else if self.fills_last_round() {
             n.div_ceil(round) * batch
         } else {
             n / round * batch + (n % round).saturating_sub(rank * batch).min(batch)
@@ -78,7 +78,7 @@ impl Accelerate {
     }
 
     /// Whether the last round is filled up. A single process reads its batches as they are.
-    fn fills(&self) -> bool {
+    fn fills_last_round(&self) -> bool {
         self.even_batches && !self.drop_last && self.world > 1
     }
 }
@@ -95,7 +95,7 @@ impl Sampling for Accelerate {
         Ok(())
     }
 
-    fn fits(&self, n: u32) -> Result<()> {
+    fn validate_for(&self, n: u32) -> Result<()> {
         let len = self.len(n);
         if self.repeats(n) && len > 4 * u64::from(n) + 1_000_000 {
             let message =
@@ -111,11 +111,11 @@ impl Sampling for Accelerate {
 
     fn repeats(&self, n: u32) -> bool {
         let (n, batch, world, _) = self.shape(n);
-        self.fills() && n % (batch * world) != 0
+        self.fills_last_round() && n % (batch * world) != 0
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        let own = *self;
-        Positions::new(move |k| own.epoch(n, k as u32), 0, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        let sampler = *self;
+        SamplerEpochs::new(move |k| sampler.epoch(n, k as u32))
     }
 }

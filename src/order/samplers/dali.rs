@@ -4,9 +4,9 @@
 
 use rand_mt::Mt;
 
+use super::epochs::RunningSampler;
 use super::keys::{check_rank, wrong};
-use super::positions::Running;
-use super::{Positions, Sampling, libstdcxx};
+use super::{SamplerEpochs, Sampling, libstdcxx};
 use crate::error::Result;
 use crate::order::index::Sorting;
 
@@ -68,7 +68,7 @@ impl Sampling for Dali {
         check_rank(self.rank, self.world)
     }
 
-    fn fits(&self, n: u32) -> Result<()> {
+    fn validate_for(&self, n: u32) -> Result<()> {
         if self.world <= n {
             return Ok(());
         }
@@ -89,25 +89,26 @@ impl Sampling for Dali {
         }
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
+    fn epochs(&self, n: u32) -> SamplerEpochs {
         let mut list: Vec<u32> = (0..n).collect();
         if self.random_shuffle {
             libstdcxx::shuffle(&mut list, &mut Mt::new(LIST_SEED));
         }
-        Positions::new(Reading { dali: *self, list, shuffled: 0 }, self.epoch, from)
+        let running = RunningDali { dali: *self, list, shuffled: 0 };
+        SamplerEpochs::new(running).skip_epochs(self.epoch)
     }
 }
 
 /// A running [`Dali`]: its list after some epochs.
 #[derive(Clone)]
-struct Reading {
+struct RunningDali {
     dali: Dali,
     list: Vec<u32>,
     /// How many epochs the list has been shuffled for.
     shuffled: u64,
 }
 
-impl Running for Reading {
+impl RunningSampler for RunningDali {
     fn epoch(&mut self, epoch: u64) -> Vec<u32> {
         if self.dali.shuffle_after_epoch {
             self.shuffle_for(epoch + 1);
@@ -117,7 +118,7 @@ impl Running for Reading {
     }
 }
 
-impl Reading {
+impl RunningDali {
     fn shuffle_for(&mut self, epochs: u64) {
         if self.dali.checkpointing {
             self.list = (0..self.list.len() as u32).collect();

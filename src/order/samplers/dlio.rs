@@ -3,23 +3,23 @@
 
 use rand_mt::Mt;
 
+use super::epochs::RunningSampler;
 use super::keys::{Words, check_positive, check_rank, wrong};
-use super::positions::Running;
-use super::{Positions, Sampling, numpy};
+use super::{SamplerEpochs, Sampling, numpy};
 use crate::error::Result;
 
 /// How DLIO reads: its `data_loader_sampler`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reads {
+pub enum DlioSampler {
     /// From a shuffled list of files.
     Iterative,
     /// By the numbers of samples.
     Index,
 }
 
-impl Words for Reads {
+impl Words for DlioSampler {
     const WORDS: &'static [(&'static str, Self)] =
-        &[("iterative", Reads::Iterative), ("index", Reads::Index)];
+        &[("iterative", DlioSampler::Iterative), ("index", DlioSampler::Index)];
 }
 
 sampler! {
@@ -46,7 +46,7 @@ sampler! {
         pub world: u32 = 1,
         /// This stream's process, below `world`.
         pub rank: u32 = 0,
-        pub sampler: Reads = Reads::Iterative,
+        pub sampler: DlioSampler = DlioSampler::Iterative,
         /// Whether files are shuffled. DLIO shuffles if its configuration has the key, whatever its value.
         pub file_shuffle: bool = true,
         /// Whether the epoch's number is added to the seed.
@@ -56,7 +56,7 @@ sampler! {
 
 impl Dlio {
     fn shuffles(&self) -> bool {
-        self.file_shuffle && self.sampler == Reads::Iterative
+        self.file_shuffle && self.sampler == DlioSampler::Iterative
     }
 }
 
@@ -79,22 +79,22 @@ impl Sampling for Dlio {
         if self.shuffles() { epochs.saturating_mul(n.into()) } else { 0 }
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        let run = Run { dlio: *self, list: (0..n).collect(), shuffled: 0 };
-        Positions::new(run, self.epoch, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        let running = RunningDlio { dlio: *self, list: (0..n).collect(), shuffled: 0 };
+        SamplerEpochs::new(running).skip_epochs(self.epoch)
     }
 }
 
 /// A running [`Dlio`]: its list after some epochs.
 #[derive(Clone)]
-struct Run {
+struct RunningDlio {
     dlio: Dlio,
     list: Vec<u32>,
     /// The last epoch, by DLIO's number, that the list has been shuffled for.
     shuffled: u64,
 }
 
-impl Running for Run {
+impl RunningSampler for RunningDlio {
     fn epoch(&mut self, epoch: u64) -> Vec<u32> {
         while self.dlio.shuffles() && self.shuffled < epoch {
             self.shuffled += 1;
@@ -105,7 +105,7 @@ impl Running for Run {
         let n = self.list.len() as u32;
         let len = self.dlio.epoch_len(n, 0);
         let (rank, world) = (self.dlio.rank, self.dlio.world);
-        if self.dlio.sampler == Reads::Index {
+        if self.dlio.sampler == DlioSampler::Index {
             let from = u64::from(n.div_ceil(world)) * u64::from(rank);
             return self.list.iter().skip(from as usize).take(len as usize).copied().collect();
         }

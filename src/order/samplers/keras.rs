@@ -3,7 +3,7 @@
 use super::keys::{Fraction, Words, check_positive, wrong};
 use super::numpy::{random_state_below, random_state_permutation};
 use super::tensorflow::{buffered, epoch_seeds, seeds};
-use super::{Positions, Sampling};
+use super::{SamplerEpochs, Sampling};
 use crate::error::Result;
 use crate::order::index::Sorting;
 
@@ -111,8 +111,8 @@ impl Sampling for Keras {
         }
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        let own = *self;
-        Positions::new(move |k| own.epoch(n, k as u32), 0, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        let sampler = *self;
+        SamplerEpochs::new(move |k| sampler.epoch(n, k as u32))
     }
 }

@@ -91,7 +91,7 @@ macro_rules! numbers {
     ($($number:ty),*) => {$(
         impl Value for $number {
             fn set(&mut self, key: &str, text: &str) -> Result<()> {
-                *self = number(key, text)?;
+                *self = parse_number(key, text)?;
                 Ok(())
             }
 
@@ -151,7 +151,7 @@ impl Value for PythonSeed {
         });
         *self = match quoted {
             Some(inner) => PythonSeed::Text(inner.to_owned()),
-            None => number(key, text).map(PythonSeed::Number).map_err(|error| {
+            None => parse_number(key, text).map(PythonSeed::Number).map_err(|error| {
                 error.hint("a seed is a number, or a text in quotes where the script gives a str")
             })?,
         };
@@ -188,7 +188,7 @@ impl Fraction {
     }
 
     pub(in crate::order) fn parse(name: &str, text: &str) -> Result<Self> {
-        let value: f64 = number(name, text)?;
+        let value: f64 = parse_number(name, text)?;
         if !(0.0..1.0).contains(&value) {
             return Err(wrong(format!("{name}={text} is not a fraction from 0 to below 1")));
         }
@@ -215,7 +215,7 @@ pub(in crate::order) fn wrong(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Order, message)
 }
 
-pub(in crate::order) fn number<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
+pub(in crate::order) fn parse_number<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
     text.parse().map_err(|error| wrong(format!("{key}={text}: {error}")))
 }
 
@@ -236,12 +236,12 @@ pub(in crate::order) fn check_positive(name: &str, value: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::samplers::Epochs;
+    use crate::order::samplers::Reshuffle;
 
     #[test]
-    fn what_is_set_is_shown() {
+    fn a_value_is_shown_as_it_was_set() {
         let (mut count, mut seed, mut word, mut part) =
-            (None::<u32>, PythonSeed::Number(0), Epochs::Same, Fraction::ZERO);
+            (None::<u32>, PythonSeed::Number(0), Reshuffle::Same, Fraction::ZERO);
         let mut keys = [
             Key::new("count", &mut count),
             Key::new("seed", &mut seed),

@@ -6,7 +6,7 @@ use rand_mt::Mt;
 pub(super) const DEFAULT_SEED: u64 = 5489;
 
 /// `std::shuffle`: a Fisher-Yates shuffle that walks forward, inside out. Up to 65,535 elements, one drawn
-/// number serves two places.
+/// number gives two indexes.
 pub(super) fn shuffle(list: &mut [u32], rng: &mut Mt) {
     let n = list.len();
     if n < 2 {

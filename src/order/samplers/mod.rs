@@ -15,14 +15,13 @@
 mod sampling;
 
 mod accelerate;
-pub mod batches;
 mod dali;
 mod dlio;
+mod epochs;
 mod keras;
 mod keys;
 mod libstdcxx;
 pub mod numpy;
-mod positions;
 mod python;
 mod sequential;
 mod shuffle;
@@ -31,16 +30,15 @@ mod timm;
 pub mod torch;
 
 pub use accelerate::Accelerate;
-pub use batches::Workers;
 pub use dali::Dali;
-pub use dlio::{Dlio, Reads};
+pub use dlio::{Dlio, DlioSampler};
+pub use epochs::SamplerEpochs;
 pub use keras::{Keras, Subset};
 pub use keys::{Fraction, Key, PythonSeed, Required};
-pub(in crate::order) use keys::{check_positive, number, wrong};
-pub use positions::Positions;
-pub use sampling::{Sampling, Spelled};
+pub(in crate::order) use keys::{check_positive, parse_number, wrong};
+pub use sampling::{SamplerInfo, Sampling};
 pub use sequential::Sequential;
-pub use shuffle::{Algorithm, Epochs, Shuffle};
+pub use shuffle::{Algorithm, Reshuffle, Shuffle};
 pub use tensorflow::TfShuffle;
 pub use timm::RepeatAug;
 pub use torch::{DefaultGenerator, Distributed, Random, Stateful, SubsetRandom, Weighted, Weights};
@@ -106,31 +104,33 @@ samplers! {
 }
 
 impl Sampler {
+    pub const SEQUENTIAL: Sampler = Sampler::Sequential(Sequential {});
+
     /// The sampler of this name, with its defaults.
     pub fn named(name: &str) -> Option<Sampler> {
         Self::all().into_iter().find(|sampler| sampler.name() == name)
     }
 
     /// The keys to show, with their values: the seed, and keys that differ from their defaults.
-    pub fn given(&self) -> Vec<(&'static str, String)> {
+    pub fn shown_keys(&self) -> Vec<(&'static str, String)> {
         let (mut own, mut default) = (self.clone(), Sampler::named(self.name()));
         let default: Vec<_> = default.iter_mut().flat_map(|s| s.keys()).map(|k| k.text()).collect();
         let keys = own.keys().into_iter().zip(default);
-        let says = keys.filter(|(key, default)| {
+        let shown = keys.filter(|(key, default)| {
             let text = key.text();
             text != *default || key.name == "seed" && text != "none"
         });
-        says.map(|(key, _)| (key.name, key.text())).collect()
+        shown.map(|(key, _)| (key.name, key.text())).collect()
     }
 
     /// Checks that the sampler gives epochs over a dataset of `n` samples.
     ///
     /// # Errors
-    /// When [`validate`](Sampling::validate) or [`fits`](Sampling::fits) refuses, the first epoch is empty,
-    /// or epochs take too long to reach.
+    /// When [`validate`](Sampling::validate) or [`validate_for`](Sampling::validate_for) refuses, the first
+    /// epoch is empty, or epochs take too long to reach.
     pub fn check(&self, n: u32) -> Result<()> {
         self.validate()?;
-        self.fits(n)?;
+        self.validate_for(n)?;
         if self.epoch_len(n, 0) == 0 {
             let n = grouped(n.into());
             return Err(wrong(format!("the order {self} is empty over {n} files")));
@@ -150,7 +150,7 @@ impl fmt::Display for Sampler {
     /// The sampler in plain words: `torch-distributed seed 42 world 2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
-        self.given().iter().try_for_each(|(key, value)| write!(f, " {key} {value}"))
+        self.shown_keys().iter().try_for_each(|(key, value)| write!(f, " {key} {value}"))
     }
 }
 

@@ -5,7 +5,7 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
 /// `shuffle` and `permutation` of `RandomState` and `Generator`: a Fisher-Yates shuffle that walks backward.
-/// A place is drawn from the low bits that its bound has, until it is within the bound.
+/// An index is drawn from the low bits that its bound has, until it is within the bound.
 pub(super) fn shuffle(list: &mut [u32], mut next_u32: impl FnMut() -> u32) {
     for last in (1..list.len()).rev() {
         let bound = last as u32;

@@ -1,11 +1,11 @@
-//! The traits of a sampler: [`Spelled`] gives its name and keys in a spec, [`Sampling`] what it draws.
+//! The traits of a sampler: [`SamplerInfo`] gives its name and keys in a spec, [`Sampling`] what it draws.
 
-use super::{Key, Positions, Weights};
+use super::{Key, SamplerEpochs, Weights};
 use crate::error::Result;
 use crate::order::index::Sorting;
 
-/// A name and keys in a spec.
-pub trait Spelled {
+/// A sampler's name and keys in a spec.
+pub trait SamplerInfo {
     /// One value for each name, with its defaults.
     fn all() -> Vec<Self>
     where
@@ -48,7 +48,7 @@ macro_rules! sampler {
             }
         }
 
-        impl $crate::order::samplers::Spelled for $sampler {
+        impl $crate::order::samplers::SamplerInfo for $sampler {
             fn all() -> Vec<Self> {
                 vec![Self::default()]
             }
@@ -72,7 +72,7 @@ macro_rules! sampler {
 }
 
 /// A sampler with its parameters.
-pub trait Sampling: Spelled {
+pub trait Sampling: SamplerInfo {
     /// The index order if the spec names none.
     fn sorting(&self) -> Sorting {
         Sorting::Path
@@ -90,7 +90,7 @@ pub trait Sampling: Spelled {
     ///
     /// # Errors
     /// When they do not.
-    fn fits(&self, _n: u32) -> Result<()> {
+    fn validate_for(&self, _n: u32) -> Result<()> {
         Ok(())
     }
 
@@ -101,11 +101,11 @@ pub trait Sampling: Spelled {
 
     /// Whether an epoch over `n` samples may repeat a position.
     fn repeats(&self, _n: u32) -> bool {
-        self.draws_anew()
+        self.draws_with_replacement()
     }
 
-    /// Whether each position is drawn from all samples, whatever was drawn before.
-    fn draws_anew(&self) -> bool {
+    /// Whether each position is drawn from all samples, also from those drawn before.
+    fn draws_with_replacement(&self) -> bool {
         false
     }
 
@@ -114,11 +114,11 @@ pub trait Sampling: Spelled {
         0
     }
 
-    /// The epochs over a dataset of `n` samples, from the stream's epoch `from` (its first is 0).
+    /// The stream's epochs over a dataset of `n` samples.
     ///
     /// # Panics
     /// When [`check`](super::Sampler::check) refuses the sampler or the number.
-    fn epochs(&self, n: u32, from: u32) -> Positions;
+    fn epochs(&self, n: u32) -> SamplerEpochs;
 
     /// The weights of the samples, if it draws by weights.
     fn weights(&self) -> Option<&Weights> {

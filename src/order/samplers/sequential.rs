@@ -1,6 +1,6 @@
 //! No shuffling at all.
 
-use super::{Positions, Sampler, Sampling};
+use super::{SamplerEpochs, Sampling};
 
 sampler! {
     name: "sequential",
@@ -12,12 +12,8 @@ sampler! {
     pub struct Sequential {}
 }
 
-impl Sampler {
-    pub const SEQUENTIAL: Sampler = Sampler::Sequential(Sequential {});
-}
-
 impl Sampling for Sequential {
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        Positions::new(move |_| (0..n).collect(), 0, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        SamplerEpochs::new(move |_epoch| (0..n).collect())
     }
 }

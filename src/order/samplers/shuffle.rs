@@ -3,9 +3,9 @@
 use rand_mt::Mt;
 use rand_pcg::Pcg64;
 
+use super::epochs::RunningSampler;
 use super::keys::{Key, PythonSeed, SEED, Words, wrong};
-use super::positions::Running;
-use super::{Positions, Sampling, Spelled, libstdcxx, numpy, python};
+use super::{SamplerEpochs, SamplerInfo, Sampling, libstdcxx, numpy, python};
 use crate::error::Result;
 
 /// The function that shuffles.
@@ -23,9 +23,9 @@ pub enum Algorithm {
     Libstdcxx,
 }
 
-/// What the script does before each epoch.
+/// What the script does before each epoch: the key `epochs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Epochs {
+pub enum Reshuffle {
     /// Nothing: the list was shuffled once.
     Same,
     /// Shuffles the original list with a new generator, seeded with `seed + epoch`.
@@ -36,12 +36,12 @@ pub enum Epochs {
     Again,
 }
 
-impl Words for Epochs {
+impl Words for Reshuffle {
     const WORDS: &'static [(&'static str, Self)] = &[
-        ("same", Epochs::Same),
-        ("reseed", Epochs::Reseed),
-        ("fresh", Epochs::Fresh),
-        ("again", Epochs::Again),
+        ("same", Reshuffle::Same),
+        ("reseed", Reshuffle::Reseed),
+        ("fresh", Reshuffle::Fresh),
+        ("again", Reshuffle::Again),
     ];
 }
 
@@ -53,7 +53,7 @@ pub struct Shuffle {
     pub seed: PythonSeed,
     /// Epochs before the stream's first.
     pub epoch: u32,
-    pub epochs: Epochs,
+    pub reshuffle: Reshuffle,
     /// `random.sample(list, sample)` instead of `random.shuffle(list)`.
     pub sample: Option<u32>,
 }
@@ -66,7 +66,7 @@ impl Shuffle {
             algorithm,
             seed: PythonSeed::Number(seed),
             epoch: 0,
-            epochs: Epochs::Same,
+            reshuffle: Reshuffle::Same,
             sample: None,
         }
     }
@@ -85,13 +85,13 @@ impl Shuffle {
     }
 
     /// Whether one generator draws all epochs.
-    fn goes_on(&self) -> bool {
-        matches!(self.epochs, Epochs::Fresh | Epochs::Again)
+    fn uses_one_generator(&self) -> bool {
+        matches!(self.reshuffle, Reshuffle::Fresh | Reshuffle::Again)
     }
 
     fn check_sample(&self) -> Result<()> {
-        match (self.sample, self.epochs) {
-            (Some(_), Epochs::Again) => {
+        match (self.sample, self.reshuffle) {
+            (Some(_), Reshuffle::Again) => {
                 Err(wrong("random.sample leaves the list as it is: epochs=again needs a shuffle"))
             }
             _ => Ok(()),
@@ -99,7 +99,7 @@ impl Shuffle {
     }
 }
 
-impl Spelled for Shuffle {
+impl SamplerInfo for Shuffle {
     fn all() -> Vec<Self> {
         let all = [
             Algorithm::NumpyRandomState,
@@ -137,7 +137,7 @@ impl Spelled for Shuffle {
         let has_default = self.algorithm == Algorithm::Libstdcxx;
         let seed = if has_default { seed } else { seed.required(SEED) };
         let mut keys =
-            vec![seed, Key::new("epoch", &mut self.epoch), Key::new("epochs", &mut self.epochs)];
+            vec![seed, Key::new("epoch", &mut self.epoch), Key::new("epochs", &mut self.reshuffle)];
         if self.algorithm == Algorithm::Python {
             keys.push(Key::new("sample", &mut self.sample));
         }
@@ -147,7 +147,7 @@ impl Spelled for Shuffle {
 
 impl Sampling for Shuffle {
     fn validate(&self) -> Result<()> {
-        let reseeds = self.epochs == Epochs::Reseed;
+        let reseeds = self.reshuffle == Reshuffle::Reseed;
         match (&self.seed, self.algorithm) {
             (PythonSeed::Text(_), Algorithm::Python) if reseeds => {
                 Err(wrong("a seed that is a text cannot count up with the epochs"))
@@ -161,7 +161,7 @@ impl Sampling for Shuffle {
         }
     }
 
-    fn fits(&self, n: u32) -> Result<()> {
+    fn validate_for(&self, n: u32) -> Result<()> {
         match self.sample {
             Some(sample) if sample > n => {
                 Err(wrong(format!("sample={sample} is more than there are: {n}")))
@@ -175,16 +175,17 @@ impl Sampling for Shuffle {
     }
 
     fn draws_before(&self, n: u32, k: u32) -> u64 {
-        if self.goes_on() {
+        if self.uses_one_generator() {
             u64::from(n.max(1)) * u64::from(self.epoch.saturating_add(k))
         } else {
             0
         }
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        let (generator, spec) = (self.generator(0), self.clone());
-        Positions::new(Shuffling { generator, spec, n, list: Vec::new() }, self.epoch, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        let (generator, sampler) = (self.generator(0), self.clone());
+        let running = RunningShuffle { generator, sampler, n, list: Vec::new() };
+        SamplerEpochs::new(running).skip_epochs(self.epoch)
     }
 }
 
@@ -199,40 +200,40 @@ enum Generator {
 
 /// A running [`Shuffle`]: the generator and the list after some epochs.
 #[derive(Clone)]
-struct Shuffling {
+struct RunningShuffle {
     generator: Generator,
-    spec: Shuffle,
+    sampler: Shuffle,
     n: u32,
     /// The list of the last epoch. Empty before the first.
     list: Vec<u32>,
 }
 
-impl Running for Shuffling {
+impl RunningSampler for RunningShuffle {
     fn epoch(&mut self, k: u64) -> Vec<u32> {
         let is_drawn = !self.list.is_empty();
-        match self.spec.epochs {
-            Epochs::Same if is_drawn => return self.list.clone(),
-            Epochs::Again if is_drawn => {}
+        match self.sampler.reshuffle {
+            Reshuffle::Same if is_drawn => return self.list.clone(),
+            Reshuffle::Again if is_drawn => {}
             _ => self.list = (0..self.n).collect(),
         }
-        if self.spec.epochs == Epochs::Reseed {
-            self.generator = self.spec.generator(k);
+        if self.sampler.reshuffle == Reshuffle::Reseed {
+            self.generator = self.sampler.generator(k);
         }
         self.draw();
         self.list.clone()
     }
 
     fn skip(&mut self, count: u64) {
-        if self.spec.goes_on() {
+        if self.sampler.uses_one_generator() {
             (0..count).for_each(|_| _ = self.epoch(0));
         }
     }
 }
 
-impl Shuffling {
+impl RunningShuffle {
     fn draw(&mut self) {
         let list = &mut self.list;
-        match (&mut self.generator, self.spec.sample) {
+        match (&mut self.generator, self.sampler.sample) {
             (Generator::Python(rng), Some(k)) => self.list = python::sample(self.n, k, rng),
             (Generator::Python(rng), None) => python::shuffle(list, rng),
             (Generator::RandomState(rng), _) => numpy::shuffle(list, || rng.next_u32()),

@@ -1,7 +1,7 @@
 //! `tf.data.Dataset.shuffle` and functions built on it, as in TensorFlow 2.
 
 use super::keys::{check_positive, wrong};
-use super::{Positions, Sampling, python};
+use super::{SamplerEpochs, Sampling, python};
 use crate::error::Result;
 
 /// The graph seed if only the operation has a seed.
@@ -62,9 +62,9 @@ impl Sampling for TfShuffle {
         check_positive("buffer", self.buffer.unwrap_or(1).into())
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        let own = *self;
-        Positions::new(move |k| own.epoch(n, k as u32), 0, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        let sampler = *self;
+        SamplerEpochs::new(move |k| sampler.epoch(n, k as u32))
     }
 }
 
@@ -87,12 +87,11 @@ pub(super) fn epoch_seeds(pair: [u64; 2], epoch: Option<u32>) -> [u64; 2] {
 pub(super) fn buffered(n: u32, buffer: u32, pair: [u64; 2], at: impl Fn(u32) -> u32) -> Vec<u32> {
     let size = buffer.min(n);
     let mut ring: Vec<u32> = (0..size).map(&at).collect();
-    let mut numbers = Philox::new(pair);
+    let mut rng = Philox::new(pair);
     (0..n)
         .map(|start| {
             let inside = size.min(n - start);
-            let chosen =
-                (u64::from(start) + u64::from(numbers.next_u32() % inside)) % u64::from(size);
+            let chosen = (u64::from(start) + u64::from(rng.next_u32() % inside)) % u64::from(size);
             let oldest = start % size;
             let element = ring[chosen as usize];
             ring.swap(chosen as usize, oldest as usize);

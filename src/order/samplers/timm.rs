@@ -2,7 +2,7 @@
 
 use super::keys::{check_positive, check_rank};
 use super::torch::{generator, randperm};
-use super::{Positions, Sampling};
+use super::{SamplerEpochs, Sampling};
 use crate::error::Result;
 
 sampler! {
@@ -69,8 +69,8 @@ impl Sampling for RepeatAug {
         self.repeats > 1
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        let own = *self;
-        Positions::new(move |k| own.epoch(n, k as u32), 0, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        let sampler = *self;
+        SamplerEpochs::new(move |k| sampler.epoch(n, k as u32))
     }
 }

@@ -48,7 +48,7 @@ use crate::ids::FileId;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct OrderSpec {
-    pub source: Source,
+    pub sequence: SequenceSpec,
     /// How files are numbered.
     pub index: IndexSpec,
     /// Which files are numbered.
@@ -63,7 +63,7 @@ pub struct OrderSpec {
 
 /// Where the sequence of an order comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SequenceSpec {
     /// A sampler draws it.
     Sampler(Sampler),
     /// An [order file](mod@crate::order::file) lists it.
@@ -86,7 +86,7 @@ pub enum IndexSpec {
 
 /// The purpose of a file that an order needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needed {
+pub enum FilePurpose {
     Order,
     /// A list that numbers the files.
     Manifest,
@@ -97,20 +97,20 @@ pub enum Needed {
 impl OrderSpec {
     /// Whether a line is meant as a spec, right or wrong, and not as the path of a sample. It is if it parses
     /// or begins with a sampler's name.
-    pub fn is_named(line: &str) -> bool {
+    pub fn is_spec(line: &str) -> bool {
         let name = line.split(':').next().unwrap_or(line);
         Sampler::named(name).is_some() || line.parse::<OrderSpec>().is_ok()
     }
 
     /// The order in which `sampler` draws from the same index.
     pub fn with_sampler(&self, sampler: Sampler) -> OrderSpec {
-        OrderSpec { source: Source::Sampler(sampler), ..self.clone() }
+        OrderSpec { sequence: SequenceSpec::Sampler(sampler), ..self.clone() }
     }
 
     /// The order that reads the files of a filter in sequence, without shuffling.
-    pub fn of_files(sorting: Sorting, filter: Filter) -> OrderSpec {
+    pub fn sequential(sorting: Sorting, filter: Filter) -> OrderSpec {
         OrderSpec {
-            source: Source::Sampler(Sampler::SEQUENTIAL),
+            sequence: SequenceSpec::Sampler(Sampler::SEQUENTIAL),
             index: IndexSpec::Sorted(sorting),
             filter,
             count: None,
@@ -120,31 +120,33 @@ impl OrderSpec {
     }
 
     /// The files whose contents [`OrderSpec::resolve`] needs, in the order it takes them.
-    pub fn files_needed(&self) -> Vec<(&Path, Needed)> {
-        let source = match &self.source {
-            Source::File(path) => Some((path.as_path(), Needed::Order)),
-            Source::Sampler(sampler) => {
-                sampler.weights().map(|weights| (weights.file.as_path(), Needed::Weights))
+    pub fn files_needed(&self) -> Vec<(&Path, FilePurpose)> {
+        let sequence = match &self.sequence {
+            SequenceSpec::File(path) => Some((path.as_path(), FilePurpose::Order)),
+            SequenceSpec::Sampler(sampler) => {
+                sampler.weights().map(|weights| (weights.file.as_path(), FilePurpose::Weights))
             }
         };
         let manifest = match &self.index {
-            IndexSpec::Manifest { file, .. } => Some((file.as_path(), Needed::Manifest)),
+            IndexSpec::Manifest { file, .. } => Some((file.as_path(), FilePurpose::Manifest)),
             IndexSpec::Sorted(_) => None,
         };
-        source.into_iter().chain(manifest).collect()
+        sequence.into_iter().chain(manifest).collect()
     }
 
-    /// The names of those files, mutable.
-    pub fn files_mut(&mut self) -> Vec<&mut PathBuf> {
-        let source = match &mut self.source {
-            Source::File(path) => Some(path),
-            Source::Sampler(sampler) => sampler.weights_mut().map(|weights| &mut weights.file),
+    /// The paths of those files, mutable.
+    pub fn file_paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        let sequence = match &mut self.sequence {
+            SequenceSpec::File(path) => Some(path),
+            SequenceSpec::Sampler(sampler) => {
+                sampler.weights_mut().map(|weights| &mut weights.file)
+            }
         };
         let manifest = match &mut self.index {
             IndexSpec::Manifest { file, .. } => Some(file),
             IndexSpec::Sorted(_) => None,
         };
-        source.into_iter().chain(manifest).collect()
+        sequence.into_iter().chain(manifest).collect()
     }
 
     /// The order over this dataset. `contents` are those of [`OrderSpec::files_needed`].
@@ -158,7 +160,7 @@ impl OrderSpec {
             let message = format!("'{self}' needs {needed} files, not {}", contents.len());
             return Err(Error::new(ErrorKind::Internal, message));
         }
-        let order = self.resolve_whole(listing, contents)?;
+        let order = self.resolve_uncut(listing, contents)?;
         match self.whole_batches {
             Some(batch) => order.in_whole_batches(batch),
             None => Ok(order),
@@ -166,11 +168,11 @@ impl OrderSpec {
     }
 
     /// The order before its epochs are cut to whole batches.
-    fn resolve_whole(&self, listing: &Listing<'_>, contents: &[&[u8]]) -> Result<Order> {
+    fn resolve_uncut(&self, listing: &Listing<'_>, contents: &[&[u8]]) -> Result<Order> {
         // The manifest is the last file.
         let index = || self.resolve_index(listing, contents.last().copied());
-        match &self.source {
-            Source::Sampler(sampler) => {
+        match &self.sequence {
+            SequenceSpec::Sampler(sampler) => {
                 let index = index()?;
                 self.check_count(index.len() as u64)?;
                 let splits = self.splits.iter().map(|split| format!(", {split}"));
@@ -179,10 +181,10 @@ impl OrderSpec {
                 if let Some(weights) = sampler.weights_mut() {
                     *weights = weights.read(contents[0])?;
                 }
-                Order::drawn(sampler, &self.part(index)?, &name)
+                Order::drawn(sampler, &self.apply_splits(index)?, &name)
             }
-            Source::File(path) => {
-                let index = || self.part(index()?);
+            SequenceSpec::File(path) => {
+                let index = || self.apply_splits(index()?);
                 let name = format!("order file {}", path.display());
                 let parsed = file::parse(contents[0], listing, index, self.count);
                 let parsed = parsed.map_err(|error| error.context(&name))?;
@@ -207,7 +209,7 @@ impl OrderSpec {
     }
 
     /// What the splits leave of the index.
-    fn part(&self, index: Vec<FileId>) -> Result<Vec<FileId>> {
+    fn apply_splits(&self, index: Vec<FileId>) -> Result<Vec<FileId>> {
         self.splits.iter().try_fold(index, |index, split| {
             let n = u32::try_from(index.len());
             let n = n.map_err(|_| {
@@ -241,12 +243,12 @@ impl OrderSpec {
     }
 }
 
-impl Source {
-    /// The index order if the spec names none.
+impl SequenceSpec {
+    /// The sorting of the index order if the spec names none.
     fn sorting(&self) -> Sorting {
         match self {
-            Source::Sampler(sampler) => sampler.sorting(),
-            Source::File(_) => Sorting::Path,
+            SequenceSpec::Sampler(sampler) => sampler.sorting(),
+            SequenceSpec::File(_) => Sorting::Path,
         }
     }
 }
@@ -284,8 +286,8 @@ impl fmt::Display for OrderSpec {
                 keys.push(format!("{name}={value}"));
             }
         };
-        if let Source::Sampler(sampler) = &self.source {
-            for (name, value) in sampler.given() {
+        if let SequenceSpec::Sampler(sampler) = &self.sequence {
+            for (name, value) in sampler.shown_keys() {
                 key(name, &value, false);
             }
         }
@@ -295,7 +297,7 @@ impl fmt::Display for OrderSpec {
                 key("column", &column.as_deref().unwrap_or(""), column.is_none());
             }
             IndexSpec::Sorted(sorting) => {
-                key("index", &sorting.name(), *sorting == self.source.sorting());
+                key("index", &sorting.name(), *sorting == self.sequence.sorting());
             }
         }
         key("root", &self.filter.root, self.filter.root.is_empty());
@@ -304,12 +306,12 @@ impl fmt::Display for OrderSpec {
         let splits: Vec<_> = self.splits.iter().map(Split::to_string).collect();
         key("split", &splits.join("/"), splits.is_empty());
         key("whole_batches", &self.whole_batches.unwrap_or(0), self.whole_batches.is_none());
-        let head = match &self.source {
-            Source::Sampler(sampler) => sampler.name().to_owned(),
-            Source::File(path) => format!("file:{}", path.display()),
+        let head = match &self.sequence {
+            SequenceSpec::Sampler(sampler) => sampler.name().to_owned(),
+            SequenceSpec::File(path) => format!("file:{}", path.display()),
         };
         // `file:` already has the colon.
-        let colon = if matches!(self.source, Source::File(_)) { "," } else { ":" };
+        let colon = if matches!(self.sequence, SequenceSpec::File(_)) { "," } else { ":" };
         let separator = if keys.is_empty() { "" } else { colon };
         write!(f, "{head}{separator}{}", keys.join(","))
     }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{IndexSpec, OrderSpec, Source};
+use super::{IndexSpec, OrderSpec, SequenceSpec};
 use crate::error::{Error, Result};
 use crate::order::index::{Filter, Sorting};
-use crate::order::samplers::{Key, Sampler, check_positive, number, wrong};
+use crate::order::samplers::{Key, Sampler, check_positive, parse_number, wrong};
 use crate::order::{Split, suggest};
 
 const FILE: &str = "file";
@@ -24,21 +24,21 @@ impl FromStr for OrderSpec {
 }
 
 fn parse(text: &str) -> Result<OrderSpec> {
-    let (head, keys) = split(text)?;
+    let (head, keys) = split_head(text)?;
     match head {
         Head::File("") => Err(wrong("a file has no name")),
-        Head::File(path) => finish(Source::File(PathBuf::from(path)), &[], keys),
+        Head::File(path) => with_common_keys(SequenceSpec::File(PathBuf::from(path)), &[], keys),
         Head::Sampler(name) => {
             let mut sampler = Sampler::named(name).ok_or_else(|| {
                 let known = suggest::hint(name, &names());
                 wrong(format!("unknown sampler '{name}'"))
                     .hint(format!("{known} (an order file in the working directory is file:NAME)"))
             })?;
-            let rest = take(&mut sampler, keys)?;
+            let rest = set_own_keys(&mut sampler, keys)?;
             let valid = sampler.validate();
             let own: Vec<_> = sampler.keys().iter().map(|key| key.name).collect();
             // A misspelt key is reported first: the parameters may be wrong because of it.
-            let spec = finish(Source::Sampler(sampler), &own, rest)?;
+            let spec = with_common_keys(SequenceSpec::Sampler(sampler), &own, rest)?;
             valid.map(|()| spec)
         }
     }
@@ -58,7 +58,7 @@ enum Head<'t> {
 /// Keys and values, in the order they are given.
 type Keys<'t> = Vec<(&'t str, String)>;
 
-fn split(text: &str) -> Result<(Head<'_>, Keys<'_>)> {
+fn split_head(text: &str) -> Result<(Head<'_>, Keys<'_>)> {
     let (first, rest) = match text.split_once(',') {
         Some((first, rest)) => (first, Some(rest)),
         None => (text, None),
@@ -109,7 +109,7 @@ fn split_keys(text: Option<&str>) -> Result<Keys<'_>> {
 }
 
 /// Sets the sampler's keys. Returns the keys that are not its own.
-fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
+fn set_own_keys<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
     let mut own = sampler.keys();
     let mut rest = Keys::new();
     let given = |key: &&Key<'_>| keys.iter().any(|(name, _)| *name == key.name);
@@ -129,10 +129,10 @@ fn take<'t>(sampler: &mut Sampler, keys: Keys<'t>) -> Result<Keys<'t>> {
 }
 
 /// Sets the keys of all orders and refuses other keys. `own` are the keys of the sampler.
-fn finish(source: Source, own: &[&str], keys: Keys<'_>) -> Result<OrderSpec> {
-    let (index, filter) = (IndexSpec::Sorted(source.sorting()), Filter::default());
+fn with_common_keys(sequence: SequenceSpec, own: &[&str], keys: Keys<'_>) -> Result<OrderSpec> {
+    let (index, filter) = (IndexSpec::Sorted(sequence.sorting()), Filter::default());
     let (count, splits, whole_batches) = (None, Vec::new(), None);
-    let mut spec = OrderSpec { source, index, filter, count, splits, whole_batches };
+    let mut spec = OrderSpec { sequence, index, filter, count, splits, whole_batches };
     let mut column = None;
     for (key, value) in keys {
         match key {
@@ -140,14 +140,14 @@ fn finish(source: Source, own: &[&str], keys: Keys<'_>) -> Result<OrderSpec> {
             "column" => column = Some(value),
             "root" => spec.filter.root = value,
             "ext" => spec.filter.ext = endings(&value)?,
-            "count" => spec.count = Some(number(key, &value)?),
+            "count" => spec.count = Some(parse_number(key, &value)?),
             "split" => spec.splits = Split::parse(&value)?,
             "whole_batches" => {
-                let batch: u32 = number(key, &value)?;
+                let batch: u32 = parse_number(key, &value)?;
                 check_positive(key, batch.into())?;
                 spec.whole_batches = Some(batch);
             }
-            _ => return Err(unknown_key(&spec.source, own, key)),
+            _ => return Err(unknown_key(&spec.sequence, own, key)),
         }
     }
     match (&mut spec.index, column) {
@@ -160,10 +160,10 @@ fn finish(source: Source, own: &[&str], keys: Keys<'_>) -> Result<OrderSpec> {
     Ok(spec)
 }
 
-fn unknown_key(source: &Source, own: &[&str], key: &str) -> Error {
-    let name = match source {
-        Source::Sampler(sampler) => sampler.name(),
-        Source::File(_) => FILE,
+fn unknown_key(sequence: &SequenceSpec, own: &[&str], key: &str) -> Error {
+    let name = match sequence {
+        SequenceSpec::Sampler(sampler) => sampler.name(),
+        SequenceSpec::File(_) => FILE,
     };
     let known = [own, &COMMON_KEYS].concat();
     let hint = match key {

@@ -35,22 +35,22 @@ fn all_keys_of_all_samplers() {
         shuffle: false,
         set_epoch: false,
     };
-    assert_eq!(spec.source, Source::Sampler(Sampler::TorchDistributed(sampler)));
+    assert_eq!(spec.sequence, SequenceSpec::Sampler(Sampler::TorchDistributed(sampler)));
     assert_eq!(spec.index, IndexSpec::Sorted(Sorting::ImageFolder));
     assert_eq!(spec.filter.ext, [".jpg", ".png"]);
     assert_eq!((spec.filter.root.as_str(), spec.count), ("train", Some(5000)));
     let random = Random { epoch: 1, persistent_workers: true, ..Random::new(u64::MAX) };
     let spec =
         parse("torch-random:seed=18446744073709551615,epoch=1,persistent_workers=true,index=path");
-    assert_eq!(spec.source, Source::Sampler(Sampler::TorchRandom(random)));
-    assert_eq!(parse("sequential").source, Source::Sampler(Sampler::SEQUENTIAL));
+    assert_eq!(spec.sequence, SequenceSpec::Sampler(Sampler::TorchRandom(random)));
+    assert_eq!(parse("sequential").sequence, SequenceSpec::Sampler(Sampler::SEQUENTIAL));
 }
 
 #[test]
 fn order_files_are_named_or_recognised() {
-    let path = |text| match parse(text).source {
-        Source::File(path) => path.display().to_string(),
-        Source::Sampler(sampler) => panic!("{text} is {sampler}"),
+    let path = |text| match parse(text).sequence {
+        SequenceSpec::File(path) => path.display().to_string(),
+        SequenceSpec::Sampler(sampler) => panic!("{text} is {sampler}"),
     };
     assert_eq!(path("file:order"), "order");
     assert_eq!(path("file:a:b,count=3"), "a:b");
@@ -171,7 +171,7 @@ fn whole_batches_are_cut_off_any_order() {
 #[test]
 fn files_are_given_in_the_order_they_are_needed() {
     let spec = parse("file:o.txt,index=manifest:m.txt");
-    let needed = [("o.txt", Needed::Order), ("m.txt", Needed::Manifest)];
+    let needed = [("o.txt", FilePurpose::Order), ("m.txt", FilePurpose::Manifest)];
     assert_eq!(spec.files_needed(), needed.map(|(path, kind)| (Path::new(path), kind)));
     let manifest = b"val/a/3.jpg\ntrain/b/1.jpg\n";
     let order = spec.resolve(&listing(), &[b"1\n0\n", manifest]).unwrap();
@@ -184,7 +184,7 @@ fn files_are_given_in_the_order_they_are_needed() {
 #[test]
 fn weights_are_those_of_the_samples_that_are_drawn_from() {
     let spec = parse("torch-weighted:seed=1,weights=w.txt,num_samples=50,index=manifest:m.txt");
-    let needed = [("w.txt", Needed::Weights), ("m.txt", Needed::Manifest)];
+    let needed = [("w.txt", FilePurpose::Weights), ("m.txt", FilePurpose::Manifest)];
     assert_eq!(spec.files_needed(), needed.map(|(path, kind)| (Path::new(path), kind)));
     let manifest: &[u8] = b"val/a/3.jpg\ntrain/b/1.jpg\ntrain/a/2.jpg\n";
     let order = spec.resolve(&listing(), &[b"1\n0\n1e-300\n", manifest]).unwrap();
@@ -217,7 +217,7 @@ fn files_of_an_order_may_be_named_anew() {
         ("sequential", "sequential"),
     ] {
         let mut spec = parse(text);
-        for file in spec.files_mut() {
+        for file in spec.file_paths_mut() {
             *file = Path::new("/").join(&file);
         }
         assert_eq!(spec.to_string(), anew);

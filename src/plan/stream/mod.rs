@@ -67,7 +67,7 @@ pub(in crate::plan) struct Stream {
     /// The planner's tick at which the current epoch began.
     began: u64,
     /// Whether its epochs have the numbers that its reader gives them.
-    told: bool,
+    is_told: bool,
 }
 
 /// What has come of a stream's progress, until the planner takes it.
@@ -115,7 +115,7 @@ impl Pace {
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct StreamStatus {
-    /// The order in plain words.
+    /// The order in plain words; empty if none is followed.
     pub order: String,
     /// Number of the current epoch, from 0.
     pub epoch: u32,
@@ -135,6 +135,13 @@ pub struct StreamStatus {
     pub opens_strayed: u64,
 }
 
+impl StreamStatus {
+    /// Whether there is no order to tell about.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}
+
 impl Stream {
     pub(in crate::plan) fn new(order: Arc<Order>, layout: &Layout) -> Self {
         Stream {
@@ -148,14 +155,14 @@ impl Stream {
             counts: Counts::default(),
             pace: Pace { ticks: 1.0, last_tick: 0 },
             began: 0,
-            told: true,
+            is_told: true,
         }
     }
 
     /// Takes over the counts of the stream that it replaces. The workers of that stream are still there,
     /// though this order has seen none of them.
     pub(in crate::plan) fn counted_on(mut self, before: Option<&Stream>) -> Self {
-        self.told = false;
+        self.is_told = false;
         if let Some(before) = before {
             self.counts = before.counts;
             self.runners.workers = before.runners.workers;
@@ -166,7 +173,7 @@ impl Stream {
 
     /// Whether the order was told, and its reader is followed.
     pub(in crate::plan) fn is_told(&self) -> bool {
-        self.told && self.is_following()
+        self.is_told && self.is_following()
     }
 
     pub(in crate::plan) fn status(&self) -> StreamStatus {
@@ -463,7 +470,7 @@ impl Stream {
 
     /// A task has ended.
     pub(in crate::plan) fn leave(&mut self, task: u32) {
-        self.runners.readers.leave(task);
+        self.runners.readers.remove(task);
     }
 
     /// The block is in the order, but its open is no read of a position that is due. Says whether the job

@@ -55,7 +55,7 @@ impl Runners {
         }
         let note = Runner { staged_to: position + 1, seen: 1 };
         if self.readers.all().len() == RUNNERS_MAX {
-            self.readers.drop_hindmost();
+            self.readers.remove_hindmost();
         }
         self.readers.add(Reader { number: task, last: position, note });
         self.workers = self.workers.max(self.readers.all().len() as u32);

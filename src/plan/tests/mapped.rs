@@ -70,9 +70,9 @@ impl Loader {
 }
 
 /// Fetches by epoch for a loader that has `ahead` files mapped ahead.
-fn fetched_by(ahead: usize, told: bool) -> Vec<u64> {
+fn fetched_by(ahead: usize, is_told: bool) -> Vec<u64> {
     let (mut world, mut loader, names) = (pages(), Loader::new(), shuffled(FILES, 7));
-    if told {
+    if is_told {
         tell(&mut world, &names);
     }
     let epoch = |epoch| {
@@ -93,13 +93,13 @@ fn lags_too_far(world: &World) -> bool {
 #[test]
 fn what_is_mapped_is_not_dropped_before_it_is_read() {
     let least = u64::from(FILES) / 2;
-    for (ahead, told) in [(20, false), (300, false), (20, true), (300, true)] {
-        let epochs = fetched_by(ahead, told);
-        println!("{ahead} ahead, told {told}: {epochs:?}");
+    for (ahead, is_told) in [(20, false), (300, false), (20, true), (300, true)] {
+        let epochs = fetched_by(ahead, is_told);
+        println!("{ahead} ahead, told {is_told}: {epochs:?}");
         for fetched in &epochs[1..4] {
-            assert!(fetched * 100 <= least * 130, "{ahead} ahead, told {told}: {epochs:?}");
+            assert!(fetched * 100 <= least * 130, "{ahead} ahead, told {is_told}: {epochs:?}");
         }
-        assert!(epochs[0] * 100 <= u64::from(FILES) * 120, "{ahead}, told {told}: {epochs:?}");
+        assert!(epochs[0] * 100 <= u64::from(FILES) * 120, "{ahead}, told {is_told}: {epochs:?}");
     }
 }
 

@@ -119,7 +119,7 @@ fn a_smaller_budget_gives_up_what_is_read_last() {
 fn ranges_of_a_large_file_are_staged_as_they_are_read() {
     let blocks = 600;
     let layout = Arc::new(Layout::new([u64::from(blocks) * BLOCK_BYTES]));
-    let range = |block: u32| crate::order::Range {
+    let range = |block: u32| crate::order::FileRange {
         file: FileId(0),
         offset: u64::from(block) * BLOCK_BYTES + 10,
         length: 1000,

@@ -452,8 +452,8 @@ fn samples_that_are_drawn_by_their_weights_are_followed_from_epoch_to_epoch() {
     for opens in [false, true] {
         for workers in [1, 4, 16] {
             let mut world = untold(FILES, settings(300 * 4096, None, PolicyKind::Auto));
-            let told = Arc::new(order.clone());
-            world.tell(Event::Ordered { stream: StreamId(0), order: told });
+            let order = Arc::new(order.clone());
+            world.tell(Event::Ordered { stream: StreamId(0), order: Arc::clone(&order) });
             for (number, epoch) in (0..4).zip(order.epochs(0)) {
                 read_in_batches(&mut world, &epoch, workers, 100 * number + 1, opens);
             }
@@ -475,12 +475,12 @@ fn samples_that_are_drawn_by_their_weights_are_followed_from_epoch_to_epoch() {
 fn samples_that_are_read_several_times_in_a_row_hold_no_epoch_open() {
     const FILES: u32 = 2_000;
     let sampler = Sampler::TimmRepeatAug(RepeatAug::default());
-    let epochs: Vec<Vec<u32>> = sampler.epochs(FILES, 0).take(4).collect();
+    let epochs: Vec<Vec<u32>> = sampler.epochs(FILES).take(4).collect();
     let length = epochs[0].len() as u64;
     for opens in [false, true] {
         for workers in [1, 4, 16] {
-            let told = epochs.iter().map(|epoch| epoch.as_slice().into()).collect();
-            let mut world = world_of(FILES, 300, told);
+            let orders = epochs.iter().map(|epoch| epoch.as_slice().into()).collect();
+            let mut world = world_of(FILES, 300, orders);
             for (number, epoch) in (0..).zip(&epochs[..3]) {
                 read_in_batches(&mut world, epoch, workers, 100 * number + 1, opens);
             }

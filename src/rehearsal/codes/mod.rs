@@ -172,7 +172,7 @@ impl CodeReader {
 
 /// A store, for its writer.
 pub struct CodeStore {
-    kept: CompactingJournal,
+    compacting: CompactingJournal,
     reader: Arc<CodeReader>,
 }
 
@@ -193,8 +193,8 @@ impl CodeStore {
         })?;
         applied?;
         let reader = Arc::new(CodeReader { bytes, table: Mutex::new(table) });
-        let kept = CompactingJournal::new(journal, &*reader, min_free);
-        Ok(CodeStore { kept, reader })
+        let compacting = CompactingJournal::new(journal, &*reader, min_free);
+        Ok(CodeStore { compacting, reader })
     }
 
     pub fn reader(&self) -> &Arc<CodeReader> {
@@ -226,9 +226,9 @@ impl CodeStore {
             let (number, code) = code.split_at(NUMBER_BYTES);
             record.add(number, crc32c::crc32c(code), code);
         }
-        let pinned = self.kept.journal.append(&record.text, &record.codes)?;
-        if let Err(error) = self.kept.journal.write() {
-            self.kept.journal.discard();
+        let pinned = self.compacting.journal.append(&record.text, &record.codes)?;
+        if let Err(error) = self.compacting.journal.write() {
+            self.compacting.journal.discard();
             return Err(error);
         }
         self.reader.apply([(record.text, pinned)])?;
@@ -241,28 +241,28 @@ impl CodeStore {
     /// Makes room for `bytes` more bytes. If other programs need the space, replaced codes are given back.
     /// Returns whether there is room.
     fn ensure_room(&mut self, bytes: u64) -> bool {
-        self.kept.claim_room(bytes)
-            || self.leave_dead_bytes().is_ok() && self.kept.claim_room(bytes)
+        self.compacting.claim_room(bytes)
+            || self.leave_dead_bytes().is_ok() && self.compacting.claim_room(bytes)
     }
 
     /// Syncs the journal. If the disk lost a part, the journal is begun anew with the rest.
     pub fn sync(&mut self) -> Result<()> {
-        while let Some(saved) = self.kept.sync(&*self.reader)? {
+        while let Some(saved) = self.compacting.sync(&*self.reader)? {
             self.reader.apply(saved)?;
         }
         Ok(())
     }
 
     pub fn lasts(&self) -> bool {
-        self.kept.journal.is_durable()
+        self.compacting.journal.is_durable()
     }
 
     pub fn length(&self) -> u64 {
-        self.kept.journal.length()
+        self.compacting.journal.length()
     }
 
     fn leave_dead_bytes(&mut self) -> Result<()> {
-        let saved = self.kept.rewrite_if_mostly_dead(&*self.reader)?;
+        let saved = self.compacting.rewrite_if_mostly_dead(&*self.reader)?;
         self.reader.apply(saved.into_iter().flatten())
     }
 }

@@ -23,7 +23,7 @@ fn open(disk: &Model) -> CodeStore {
 impl CodeStore {
     /// Begins the journal anew, however much of it is dead.
     fn begin_anew(&mut self) {
-        let saved = self.kept.journal.rewrite(|journal| self.reader.save(journal)).unwrap();
+        let saved = self.compacting.journal.rewrite(|journal| self.reader.save(journal)).unwrap();
         self.reader.apply(saved).unwrap();
     }
 }
@@ -103,7 +103,7 @@ fn any_part_of_a_file_can_be_read() {
 }
 
 #[test]
-fn what_is_not_of_whole_codes_is_refused_as_a_whole() {
+fn an_append_of_broken_codes_is_refused() {
     let disk = Model::default();
     let mut store = open(&disk);
     store.append(&written(&[1], 0)).unwrap();
@@ -120,7 +120,7 @@ fn what_is_not_of_whole_codes_is_refused_as_a_whole() {
 
 /// An append that fails leaves nothing.
 #[test]
-fn what_cannot_be_written_is_not_there() {
+fn a_failed_append_leaves_no_codes() {
     let disk = Model::default();
     let mut store = open(&disk);
     store.append(&written(&[1], 0)).unwrap();

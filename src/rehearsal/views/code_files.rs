@@ -9,7 +9,8 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::node::{FIRST_CODES, Node};
-use super::{BufferView, Entry, EntryKind, lasting};
+use super::snapshot::number;
+use super::{Entry, EntryKind, ServedBuffer, lasting};
 use crate::rehearsal::{CodeFile, CodeReader};
 use crate::sync::Mutex;
 
@@ -73,7 +74,7 @@ fn entry(node: u64, file: &CodeFile) -> Entry {
 }
 
 impl CodeFiles {
-    pub(super) fn new(buffers: &[BufferView]) -> Self {
+    pub(super) fn new(buffers: &[ServedBuffer]) -> Self {
         let codes = buffers.iter().map(|buffer| buffer.codes.clone()).collect();
         CodeFiles { codes, files: Mutex::default() }
     }
@@ -94,8 +95,8 @@ impl CodeFiles {
             ALL => self.files.lock().whole(buffer, ALL, codes),
             NUMBERS => self.files.lock().whole(buffer, NUMBERS, codes),
             _ => {
-                let number = name.parse().ok().filter(|number: &u64| number.to_string() == name);
-                let code = number.and_then(|number| codes.get(number)).ok_or(Errno::ENOENT)?;
+                let code =
+                    number(name).and_then(|number| codes.get(number)).ok_or(Errno::ENOENT)?;
                 self.files.lock().keep(CodeFile::One(code))
             }
         };

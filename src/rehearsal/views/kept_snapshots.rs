@@ -12,9 +12,9 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::node::Node;
+use super::sample_stream::SampleStream;
 use super::snapshot::STREAMS;
-use super::stream::{self, Stream};
-use super::{BufferView, InvalidateName, Snapshot, Upcoming, View};
+use super::{InvalidateName, ServedBuffer, Snapshot, Upcoming, View};
 use crate::rehearsal::read_ahead::ReadAhead;
 use crate::sync::Mutex;
 
@@ -27,7 +27,7 @@ struct KeptSnapshot {
     /// None once it is given up.
     snapshot: Option<Arc<Snapshot>>,
     /// Gives out the ordinals, if this is a stream.
-    stream: Option<Arc<Stream>>,
+    stream: Option<Arc<SampleStream>>,
     /// Whether a reader has looked at it.
     seen: bool,
     /// Whether a task has begun since, so that no name leads to it.
@@ -56,17 +56,34 @@ pub struct KeptSnapshots {
 }
 
 /// Streams that have ended, with the IDs of their snapshots.
-type EndedStreams = Vec<(usize, Arc<Stream>)>;
+type EndedStreams = Vec<(usize, Arc<SampleStream>)>;
 
 impl KeptSnapshot {
     /// Frees the snapshot. Returns its stream, which must be ended.
-    fn give_up(&mut self) -> Option<Arc<Stream>> {
+    fn give_up(&mut self) -> Option<Arc<SampleStream>> {
         self.snapshot = None;
         self.stream.take()
     }
 }
 
 impl State {
+    /// Keeps a snapshot, and returns its ID. An earlier snapshot of the view stays. None if its files cannot
+    /// all have nodes.
+    fn insert(&mut self, new: KeptSnapshot) -> Option<usize> {
+        self.looks += 1;
+        let id = self.ids.get(&(new.buffer, new.view)).copied().unwrap_or(self.all.len());
+        match self.all.get_mut(id) {
+            // It may have been frozen while it was made for a reader.
+            Some(kept) => kept.seen |= new.seen,
+            None => {
+                new.snapshot.as_ref().filter(|snapshot| snapshot.has_nodes(id))?;
+                self.ids.insert((new.buffer, new.view), id);
+                self.all.push(KeptSnapshot { looked: self.looks, ..new });
+            }
+        }
+        Some(id)
+    }
+
     /// A reader looks at a snapshot.
     fn look(&mut self, id: usize) -> Option<&KeptSnapshot> {
         self.looks += 1;
@@ -112,7 +129,7 @@ impl State {
 }
 
 impl KeptSnapshots {
-    pub(super) fn new(buffers: &[BufferView], ahead: Arc<ReadAhead>) -> Self {
+    pub(super) fn new(buffers: &[ServedBuffer], ahead: Arc<ReadAhead>) -> Self {
         let seeds = buffers.iter().map(|buffer| buffer.seed).collect();
         let (state, invalidate) = Default::default();
         KeptSnapshots { seeds, state, invalidate, ahead }
@@ -128,7 +145,7 @@ impl KeptSnapshots {
         Ok((kept.buffer, kept.snapshot.clone().ok_or(Errno::ESTALE)?))
     }
 
-    pub(super) fn stream(&self, id: usize) -> Option<Arc<Stream>> {
+    pub(super) fn stream(&self, id: usize) -> Option<Arc<SampleStream>> {
         self.state.lock().all.get(id)?.stream.clone()
     }
 
@@ -164,35 +181,39 @@ impl KeptSnapshots {
     }
 
     /// Keeps a snapshot for a reader, and returns its ID. An earlier snapshot of the view stays.
-    pub fn keep(&self, buffer: usize, view: View, snapshot: Snapshot) -> usize {
+    ///
+    /// # Errors
+    /// `EOVERFLOW` if its files cannot all have nodes. The log says so.
+    pub fn keep(&self, buffer: usize, view: View, snapshot: Snapshot) -> Result<usize, Errno> {
         self.keep_as(buffer, view, snapshot, true)
     }
 
-    fn keep_as(&self, buffer: usize, view: View, snapshot: Snapshot, seen: bool) -> usize {
+    fn keep_as(
+        &self,
+        buffer: usize,
+        view: View,
+        snapshot: Snapshot,
+        seen: bool,
+    ) -> Result<usize, Errno> {
         let snapshot = Arc::new(snapshot);
         let stream = self.seeds.get(buffer).and_then(|seed| match view {
-            View::Stream(epoch) => Some(Arc::new(Stream::new(*seed, epoch, &snapshot))),
+            View::Stream(epoch) => Some(Arc::new(SampleStream::new(*seed, epoch, &snapshot))),
             _ => None,
         });
+        let (snapshot, ended, looked) = (Some(snapshot), false, 0);
+        let new = KeptSnapshot { buffer, view, snapshot, stream, seen, ended, looked };
         let (id, ended) = {
             let mut state = self.state.lock();
-            state.looks += 1;
-            let State { all, ids, looks, .. } = &mut *state;
-            let id = *ids.entry((buffer, view)).or_insert(all.len());
-            match all.get_mut(id) {
-                // It may have been frozen while it was made for a reader.
-                Some(kept) => kept.seen |= seen,
-                None => {
-                    let (snapshot, looked) = (Some(snapshot), *looks);
-                    let ended = false;
-                    all.push(KeptSnapshot { buffer, view, snapshot, stream, seen, ended, looked });
-                }
-            }
-            (id, state.give_up_oldest(buffer, view))
+            (state.insert(new), state.give_up_oldest(buffer, view))
         };
         self.end_streams(ended);
+        let Some(id) = id else {
+            let view = view.name();
+            tracing::warn!(view, "too many classes or files, or too many views in this mount");
+            return Err(Errno::EOVERFLOW);
+        };
         self.read_ahead_of_stream(id);
-        id
+        Ok(id)
     }
 
     /// Keeps a snapshot that no reader has looked at, in place of an earlier such one.
@@ -206,7 +227,7 @@ impl KeptSnapshots {
                 }
             }
         }
-        self.keep_as(buffer, view, snapshot, false);
+        let _ = self.keep_as(buffer, view, snapshot, false);
     }
 
     /// Begins a task. Names of mixes lead to new snapshots, as do those of epochs that no reader has looked
@@ -244,15 +265,15 @@ impl KeptSnapshots {
     fn end_streams(&self, ended: EndedStreams) {
         for (id, stream) in ended {
             stream.end();
-            self.ahead.forget(stream::sequence(id));
+            self.ahead.forget(Node::Snapshot(id).number());
         }
     }
 
     /// Has the next samples of a stream read ahead, if the snapshot is a stream's.
     pub(super) fn read_ahead_of_stream(&self, id: usize) {
         if let Some(stream) = self.stream(id) {
-            let (sequence, next) = (stream::sequence(id), stream.upcoming());
-            self.ahead.read(&Upcoming { sequence, next });
+            let (directory, next) = (Node::Snapshot(id).number(), stream.upcoming());
+            self.ahead.read(&Upcoming { directory, next });
         }
     }
 
@@ -261,13 +282,39 @@ impl KeptSnapshots {
         *self.invalidate.lock() = Some(invalidate);
     }
 
-    /// Has names looked up again that lead to other snapshots. A lookup may wait for the owner, and this
-    /// waits for it: neither the owner nor a request thread may call it.
+    /// Has names looked up again that lead to other snapshots. A lookup may wait for the buffer thread, and
+    /// this waits for it: neither the buffer thread nor a request thread may call it.
     pub fn invalidate_names(&self) {
         let stale = std::mem::take(&mut self.state.lock().stale_names);
         let invalidate = self.invalidate.lock().clone();
         if let Some(invalidate) = invalidate {
             stale.iter().for_each(|(directory, name)| invalidate(*directory, name));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::node::{CLASSES_MAX, IDS_MAX};
+    use super::*;
+
+    fn kept(view: View, classes: usize) -> KeptSnapshot {
+        let classes = vec![(String::new(), Vec::new()); classes];
+        let snapshot = Some(Arc::new(Snapshot { classes, bindings: None }));
+        let (stream, seen, ended, looked) = (None, true, false, 0);
+        KeptSnapshot { buffer: 0, view, snapshot, stream, seen, ended, looked }
+    }
+
+    /// Without this, nodes of one snapshot would be those of another one.
+    #[test]
+    fn a_snapshot_whose_nodes_have_no_numbers_is_not_kept() {
+        let mut state = State::default();
+        assert_eq!(state.insert(kept(View::Epoch(0), CLASSES_MAX)), Some(0));
+        assert_eq!(state.insert(kept(View::Epoch(1), CLASSES_MAX + 1)), None);
+        let given_up = || KeptSnapshot { snapshot: None, ..kept(View::TaskMix, 0) };
+        state.all.resize_with(IDS_MAX - 1, given_up);
+        assert_eq!(state.insert(kept(View::Epoch(2), 0)), Some(IDS_MAX - 1));
+        assert_eq!(state.insert(kept(View::Epoch(3), 0)), None);
+        assert_eq!(state.insert(kept(View::Epoch(2), 0)), Some(IDS_MAX - 1));
     }
 }

@@ -18,15 +18,15 @@
 //!     latent/append       takes codes
 //! ```
 //!
-//! A request that needs the owner is answered when the owner has answered, and no thread waits for that.
+//! A request that needs the buffer thread is answered when that has answered, and no thread waits for it.
 //! Requests that need the disk are done by threads that may wait (`waiting`). Nothing here knows FUSE.
 
 mod code_files;
 mod kept_snapshots;
 mod node;
+mod sample_stream;
 mod slots;
 mod snapshot;
-mod stream;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -49,14 +49,14 @@ use crate::sync::Mutex;
 use code_files::CodeFiles;
 use kept_snapshots::KeptSnapshots;
 use node::Node;
-pub use node::ROOT;
+pub use node::{FILES_MAX, ROOT};
 use slots::{ClassOrAny, ReservedSample, Slots};
 use snapshot::STREAMS;
-pub use snapshot::{Content, Sample, Snapshot, SnapshotFile, View};
+pub use snapshot::{Content, KeptSample, Snapshot, SnapshotFile, View};
 use waiting::WaitingRequests;
 
-/// Takes a snapshot, unless it could not be made.
-pub type SnapshotReply = Box<dyn FnOnce(Option<Snapshot>) + Send>;
+/// Takes a snapshot, or why it cannot be made.
+pub type SnapshotReply = Box<dyn FnOnce(Result<Snapshot, Errno>) + Send>;
 
 /// Takes the error, if lines were refused.
 pub type ScoreReply = Box<dyn FnOnce(Option<Errno>) + Send>;
@@ -76,7 +76,7 @@ const FIXED: [&str; 4] = ["slots", "stream", "scores", "latent"];
 
 /// A buffer as views serve it.
 #[derive(Clone)]
-pub struct BufferView {
+pub struct ServedBuffer {
     pub name: String,
     /// The seed of the random order of slots and streams.
     pub seed: u64,
@@ -94,10 +94,10 @@ pub struct BufferView {
 
 /// Samples that are shown next.
 pub struct Upcoming {
-    /// The number of the stream, or of the slots of a buffer or class. It is unique.
-    pub sequence: u64,
+    /// The node of the stream, or of the slots of a buffer or class.
+    pub directory: u64,
     /// The soonest first.
-    pub next: Vec<Arc<Sample>>,
+    pub next: Vec<Arc<KeptSample>>,
 }
 
 /// A node, as the kernel is told of it.
@@ -132,13 +132,13 @@ fn directory(node: Node) -> Entry {
     lasting(node, EntryKind::Directory)
 }
 
-fn sample(node: u64, sample: &Sample, lasting: bool) -> Entry {
+fn sample(node: u64, sample: &KeptSample, lasting: bool) -> Entry {
     let size = u64::from(sample.pinned.length());
     Entry { node, kind: EntryKind::File(size, sample.access), lasting }
 }
 
 pub struct Views {
-    buffers: Vec<BufferView>,
+    buffers: Vec<ServedBuffer>,
     pub snapshots: KeptSnapshots,
     slots: Mutex<Slots>,
     pub codes: CodeFiles,
@@ -150,8 +150,8 @@ pub struct Views {
 }
 
 impl Views {
-    /// The views of these buffers. The owner receives `notes`.
-    pub(super) fn new(buffers: Vec<BufferView>, notes: Notes) -> Arc<Views> {
+    /// The views of these buffers. The buffer thread receives `notes`.
+    pub(super) fn new(buffers: Vec<ServedBuffer>, notes: Notes) -> Arc<Views> {
         let ahead = Arc::new(ReadAhead::new());
         Arc::new(Views {
             snapshots: KeptSnapshots::new(&buffers, Arc::clone(&ahead)),
@@ -165,7 +165,7 @@ impl Views {
         })
     }
 
-    /// Tells the owner. If it has ended, there is no answer.
+    /// Tells the buffer thread. If it has ended, there is no answer.
     fn tell(&self, note: Note) {
         let _ = self.notes.send(note);
     }
@@ -266,7 +266,7 @@ impl Views {
         Ok((buffer, label.clone(), file.clone()))
     }
 
-    /// The bytes of a file for a reader that opens it. The owner is told.
+    /// The bytes of a file for a reader that opens it. The buffer thread is told.
     ///
     /// # Errors
     /// `ESTALE` if its snapshot was given up or its slot's sample was reserved for another reader, `EISDIR`
@@ -303,7 +303,7 @@ impl Views {
         }
     }
 
-    /// Tells the owner that a file's bytes are damaged.
+    /// Tells the buffer thread that a file's bytes are damaged.
     pub fn damaged(&self, node: u64) {
         if let Ok((buffer, _, Content::Sample(sample))) = self.content(node) {
             self.notes.try_send(Note::Damaged { buffer, sample: sample.id });
@@ -335,7 +335,7 @@ impl Views {
         }
     }
 
-    /// Has the owner take lines `path score` for this file's buffer.
+    /// Has the buffer thread take lines `path score` for this file's buffer.
     pub fn score(&self, node: u64, lines: Vec<u8>, done: ScoreReply) {
         match Node::parse(node) {
             Some(Node::Scores(buffer)) => self.tell(Note::Scored { buffer, lines, done }),
@@ -415,9 +415,9 @@ impl Views {
             return reply(Err(Errno::ENOENT));
         }
         let (views, reply) = (Arc::clone(self), self.waiting.reply(pid, reply));
-        let made = move |snapshot: Option<Snapshot>| {
-            let id = snapshot.map(|snapshot| views.snapshots.keep(buffer, view, snapshot));
-            reply.answer(id.map(entry).ok_or(Errno::EIO));
+        let made = move |snapshot: Result<Snapshot, Errno>| {
+            let id = snapshot.and_then(|snapshot| views.snapshots.keep(buffer, view, snapshot));
+            reply.answer(id.map(entry));
         };
         self.tell(Note::Make { buffer, view, made: Box::new(made) });
     }
@@ -447,11 +447,11 @@ impl Views {
 
     /// Has slots use the samples that a buffer holds now, and then calls `then`.
     fn renew(self: &Arc<Self>, buffer: usize, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
-        let changes = self.buffers.get(buffer).map(|view| view.changes.load(Ordering::Acquire));
+        let changes = self.buffers.get(buffer).map(|served| served.changes.load(Ordering::Acquire));
         let views = Arc::clone(self);
-        let made = move |held: Option<Snapshot>| {
+        let made = move |held: Result<Snapshot, Errno>| {
             if let Some(slots) = views.slots.lock().buffers.get_mut(buffer) {
-                slots.renew(changes, held.as_ref());
+                slots.renew(changes, held.ok().as_ref());
             }
             then(&views);
         };

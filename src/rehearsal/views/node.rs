@@ -7,6 +7,15 @@ pub const ROOT: u64 = 1;
 const FILE_BITS: u32 = 24;
 const CLASS_BITS: u32 = 20;
 
+/// How many files a class may have, so that each has a number. This is also the most that one answer holds.
+pub const FILES_MAX: u64 = (1 << FILE_BITS) - 2;
+
+/// How many classes a snapshot may have.
+pub(super) const CLASSES_MAX: usize = (1 << CLASS_BITS) - 1;
+
+/// How many IDs of snapshots there are in a mount.
+pub(super) const IDS_MAX: usize = (1 << (63 - CLASS_BITS - FILE_BITS)) - 1;
+
 /// The number of the first reserved sample.
 pub(super) const FIRST_RESERVED: u64 = 1 << 63;
 
@@ -49,7 +58,8 @@ impl Node {
             Node::Streams(buffer) => number(0, 3, buffer),
             Node::Latent(buffer) => number(0, 4, buffer),
             Node::Append(buffer) => number(0, 5, buffer),
-            Node::SlotClass(buffer, class) => number(0, class + 6, buffer),
+            // There are few buffers, and there may be as many classes as samples.
+            Node::SlotClass(buffer, class) => number(0, buffer + 6, class),
             Node::Snapshot(snapshot) => number(snapshot + 1, 0, 0),
             Node::Class(snapshot, class) => number(snapshot + 1, class + 1, 0),
             Node::File(snapshot, class, file) => number(snapshot + 1, class + 1, file + 1),
@@ -76,7 +86,7 @@ impl Node {
             (0, 3, _) => Some(Node::Streams(file)),
             (0, 4, _) => Some(Node::Latent(file)),
             (0, 5, _) => Some(Node::Append(file)),
-            (0, ..) => Some(Node::SlotClass(file, class - 6)),
+            (0, ..) => Some(Node::SlotClass(class - 6, file)),
             (_, 0, _) => Some(Node::Snapshot(snapshot - 1)),
             (_, _, 0) => Some(Node::Class(snapshot - 1, class - 1)),
             _ => Some(Node::File(snapshot - 1, class - 1, file - 1)),
@@ -100,7 +110,7 @@ mod tests {
             Node::Latent(3),
             Node::Append(3),
             Node::SlotClass(3, 0),
-            Node::SlotClass(0, 70_000),
+            Node::SlotClass(0, 2_000_000),
             Node::Snapshot(0),
             Node::Class(5, 0),
             Node::File(0, 0, 0),
@@ -114,5 +124,20 @@ mod tests {
             assert_eq!(numbers.iter().filter(|other| *other == number).count(), 1);
         }
         assert_eq!(Node::parse(0), None);
+    }
+
+    #[test]
+    fn nodes_at_the_limits_are_found_by_their_numbers() {
+        let (snapshot, class) = (IDS_MAX - 1, CLASSES_MAX - 1);
+        let file = FILES_MAX as usize - 1;
+        for node in [
+            Node::Snapshot(snapshot),
+            Node::Class(snapshot, class),
+            Node::File(snapshot, class, file),
+            Node::File(0, 0, file),
+            Node::SlotClass(3, file),
+        ] {
+            assert_eq!(Node::parse(node.number()), Some(node));
+        }
     }
 }

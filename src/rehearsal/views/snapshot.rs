@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
+use super::node::{CLASSES_MAX, FILES_MAX, IDS_MAX};
 use crate::buffer::SampleId;
 use crate::disk::journal::Pinned;
 use crate::fs::Access;
 use crate::rehearsal::Bindings;
 
+/// A sample that a buffer has kept. It may have left the buffer since.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct KeptSample {
     pub id: SampleId,
+    /// The hash of its path.
+    pub hash: u64,
     /// Its path within the dataset.
     pub source: String,
     /// Who could read it when it was offered.
@@ -19,7 +23,7 @@ pub struct Sample {
 
 #[derive(Clone, Debug)]
 pub enum Content {
-    Sample(Arc<Sample>),
+    Sample(Arc<KeptSample>),
     /// A link to this file of the dataset.
     Link(String),
 }
@@ -32,7 +36,7 @@ pub struct SnapshotFile {
 
 impl SnapshotFile {
     /// The sample, unless it is a link.
-    pub fn sample(&self) -> Option<&Arc<Sample>> {
+    pub fn sample(&self) -> Option<&Arc<KeptSample>> {
         match &self.content {
             Content::Sample(sample) => Some(sample),
             Content::Link(_) => None,
@@ -46,6 +50,15 @@ pub struct Snapshot {
     pub classes: Vec<(String, Vec<SnapshotFile>)>,
     /// The bindings of a stream, if the disk takes them.
     pub bindings: Option<Arc<Bindings>>,
+}
+
+impl Snapshot {
+    /// Whether each class and each file has a node, if the snapshot gets this ID.
+    pub(super) fn has_nodes(&self, id: usize) -> bool {
+        id < IDS_MAX
+            && self.classes.len() <= CLASSES_MAX
+            && self.classes.iter().all(|(_, files)| files.len() as u64 <= FILES_MAX)
+    }
 }
 
 /// Streams are in a directory of their own.
@@ -67,7 +80,7 @@ pub enum View {
 }
 
 /// A number in a name: decimal, without leading zeros.
-fn number(text: &str) -> Option<u64> {
+pub(super) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number: &u64| number.to_string() == text)
 }
 

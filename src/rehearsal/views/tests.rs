@@ -19,7 +19,7 @@ pub(super) fn views_of(codes: Option<Arc<CodeReader>>) -> Arc<Views> {
         made += 1;
         snapshot(made - 1)
     };
-    let buffer = |name: &str| BufferView {
+    let buffer = |name: &str| ServedBuffer {
         name: name.to_owned(),
         seed: 1,
         distance: 0,
@@ -31,9 +31,9 @@ pub(super) fn views_of(codes: Option<Arc<CodeReader>>) -> Arc<Views> {
     shown(vec![buffer("old"), buffer("new")], make)
 }
 
-/// Views whose owner only makes these snapshots.
+/// Views whose buffer thread only makes these snapshots.
 pub(super) fn shown(
-    buffers: Vec<BufferView>,
+    buffers: Vec<ServedBuffer>,
     mut make: impl FnMut() -> Snapshot + Send + 'static,
 ) -> Arc<Views> {
     let (notes, arriving) = notes();
@@ -41,7 +41,7 @@ pub(super) fn shown(
         while let Ok(note) = arriving.next(Duration::from_secs(3600)) {
             match note {
                 Note::Make { made: show, .. } | Note::Show { shown: show, .. } => {
-                    show(Some(make()));
+                    show(Ok(make()));
                 }
                 Note::Scored { done, .. } => done(None),
                 Note::Appended { done, .. } => done(Ok(0)),
@@ -95,7 +95,7 @@ fn an_epoch_whose_name_was_looked_up_stays() {
     // It is frozen while it is made for a reader.
     views.snapshots.freeze(0, View::Epoch(31), snapshot(60));
     assert!(!views.snapshots.is_seen(0, View::Epoch(31)));
-    views.snapshots.keep(0, View::Epoch(31), snapshot(61));
+    views.snapshots.keep(0, View::Epoch(31), snapshot(61)).unwrap();
     views.snapshots.freeze(0, View::Epoch(32), snapshot(70));
     assert_eq!(classes(&views, look(&views, "epoch-31")), 60);
 }

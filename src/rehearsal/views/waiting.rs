@@ -1,4 +1,4 @@
-//! Requests that wait for the cache disk, or for the owner, which may wait for the disk.
+//! Requests that wait for the cache disk, or for the buffer thread, which may wait for the disk.
 //!
 //! They are in the table of waiting requests (`fs/waiting`): if the process is killed, they get `EINTR`, and
 //! if the disk hangs, `EIO`. The bytes of a buffer are nowhere else.
@@ -55,7 +55,7 @@ impl WaitingRequests {
         })
     }
 
-    /// Has a thread do what may wait for the disk, for a process's request.
+    /// Has a thread do work that may wait for the disk, for a process's request.
     pub fn on_disk<T: Send + 'static>(
         &self,
         pid: u32,

@@ -9,7 +9,7 @@ use memmap2::Mmap;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::libc;
 
-use super::slots::{filled, planted, read_slot, which};
+use super::slots::{filled, read_slot, which, written};
 use super::*;
 
 /// How many pages of a file are in the page cache.
@@ -24,8 +24,8 @@ fn resident(path: &Path) -> usize {
 }
 
 /// Pushes the journal of the only buffer out of the page cache.
-fn forget(ground: &Ground) -> PathBuf {
-    let mut journals = find(&ground.path("cache"), "journal-00000001");
+fn forget(fixture: &Fixture) -> PathBuf {
+    let mut journals = find(&fixture.path("cache"), "journal-00000001");
     assert_eq!(journals.len(), 1, "{journals:?}");
     let journal = journals.remove(0);
     let file = fs::File::open(&journal).unwrap();
@@ -39,11 +39,11 @@ fn forget(ground: &Ground) -> PathBuf {
 
 #[test]
 fn draws_are_read_ahead_after_a_remount() {
-    let ground = ground();
-    filled(&ground, &[]).umount();
-    let mounted = mount(&ground, &["rehearsal.old.slots=4", "rehearsal.old.distance=4"]);
-    let journal = forget(&ground);
-    let (known, slots) = (planted(), mounted.path("rehearsal/old/slots"));
+    let fixture = fixture();
+    filled(&fixture, &[]).umount();
+    let mounted = mount(&fixture, &["rehearsal.old.slots=4", "rehearsal.old.distance=4"]);
+    let journal = forget(&fixture);
+    let (known, slots) = (written(), mounted.path("rehearsal/old/slots"));
     assert_eq!(resident(&journal), 0, "nobody looks at a slot");
     fs::metadata(slots.join("0000.jpg")).unwrap();
     wait_until("the next samples are in memory", || resident(&journal) > 0);
@@ -55,11 +55,11 @@ fn draws_are_read_ahead_after_a_remount() {
 
 #[test]
 fn a_stream_is_read_ahead() {
-    let ground = ground();
-    filled(&ground, &[]).umount();
-    let mounted = mount(&ground, &[]);
-    let journal = forget(&ground);
-    let (known, stream) = (planted(), mounted.path("rehearsal/old/stream/0"));
+    let fixture = fixture();
+    filled(&fixture, &[]).umount();
+    let mounted = mount(&fixture, &[]);
+    let journal = forget(&fixture);
+    let (known, stream) = (written(), mounted.path("rehearsal/old/stream/0"));
     fs::metadata(&stream).unwrap();
     wait_until("the next samples are in memory", || resident(&journal) > 0);
     (0..12).for_each(|turn| {
@@ -68,9 +68,9 @@ fn a_stream_is_read_ahead() {
     mounted.umount();
 }
 
-/// Reads a mix whose order was told, as a job does. All files must be as they were planted.
+/// Reads a mix whose order was told, as a job does. All files must be as they were written.
 fn read_mix(mounted: &Mounted, view: &str) {
-    let (mix, known) = (mounted.path("rehearsal/old").join(view), planted());
+    let (mix, known) = (mounted.path("rehearsal/old").join(view), written());
     let sorted = |directory: &Path| {
         let entries = fs::read_dir(directory).unwrap();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -92,13 +92,13 @@ fn the_new_samples_of_an_epochs_mix_are_fetched_ahead() {
 }
 
 fn of_a_mix_are_fetched_ahead(view: &str) {
-    let ground = ground();
-    let mounted = mount(&ground, &[]);
+    let fixture = fixture();
+    let mounted = mount(&fixture, &[]);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     mounted.umount();
     let order = &format!("sequential:index=imagefolder,root=rehearsal/old/{view}");
-    let mounted = mount(&ground, &[]);
+    let mounted = mount(&fixture, &[]);
     let point = mounted.point.to_str().unwrap();
     let there = |count| {
         wait_until("what is new is there", || {
@@ -106,26 +106,26 @@ fn of_a_mix_are_fetched_ahead(view: &str) {
         });
         assert_eq!(mounted.count("/prefetched"), count, "and nothing else");
     };
-    assert_eq!(rehearse(&ground, "task", &["old", "1", "-"], "train/b\n").0, Some(0));
-    ground.ends(0, &["order", "set", point, order]);
+    assert_eq!(rehearse(&fixture, "task", &["old", "1", "-"], "train/b\n").0, Some(0));
+    fixture.run(0, &["order", "set", point, order]);
     there(FILES);
     read_mix(&mounted, view);
     wait_until("its reads are seen", || {
         mounted.count("/orders/0/opens_predicted") >= FILES * 9 / 10
     });
     // The next task has another mix, and the order is then over that one.
-    assert_eq!(rehearse(&ground, "task", &["old", "2", "-"], "train/c\n").0, Some(0));
+    assert_eq!(rehearse(&fixture, "task", &["old", "2", "-"], "train/c\n").0, Some(0));
     there(2 * FILES);
     read_mix(&mounted, view);
     assert_eq!((mounted.count("/demanded"), mounted.count("/cold")), (0, 0));
-    let said = ground.ends(3, &["order", "set", point, &order.replace("old", "new")]);
+    let said = fixture.run(3, &["order", "set", point, &order.replace("old", "new")]);
     assert!(said.contains(&format!("rehearsal/new/{view}")), "{said}");
     mounted.umount();
     // Also if the order is told at the mount.
-    let cache = ground.path("cache");
+    let cache = fixture.path("cache");
     let options = ["--cache-dir", cache.to_str().unwrap(), "--order", order];
     let sets = ["--set", "rehearsal.old.size=30", "--set", "rehearsal.old.root=train"];
-    let mounted = Mounted::new(&ground, &[&options[..], &sets].concat());
+    let mounted = Mounted::new(&fixture, &[&options[..], &sets].concat());
     wait_until("what is new is there", || mounted.count("/prefetched") == FILES);
     read_mix(&mounted, view);
     assert_eq!((mounted.count("/demanded"), mounted.count("/cold")), (0, 0));

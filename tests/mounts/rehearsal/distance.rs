@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use nix::libc;
 
-use super::slots::{filled, planted, read_slot, which};
+use super::slots::{filled, read_slot, which, written};
 use super::*;
 
 const READERS: usize = 8;
@@ -24,9 +24,9 @@ const ALL: [&str; 3] =
 
 #[test]
 fn eight_readers_find_nothing_twice_within_the_distance() {
-    let ground = ground();
-    let mounted = filled(&ground, &ALL);
-    let (slots, known) = (mounted.path("rehearsal/old/slots"), planted());
+    let fixture = fixture();
+    let mounted = filled(&fixture, &ALL);
+    let (slots, known) = (mounted.path("rehearsal/old/slots"), written());
     let read = |turn: usize, reader: usize, class: &str| {
         let open = |opening: usize| {
             let path = slots.join(class).join(format!("000{}.jpg", (reader + opening) % 3));
@@ -48,7 +48,7 @@ fn eight_readers_find_nothing_twice_within_the_distance() {
         let different: HashSet<&String> = found.iter().collect();
         assert_eq!(different.len(), READERS * EACH, "turn {turn}: {found:?}");
     }
-    wait_until("each opening is counted", || stats(&ground)["replays"] == 90 * READERS * EACH);
+    wait_until("each opening is counted", || stats(&fixture)["replays"] == 90 * READERS * EACH);
     mounted.umount();
 }
 
@@ -63,10 +63,10 @@ fn behind(looked: &fs::File) -> PathBuf {
 }
 
 #[test]
-fn who_comes_late_has_nothing_that_others_have_reserved() {
-    let ground = ground();
-    let mounted = filled(&ground, &ALL);
-    let (slots, known) = (mounted.path("rehearsal/old/slots"), planted());
+fn a_late_reader_gets_no_sample_reserved_for_others() {
+    let fixture = fixture();
+    let mounted = filled(&fixture, &ALL);
+    let (slots, known) = (mounted.path("rehearsal/old/slots"), written());
     let slot = |n: usize| slots.join(format!("000{n}.jpg"));
     let open = |path: &Path| which(&known, &fs::read(path).unwrap());
     let prompt = look(&slot(0));

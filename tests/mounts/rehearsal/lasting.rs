@@ -18,12 +18,12 @@ fn code(number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_synced_is_there_after_a_kill() {
-    let ground = ground();
+fn synced_codes_and_scores_survive_a_kill() {
+    let fixture = fixture();
     let sets = ["rehearsal.old.latent=100", "rehearsal.old.policy=max-loss"];
-    let mounted = mount(&ground, &sets);
+    let mounted = mount(&fixture, &sets);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     let view = mounted.path("rehearsal/old");
     let held = epoch(&view, 0)["a"].clone();
     let ids = |root: &Path| fs::read(root.join("latent/ids")).unwrap();
@@ -46,27 +46,27 @@ fn what_was_synced_is_there_after_a_kill() {
     signal(mounted.pid, Signal::SIGKILL);
     wait_for_end(mounted.pid);
     drop((codes, scores));
-    let again = mount(&ground, &sets);
+    let again = mount(&fixture, &sets);
     drop(mounted);
     let view = again.path("rehearsal/old");
     assert_eq!(ids(&view), numbers(50));
     let all: Vec<u8> = (0..50).flat_map(|n| content(n, 100)).collect();
     assert!(fs::read(view.join("latent/all")).unwrap() == all);
     let (_, known) =
-        rehearse(&ground, "show", &["old", &format!("train/a/{}", held[0]), "--json"], "");
+        rehearse(&fixture, "show", &["old", &format!("train/a/{}", held[0]), "--json"], "");
     assert_eq!(serde_json::from_str::<Value>(&known).unwrap()["score"], 7.5);
     again.umount();
 }
 
 /// Mounts with a buffer of the latest 30 samples on a small disk of its own.
-pub(super) fn on_tiny_disk(ground: &Ground, tiny: &Tmpfs) -> Mounted {
+pub(super) fn on_tiny_disk(fixture: &Fixture, tiny: &Tmpfs) -> Mounted {
     // Not all of the source fits, so that none of it is stored before it is read. Stored samples that give
     // way to others would be room for samples of the buffer.
-    ground.plant("val/large", &content(9, 2 << 20));
+    fixture.write("val/large", &content(9, 2 << 20));
     let cache = ["--cache-dir", tiny.0.to_str().unwrap(), "--disk", "1MiB"];
     let sets = ["cache.min-free=0", "rehearsal.old.size=30", "rehearsal.old.policy=ring"];
     let sets = sets.iter().flat_map(|set| ["--set", set]);
-    Mounted::new(ground, &cache.into_iter().chain(sets).collect::<Vec<_>>())
+    Mounted::new(fixture, &cache.into_iter().chain(sets).collect::<Vec<_>>())
 }
 
 /// Takes all the space that is left on a disk, until the file is cut.
@@ -82,34 +82,34 @@ pub(super) fn fill(tiny: &Tmpfs) -> fs::File {
 /// Samples that are decided on a full disk are shown when there is room again, and in the next mount.
 #[test]
 fn a_full_disk_is_waited_for() {
-    let ground = ground();
-    let tiny = Tmpfs::new(&ground, "tiny", "size=8M,mode=700");
-    let mounted = on_tiny_disk(&ground, &tiny);
+    let fixture = fixture();
+    let tiny = Tmpfs::new(&fixture, "tiny", "size=8M,mode=700");
+    let mounted = on_tiny_disk(&fixture, &tiny);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     let view = mounted.path("rehearsal/old");
     assert_eq!(counts(&epoch(&view, 0)), [("a", 30)]);
     let other = fill(&tiny);
     read_class(&mounted, "train/b");
-    wait_for_offers(&ground, 2 * FILES);
+    wait_for_offers(&fixture, 2 * FILES);
     // A page may have had room for some.
     assert!(epoch(&view, 1).values().flatten().count() < 10);
     assert_eq!(mounted.count("/read_errors"), 0);
     other.set_len(0).unwrap();
     assert_eq!(counts(&epoch(&view, 2)), [("b", 30)]);
     mounted.umount();
-    let mounted = on_tiny_disk(&ground, &tiny);
+    let mounted = on_tiny_disk(&fixture, &tiny);
     assert_eq!(counts(&epoch(&mounted.path("rehearsal/old"), 0)), [("b", 30)]);
     mounted.umount();
 }
 
 #[test]
 fn a_full_disk_is_no_success() {
-    let ground = ground();
-    let tiny = Tmpfs::new(&ground, "tiny", "size=8M,mode=700");
-    let mounted = on_tiny_disk(&ground, &tiny);
+    let fixture = fixture();
+    let tiny = Tmpfs::new(&fixture, "tiny", "size=8M,mode=700");
+    let mounted = on_tiny_disk(&fixture, &tiny);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     let view = mounted.path("rehearsal/old");
     let held = epoch(&view, 0)["a"].clone();
     let other = fill(&tiny);
@@ -128,7 +128,7 @@ fn a_full_disk_is_no_success() {
     };
     wait_until("no more are taken", || {
         assert_eq!(close(), Err(Errno::ENOSPC));
-        stats(&ground)["why"].to_string().contains("disk takes nothing")
+        stats(&fixture)["why"].to_string().contains("disk takes nothing")
     });
     other.set_len(0).unwrap();
     wait_until("there is room again", || close() == Ok(()));

@@ -22,8 +22,8 @@ fn written(numbers: impl IntoIterator<Item = u64>, turn: u64) -> Vec<u8> {
     numbers.into_iter().flat_map(one).collect()
 }
 
-fn mount_latent(ground: &Ground, sets: &[&str]) -> Mounted {
-    mount(ground, &[&["rehearsal.old.latent=1568"], sets].concat())
+fn mount_latent(fixture: &Fixture, sets: &[&str]) -> Mounted {
+    mount(fixture, &[&["rehearsal.old.latent=1568"], sets].concat())
 }
 
 /// Writes in pieces that end anywhere, and returns the result of the close.
@@ -57,8 +57,8 @@ fn check(latent: &Path, turn_of: impl Fn(u64) -> u64) -> Vec<u64> {
 
 #[test]
 fn codes_are_kept_replaced_and_there_again() {
-    let ground = ground();
-    let mounted = mount_latent(&ground, &[]);
+    let fixture = fixture();
+    let mounted = mount_latent(&fixture, &[]);
     let latent = mounted.path("rehearsal/old/latent");
     assert!(check(&latent, |_| 0).is_empty());
     append(&latent, &written(0..3000, 0)).unwrap();
@@ -88,20 +88,20 @@ fn codes_are_kept_replaced_and_there_again() {
     drop(before);
     signal(mounted.pid, Signal::SIGKILL);
     wait_for_end(mounted.pid);
-    let again = mount_latent(&ground, &["rehearsal.old.size=5"]);
+    let again = mount_latent(&fixture, &["rehearsal.old.size=5"]);
     drop(mounted);
     assert_eq!(check(&again.path("rehearsal/old/latent"), turn_of), ids);
     again.umount();
     // Codes of another size do not go together with these.
-    let cache = ground.path("cache");
+    let cache = fixture.path("cache");
     let other = ["--cache-dir", cache.to_str().unwrap(), "--set", "rehearsal.old.latent=99"];
-    mount_refused(&ground, &other, 5, &["codes of 1568 bytes are there, not of 99", "latent"]);
+    mount_refused(&fixture, &other, 5, &["codes of 1568 bytes are there, not of 99", "latent"]);
 }
 
 #[test]
-fn what_is_not_whole_is_refused_and_named() {
-    let ground = ground();
-    let mounted = mount_latent(&ground, &["rehearsal.new.size=5"]);
+fn incomplete_codes_are_refused_and_named() {
+    let fixture = fixture();
+    let mounted = mount_latent(&fixture, &["rehearsal.new.size=5"]);
     let latent = mounted.path("rehearsal/old/latent");
     append(&latent, &written(0..4, 0)).unwrap();
     assert_eq!(append(&latent, &written(0..4, 1)[1..]), Err(Errno::EINVAL));
@@ -122,20 +122,20 @@ fn what_is_not_whole_is_refused_and_named() {
     let error = (0..65).find_map(|_| file.write_all(&vec![0; 1 << 20]).err()).unwrap();
     assert_eq!(error.raw_os_error(), Some(Errno::EFBIG as i32));
     assert_eq!(nix::unistd::close(file.into_raw_fd()), Err(Errno::EFBIG));
-    let told = stats_of(&ground, "old")["latent"].take();
+    let told = stats_of(&fixture, "old")["latent"].take();
     assert_eq!((&told["codes"], &told["bytes_each"]), (&9.into(), &BYTES.into()));
     assert_eq!((&told["appended"], &told["refused"]), (&11.into(), &2.into()));
     let why = told["why"][0].as_str().unwrap();
     assert_eq!(why, "latent/append: 6303 bytes are no multiple of 8 + 1568");
-    let (_, said) = rehearse(&ground, "stats", &[], "");
+    let (_, said) = rehearse(&fixture, "stats", &[], "");
     assert!(said.contains("9 codes of 1568 bytes") && said.contains(why), "{said}");
-    assert!(stats_of(&ground, "new")["latent"].is_null());
+    assert!(stats_of(&fixture, "new")["latent"].is_null());
     fails(fs::metadata(mounted.path("rehearsal/new/latent")), Errno::ENOENT as i32);
     mounted.umount();
 }
 
-fn stats_of(ground: &Ground, name: &str) -> Value {
-    let (code, text) = rehearse(ground, "stats", &["--json"], "");
+fn stats_of(fixture: &Fixture, name: &str) -> Value {
+    let (code, text) = rehearse(fixture, "stats", &["--json"], "");
     assert_eq!(code, Some(0), "{text}");
     let stats: Value = serde_json::from_str(&text).unwrap();
     let found = stats.as_array().unwrap().iter().find(|buffer| buffer["name"] == name);
@@ -145,8 +145,8 @@ fn stats_of(ground: &Ground, name: &str) -> Value {
 /// Codes that are written at the same time are all there, and a code that is read meanwhile is whole.
 #[test]
 fn eight_trainers_append_and_read() {
-    let ground = ground();
-    let mounted = mount_latent(&ground, &[]);
+    let fixture = fixture();
+    let mounted = mount_latent(&fixture, &[]);
     let latent = mounted.path("rehearsal/old/latent");
     std::thread::scope(|scope| {
         for trainer in 0..8_u64 {
@@ -174,8 +174,8 @@ fn eight_trainers_append_and_read() {
 /// Numpy writes, reads and maps codes, as a trainer does.
 #[test]
 fn numpy_appends_and_maps_codes() {
-    let ground = ground();
-    let mounted = mount_latent(&ground, &[]);
+    let fixture = fixture();
+    let mounted = mount_latent(&fixture, &[]);
     let script = "import os, sys\n\
         import numpy as np\n\
         root = sys.argv[1] + '/'\n\

@@ -8,8 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{FILES, ground, mount, read_class, wait_for_offers};
-use crate::ground::wait_until;
+use super::{FILES, fixture, mount, read_class, wait_for_offers};
+use crate::fixture::wait_until;
 
 /// Whether a user other than the one who mounted can read a file.
 fn others_read(path: &Path) -> bool {
@@ -23,10 +23,10 @@ fn a_sample_that_may_not_be_read_any_more_is_closed() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }
-    let ground = ground();
-    let mounted = mount(&ground, &["mount.allow-other=true", "source.revalidate=1s"]);
+    let fixture = fixture();
+    let mounted = mount(&fixture, &["mount.allow-other=true", "source.revalidate=1s"]);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     let class = mounted.path("rehearsal/old/epoch-0/a");
     let mut names: Vec<_> =
         fs::read_dir(&class).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -40,7 +40,7 @@ fn a_sample_that_may_not_be_read_any_more_is_closed() {
         (Path::new("train"), 0o704, 0o755, true),
     ] {
         let set = |mode| {
-            fs::set_permissions(ground.source(path), fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(fixture.source(path), fs::Permissions::from_mode(mode)).unwrap();
         };
         set(less);
         wait_until("the sample is closed", || !others_read(&first));
@@ -55,9 +55,9 @@ fn a_sample_that_may_not_be_read_any_more_is_closed() {
         wait_until("the samples are open again", || others_read(&first) && others_read(&second));
     }
     // A sample that is gone from the source stays readable for the users it was kept for.
-    fs::remove_file(ground.source(&file)).unwrap();
+    fs::remove_file(fixture.source(&file)).unwrap();
     assert!(others_read(&first));
-    fs::set_permissions(ground.source("train"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(fixture.source("train"), fs::Permissions::from_mode(0o700)).unwrap();
     wait_until("the sample is closed", || !others_read(&first));
     mounted.umount();
 }

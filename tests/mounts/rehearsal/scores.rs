@@ -5,8 +5,8 @@
 
 use super::*;
 
-fn scores(ground: &Ground) -> BTreeMap<String, f64> {
-    let (_, listed) = rehearse(ground, "ls", &["old", "--json"], "");
+fn scores(fixture: &Fixture) -> BTreeMap<String, f64> {
+    let (_, listed) = rehearse(fixture, "ls", &["old", "--json"], "");
     let listed: Value = serde_json::from_str(&listed).unwrap();
     let members = listed.as_array().unwrap().iter();
     let scored = members.filter_map(|member| {
@@ -17,10 +17,10 @@ fn scores(ground: &Ground) -> BTreeMap<String, f64> {
 
 #[test]
 fn scores_are_taken_from_a_file() {
-    let ground = ground();
-    let mounted = mount(&ground, &["rehearsal.old.policy=max-loss"]);
+    let fixture = fixture();
+    let mounted = mount(&fixture, &["rehearsal.old.policy=max-loss"]);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     let view = mounted.path("rehearsal/old");
     let held = epoch(&view, 0)["a"].clone();
     let file = view.join("scores");
@@ -39,27 +39,27 @@ fn scores_are_taken_from_a_file() {
     let expected = |name: &String, n: usize| (format!("train/a/{name}"), n as f64);
     let mut all: BTreeMap<_, _> = held.iter().zip(0..).map(|(name, n)| expected(name, n)).collect();
     all.insert(format!("train/a/{}", held[29]), 29.25);
-    assert_eq!(scores(&ground), all);
+    assert_eq!(scores(&fixture), all);
     // From a shell, by a path of a view.
     let shown = view.join("epoch-0/a").join(&held[0]);
     let script = format!("echo '{} 99.5' > {}", shown.display(), file.display());
     assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
     let first = format!("train/a/{}", held[0]);
-    wait_until("it is there", || scores(&ground)[&first] == 99.5);
+    wait_until("it is there", || scores(&fixture)[&first] == 99.5);
     // Wrong lines among right ones.
     let mut writer = append();
     writeln!(writer, "train/a/{} nan\ntrain/b/x.jpg 1\nx\n{first} 7", held[1]).unwrap();
     let fd = std::os::fd::IntoRawFd::into_raw_fd(writer);
     let closed = nix::unistd::close(fd);
     assert_eq!(closed, Err(Errno::EINVAL));
-    wait_until("the last one is there", || scores(&ground)[&first] == 7.0);
-    let stats = stats(&ground);
+    wait_until("the last one is there", || scores(&fixture)[&first] == 7.0);
+    let stats = stats(&fixture);
     assert_eq!((&stats["scored"], &stats["refused"]), (&32.into(), &3.into()));
-    let (_, known) = rehearse(&ground, "show", &["old", shown.to_str().unwrap(), "--json"], "");
+    let (_, known) = rehearse(&fixture, "show", &["old", shown.to_str().unwrap(), "--json"], "");
     let known: Value = serde_json::from_str(&known).unwrap();
     let expected = (&first.as_str().into(), &"a".into(), &7.0.into());
     assert_eq!((&known["path"], &known["class"], &known["score"]), expected);
-    assert_eq!(rehearse(&ground, "show", &["old", "train/a/x"], "").0, Some(2));
+    assert_eq!(rehearse(&fixture, "show", &["old", "train/a/x"], "").0, Some(2));
     let why = stats["why"].to_string();
     for words in ["not a finite number", "train/b/x.jpg: is no file of", "`path score`"] {
         assert!(why.contains(words), "{words}: {why}");
@@ -82,26 +82,26 @@ fn scores_are_taken_from_a_file() {
 /// A trainer cannot know which samples are held at this moment, nor how a path is written here.
 #[test]
 fn scores_of_what_is_not_held_are_passed_over() {
-    let ground = ground();
-    let mounted = mount(&ground, &["rehearsal.old.policy=ring"]);
+    let fixture = fixture();
+    let mounted = mount(&fixture, &["rehearsal.old.policy=ring"]);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     let view = mounted.path("rehearsal/old");
     let frozen = epoch(&view, 0)["a"].clone();
     read_class(&mounted, "train/b");
-    wait_for_offers(&ground, 2 * FILES);
+    wait_for_offers(&fixture, 2 * FILES);
     let mut lines: String = (0..FILES).map(|n| format!("train/b/{n}.jpg {n}\n")).collect();
     lines += &format!("{} 1\n", view.join("epoch-0/a").join(&frozen[0]).display());
     lines += "train/c/1.jpg 3\ntrain//b/39.jpg 99\n./train/b/38.jpg 98\n";
     let mut writer = fs::OpenOptions::new().append(true).open(view.join("scores")).unwrap();
     writer.write_all(lines.as_bytes()).unwrap();
     assert_eq!(nix::unistd::close(std::os::fd::IntoRawFd::into_raw_fd(writer)), Ok(()));
-    let told = stats(&ground);
+    let told = stats(&fixture);
     let counts = ["scored", "passed", "refused"].map(|key| told[key].as_u64().unwrap());
     assert_eq!(counts, [32, 12, 0]);
-    let scores = scores(&ground);
+    let scores = scores(&fixture);
     assert_eq!((scores["train/b/39.jpg"], scores["train/b/38.jpg"]), (99.0, 98.0));
-    let (code, text) = rehearse(&ground, "score", &["old"], "train/a/1.jpg 1\ntrain/b/30.jpg 2\n");
+    let (code, text) = rehearse(&fixture, "score", &["old"], "train/a/1.jpg 1\ntrain/b/30.jpg 2\n");
     assert!(code == Some(0) && text.contains("1 taken, 1 of samples that are not held"), "{text}");
     mounted.umount();
 }
@@ -109,20 +109,20 @@ fn scores_of_what_is_not_held_are_passed_over() {
 /// However a path is written, it stands for one sample.
 #[test]
 fn a_sample_is_offered_once_however_its_path_is_written() {
-    let ground = ground();
-    fs::hard_link(ground.source("train/b/2.jpg"), ground.source("train/c/of-b.jpg")).unwrap();
-    let mounted = mount(&ground, &[]);
-    assert_eq!(rehearse(&ground, "offer", &["old"], "train//b/1.jpg\n").0, Some(0));
-    wait_for_offers(&ground, 1);
-    assert_eq!(rehearse(&ground, "offer", &["old"], "train/b/2.jpg\n").0, Some(0));
-    wait_for_offers(&ground, 2);
+    let fixture = fixture();
+    fs::hard_link(fixture.source("train/b/2.jpg"), fixture.source("train/c/of-b.jpg")).unwrap();
+    let mounted = mount(&fixture, &[]);
+    assert_eq!(rehearse(&fixture, "offer", &["old"], "train//b/1.jpg\n").0, Some(0));
+    wait_for_offers(&fixture, 1);
+    assert_eq!(rehearse(&fixture, "offer", &["old"], "train/b/2.jpg\n").0, Some(0));
+    wait_for_offers(&fixture, 2);
     let again = "train/b/1.jpg\n./train/b/1.jpg\ntrain/./b//1.jpg\ntrain/c/of-b.jpg\n";
-    let (code, text) = rehearse(&ground, "offer", &["old"], again);
+    let (code, text) = rehearse(&fixture, "offer", &["old"], again);
     assert!(code == Some(2) && text.contains("4 not taken"), "{text}");
     fs::read(mounted.path("train/b/1.jpg")).unwrap();
     fs::read(mounted.path("train/b/3.jpg")).unwrap();
-    wait_for_offers(&ground, 3);
-    let (_, listed) = rehearse(&ground, "ls", &["old"], "");
+    wait_for_offers(&fixture, 3);
+    let (_, listed) = rehearse(&fixture, "ls", &["old"], "");
     assert_eq!(listed.matches("train/b/1.jpg").count(), 1, "{listed}");
     assert_eq!(listed.lines().count(), 1 + 3, "{listed}");
     assert!(listed.starts_with("class "), "{listed}");
@@ -131,14 +131,14 @@ fn a_sample_is_offered_once_however_its_path_is_written() {
 
 #[test]
 fn features_are_taken_where_the_policy_goes_by_them() {
-    let ground = ground();
-    ground.plant("train/a/with a 7", &content(1, 700));
-    let mounted = mount(&ground, &["rehearsal.old.policy=herding"]);
+    let fixture = fixture();
+    fixture.write("train/a/with a 7", &content(1, 700));
+    let mounted = mount(&fixture, &["rehearsal.old.policy=herding"]);
     read_class(&mounted, "train/a");
     fs::read(mounted.path("train/a/with a 7")).unwrap();
-    wait_for_offers(&ground, FILES + 1);
+    wait_for_offers(&fixture, FILES + 1);
     let sleep = ["old", "--budget", "5", "--policy", "herding"];
-    let (code, text) = rehearse(&ground, "sleep", &sleep, "");
+    let (code, text) = rehearse(&fixture, "sleep", &sleep, "");
     assert!(code == Some(2) && text.contains("\"herding\" would be chance"), "{text}");
     // By the names that the samples have in the dataset or in a view.
     let view = mounted.path("rehearsal/old/epoch-0");
@@ -146,17 +146,17 @@ fn features_are_taken_where_the_policy_goes_by_them() {
     let mut lines: String = (0..FILES).map(|n| format!("train//a/{n}.jpg 1 {n}\n")).collect();
     lines +=
         &format!("train/a/with a 7 1 -5\n{} 1 0.5\n", view.join("a").join(&shown[0]).display());
-    let (code, text) = rehearse(&ground, "score", &["old", "--features"], &lines);
+    let (code, text) = rehearse(&fixture, "score", &["old", "--features"], &lines);
     assert!(code == Some(0), "{text}");
     assert!(text.contains("31 taken, 11 of samples that are not held"), "{text}");
-    assert_eq!(scores(&ground).len(), 30);
-    assert_eq!(rehearse(&ground, "sleep", &sleep, "").0, Some(0));
+    assert_eq!(scores(&fixture).len(), 30);
+    assert_eq!(rehearse(&fixture, "sleep", &sleep, "").0, Some(0));
     let wrong = "train/a/x 1 2\ntrain/a/1.jpg\ntrain/a/1.jpg 1 x\n";
-    let (code, text) = rehearse(&ground, "score", &["old", "--features"], wrong);
+    let (code, text) = rehearse(&fixture, "score", &["old", "--features"], wrong);
     assert!(code == Some(2) && text.contains("3 not taken"), "{text}");
     mounted.umount();
-    let mounted = mount(&ground, &["rehearsal.old.policy=max-loss"]);
-    let (code, text) = rehearse(&ground, "score", &["old", "--features"], &lines);
+    let mounted = mount(&fixture, &["rehearsal.old.policy=max-loss"]);
+    let (code, text) = rehearse(&fixture, "score", &["old", "--features"], &lines);
     assert!(code == Some(2) && text.contains("\"max-loss\""), "{text}");
     mounted.umount();
 }
@@ -168,39 +168,39 @@ fn epoch_names(class: &Path) -> Vec<String> {
 
 #[test]
 fn a_buffer_can_be_copied() {
-    let ground = ground();
-    let mounted = mount(&ground, &[]);
+    let fixture = fixture();
+    let mounted = mount(&fixture, &[]);
     ["a", "b"].into_iter().for_each(|class| read_class(&mounted, &format!("train/{class}")));
-    wait_for_offers(&ground, 2 * FILES);
-    let copies = ground.path("copies");
+    wait_for_offers(&fixture, 2 * FILES);
+    let copies = fixture.path("copies");
     let directory = copies.to_str().unwrap();
-    let (code, text) = rehearse(&ground, "export", &["old", directory], "");
+    let (code, text) = rehearse(&fixture, "export", &["old", directory], "");
     assert_eq!((code, text.trim()), (Some(0), "30 samples"));
     let held = epoch(&mounted.path("rehearsal/old"), 0);
     for (class, files) in &held {
         assert_eq!(fs::read_dir(copies.join(class)).unwrap().count(), files.len());
         for file in files {
             let copy = fs::read(copies.join(class).join(file)).unwrap();
-            assert!(copy == fs::read(ground.source(format!("train/{class}/{file}"))).unwrap());
+            assert!(copy == fs::read(fixture.source(format!("train/{class}/{file}"))).unwrap());
         }
     }
-    let (code, text) = rehearse(&ground, "export", &["old", directory], "");
+    let (code, text) = rehearse(&fixture, "export", &["old", directory], "");
     assert!(code == Some(2) && text.contains("cannot export"), "{text}");
-    assert_eq!(rehearse(&ground, "export", &["new", directory], "").0, Some(2));
+    assert_eq!(rehearse(&fixture, "export", &["new", directory], "").0, Some(2));
     mounted.umount();
 }
 
 /// A damaged sample is named and given up, and the others are copied.
 #[test]
 fn a_damaged_sample_keeps_no_other_from_being_copied() {
-    let ground = ground();
-    let mounted = mount(&ground, &[]);
+    let fixture = fixture();
+    let mounted = mount(&fixture, &[]);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     let held = epoch(&mounted.path("rehearsal/old"), 0)["a"].clone();
-    damage(&ground, &held[3]);
-    let copies = ground.path("copies");
-    let (code, text) = rehearse(&ground, "export", &["old", copies.to_str().unwrap()], "");
+    damage(&fixture, &held[3]);
+    let copies = fixture.path("copies");
+    let (code, text) = rehearse(&fixture, "export", &["old", copies.to_str().unwrap()], "");
     assert!(code != Some(0) && text.contains("29 samples"), "{text}");
     assert!(text.contains(&format!("1 not copied:\n  train/a/{}: ", held[3])), "{text}");
     let mut expected = held.clone();
@@ -209,9 +209,9 @@ fn a_damaged_sample_keeps_no_other_from_being_copied() {
     expected.sort();
     copied.sort();
     assert_eq!(copied, expected);
-    wait_until("it is given up", || stats(&ground)["samples"] == 29);
-    let again = ground.path("again");
-    let (code, text) = rehearse(&ground, "export", &["old", again.to_str().unwrap()], "");
+    wait_until("it is given up", || stats(&fixture)["samples"] == 29);
+    let again = fixture.path("again");
+    let (code, text) = rehearse(&fixture, "export", &["old", again.to_str().unwrap()], "");
     assert!(code == Some(0) && text.contains("29 samples"), "{text}");
     mounted.umount();
 }

@@ -16,7 +16,7 @@ pub(super) fn which(known: &HashMap<Vec<u8>, String>, bytes: &[u8]) -> String {
     known.get(bytes).unwrap_or_else(|| panic!("{} torn bytes", bytes.len())).clone()
 }
 
-pub(super) fn planted() -> HashMap<Vec<u8>, String> {
+pub(super) fn written() -> HashMap<Vec<u8>, String> {
     let file = |class: &str, number: u64| {
         let seed = u64::from(class.as_bytes()[0]) << 16;
         let bytes = content(seed + number, 500 + 1000 * (number as usize % 7));
@@ -35,19 +35,19 @@ pub(super) fn read_slot(path: &Path) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn filled(ground: &Ground, sets: &[&str]) -> Mounted {
-    let mounted = mount(ground, sets);
+pub(super) fn filled(fixture: &Fixture, sets: &[&str]) -> Mounted {
+    let mounted = mount(fixture, sets);
     ["a", "b", "c"].into_iter().for_each(|class| read_class(&mounted, &format!("train/{class}")));
-    wait_for_offers(ground, 3 * FILES);
+    wait_for_offers(fixture, 3 * FILES);
     mounted
 }
 
 #[test]
 fn each_opening_finds_a_fresh_sample() {
-    let ground = ground();
-    let mounted = filled(&ground, &["rehearsal.old.slots=4", "rehearsal.old.distance=20"]);
+    let fixture = fixture();
+    let mounted = filled(&fixture, &["rehearsal.old.slots=4", "rehearsal.old.distance=20"]);
     let slots = mounted.path("rehearsal/old/slots");
-    let known = planted();
+    let known = written();
     // Looking at slots takes no sample.
     for _ in 0..50 {
         let mut names: Vec<_> =
@@ -77,36 +77,36 @@ fn each_opening_finds_a_fresh_sample() {
         let error = fs::metadata(slots.join(missing)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::ENOENT as i32), "{missing}");
     }
-    wait_until("each opening is counted", || stats(&ground)["replays"] == 640);
+    wait_until("each opening is counted", || stats(&fixture)["replays"] == 640);
     mounted.umount();
 }
 
 /// A job that is started again goes on drawing.
 #[test]
 fn another_mount_draws_other_samples() {
-    let ground = ground();
-    let known = planted();
-    let mut mounted = filled(&ground, &["rehearsal.old.slots=1", "rehearsal.old.distance=20"]);
+    let fixture = fixture();
+    let known = written();
+    let mut mounted = filled(&fixture, &["rehearsal.old.slots=1", "rehearsal.old.distance=20"]);
     let mut before: Vec<Vec<String>> = Vec::new();
     for turn in 0..3 {
         let slot = mounted.path("rehearsal/old/slots/0000.jpg");
         let drawn: Vec<String> = (0..15).map(|_| which(&known, &read_slot(&slot))).collect();
         assert!(!before.contains(&drawn), "{drawn:?}");
         before.push(drawn);
-        wait_until("each opening is counted", || stats(&ground)["replays"] == 15 * (turn + 1));
+        wait_until("each opening is counted", || stats(&fixture)["replays"] == 15 * (turn + 1));
         mounted.umount();
-        mounted = mount(&ground, &["rehearsal.old.slots=1", "rehearsal.old.distance=20"]);
+        mounted = mount(&fixture, &["rehearsal.old.slots=1", "rehearsal.old.distance=20"]);
     }
     mounted.umount();
 }
 
 /// There are more names than samples. All names are looked at, and few of them are opened afterwards.
 #[test]
-fn what_is_only_looked_at_is_found_by_others() {
-    let ground = ground();
-    let mounted = filled(&ground, &["rehearsal.old.slots=64", "rehearsal.old.distance=64"]);
+fn other_readers_find_samples_that_are_only_looked_up() {
+    let fixture = fixture();
+    let mounted = filled(&fixture, &["rehearsal.old.slots=64", "rehearsal.old.distance=64"]);
     let slot = |n: u64| mounted.path(format!("rehearsal/old/slots/{n:04}.jpg"));
-    let known = planted();
+    let known = written();
     (0..64).for_each(|name| assert!(fs::metadata(slot(name)).unwrap().len() >= 500));
     // A sample that was looked up waits this long for its reader.
     std::thread::sleep(std::time::Duration::from_secs(1));
@@ -121,10 +121,10 @@ fn what_is_only_looked_at_is_found_by_others() {
 
 #[test]
 fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
-    let ground = ground();
-    let mounted = filled(&ground, &["rehearsal.old.slots=3", "rehearsal.old.distance=1"]);
+    let fixture = fixture();
+    let mounted = filled(&fixture, &["rehearsal.old.slots=3", "rehearsal.old.distance=1"]);
     let slots = mounted.path("rehearsal/old/slots");
-    let known = planted();
+    let known = written();
     let counts: Mutex<HashMap<String, u32>> = Mutex::default();
     // Openings by all readers, and the rounds that were shown while a reader held a sample.
     let (opened, missed) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -158,19 +158,19 @@ fn eight_readers_find_no_torn_sample_and_each_as_often_as_the_others() {
 /// The buffer goes on while its slots are read. Samples that it gave up are soon shown no more.
 #[test]
 fn slots_follow_the_buffer() {
-    let ground = ground();
+    let fixture = fixture();
     let sets = ["rehearsal.old.slots=1", "rehearsal.old.policy=ring"];
-    let mounted = mount(&ground, &sets);
+    let mounted = mount(&fixture, &sets);
     let slot = mounted.path("rehearsal/old/slots/0000.jpg");
     let error = fs::metadata(&slot).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::ENOENT as i32), "nothing is held");
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
-    let known = planted();
+    wait_for_offers(&fixture, FILES);
+    let known = written();
     assert!(which(&known, &read_slot(&slot)).starts_with("a/"));
     let mut open = fs::File::open(&slot).unwrap();
     read_class(&mounted, "train/b");
-    wait_for_offers(&ground, 2 * FILES);
+    wait_for_offers(&fixture, 2 * FILES);
     wait_until("the next class is shown", || which(&known, &read_slot(&slot)).starts_with("b/"));
     (0..100).for_each(|_| assert!(which(&known, &read_slot(&slot)).starts_with("b/")));
     let mut bytes = Vec::new();
@@ -182,8 +182,8 @@ fn slots_follow_the_buffer() {
 
 #[test]
 fn a_slot_has_the_label_of_its_sample() {
-    let ground = ground();
-    let mounted = filled(&ground, &[]);
+    let fixture = fixture();
+    let mounted = filled(&fixture, &[]);
     let script = "import os, sys\n\
         fd = os.open(sys.argv[1], os.O_RDONLY)\n\
         of = lambda name: os.getxattr(fd, 'user.belady.' + name).decode()\n\
@@ -200,10 +200,10 @@ right = of('source').split('/')[:2] == ['train', of('label')]\n\
 /// The samples of a sleep set are where the command says, in its order, even if they repeat.
 #[test]
 fn a_sleep_set_is_a_directory() {
-    let ground = ground();
-    let mounted = filled(&ground, &[]);
+    let fixture = fixture();
+    let mounted = filled(&fixture, &[]);
     let rest = ["old", "--budget", "70", "--batch", "10", "--seed", "4", "--json"];
-    let (code, text) = rehearse(&ground, "sleep", &rest, "");
+    let (code, text) = rehearse(&fixture, "sleep", &rest, "");
     assert_eq!(code, Some(0), "{text}");
     let chosen: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(chosen["view"], "sleep-0");
@@ -213,9 +213,9 @@ fn a_sleep_set_is_a_directory() {
         let source = source.as_str().unwrap();
         let (class, name) = source.trim_start_matches("train/").split_once('/').unwrap();
         let bytes = fs::read(view.join(class).join(format!("{place:08}-{name}"))).unwrap();
-        assert!(bytes == fs::read(ground.source(source)).unwrap(), "{source}");
+        assert!(bytes == fs::read(fixture.source(source)).unwrap(), "{source}");
     }
-    let (_, again) = rehearse(&ground, "sleep", &rest, "");
+    let (_, again) = rehearse(&fixture, "sleep", &rest, "");
     let again: Value = serde_json::from_str(&again).unwrap();
     assert_eq!((&again["view"], &again["samples"]), (&"sleep-1".into(), &chosen["samples"]));
     let error = fs::metadata(mounted.path("rehearsal/old/sleep-2")).unwrap_err();
@@ -251,11 +251,11 @@ fn mix(view: &Path) -> (usize, Vec<String>) {
 
 #[test]
 fn a_mix_has_the_task_and_draws_of_others() {
-    let ground = ground();
+    let fixture = fixture();
     let sets = ["rehearsal.old.batch=8", "rehearsal.old.replay=2"];
-    let mounted = filled(&ground, &sets);
+    let mounted = filled(&fixture, &sets);
     let root = mounted.path("rehearsal/old");
-    let (code, text) = rehearse(&ground, "task", &["old", "1", "-"], "train/c\n");
+    let (code, text) = rehearse(&fixture, "task", &["old", "1", "-"], "train/c\n");
     assert_eq!(code, Some(0), "{text}");
     let (new, first) = mix(&root.join("mix-3"));
     assert_eq!((new, first.len()), (40, 10));
@@ -266,20 +266,20 @@ fn a_mix_has_the_task_and_draws_of_others() {
     let of_task = mix(&root.join("mix"));
     assert_eq!((of_task.0, of_task.1.len()), (40, 10));
     // The next task has a directory and a file.
-    let (code, text) = rehearse(&ground, "task", &["old", "2", "-"], "train/a/\ntrain/b/7.jpg\n");
+    let (code, text) = rehearse(&fixture, "task", &["old", "2", "-"], "train/a/\ntrain/b/7.jpg\n");
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(mix(&root.join("mix")).0, 41);
     let next = mix(&root.join("mix-3"));
     assert_eq!((next.0, next.1.len()), (41, 10), "a mix of that number of the next task");
     assert!(next.1.iter().any(|sample| sample.starts_with("c/")), "{next:?}");
-    let (code, text) = rehearse(&ground, "task", &["old", "3", "-"], "train/x\n");
+    let (code, text) = rehearse(&fixture, "task", &["old", "3", "-"], "train/x\n");
     assert!(code == Some(2) && text.contains("train/x is not in the dataset"), "{text}");
-    assert_eq!(stats(&ground)["task"], 2);
+    assert_eq!(stats(&fixture)["task"], 2);
     // After a crash, the task and the samples drawn for it are known.
     let (_, drawn) = mix(&root.join("mix-9"));
     signal(mounted.pid, Signal::SIGKILL);
     wait_for_end(mounted.pid);
-    let again = mount(&ground, &sets);
+    let again = mount(&fixture, &sets);
     drop(mounted);
     assert_eq!(mix(&again.path("rehearsal/old/mix-9")), (41, drawn));
     again.umount();
@@ -288,13 +288,13 @@ fn a_mix_has_the_task_and_draws_of_others() {
 /// No files of the task were told: samples in the buffer are old, and all others are new.
 #[test]
 fn a_mix_without_a_task_has_what_is_held_and_what_is_not() {
-    let ground = ground();
-    let mounted = mount(&ground, &["rehearsal.old.batch=8", "rehearsal.old.replay=2"]);
+    let fixture = fixture();
+    let mounted = mount(&fixture, &["rehearsal.old.batch=8", "rehearsal.old.replay=2"]);
     let root = mounted.path("rehearsal/old");
     assert_eq!(mix(&root.join("mix-0")), (120, vec![]), "nothing is held");
     wait_until("that is said", || mounted.log().contains("a mix is without old samples"));
     // Reading the mix has read the files that its links lead to.
-    wait_for_offers(&ground, 3 * FILES);
+    wait_for_offers(&fixture, 3 * FILES);
     let held = epoch(&root, 1);
     let holds = |sample: &String| {
         let (class, number) = sample.split_once('/').unwrap();
@@ -304,7 +304,7 @@ fn a_mix_without_a_task_has_what_is_held_and_what_is_not() {
     assert_eq!((new, old.len()), (90, 22));
     assert!(old.iter().all(holds), "{old:?}");
     assert!(old.windows(2).all(|pair| pair[0] != pair[1]), "none twice: {old:?}");
-    let (code, text) = rehearse(&ground, "task", &["old", "1"], "");
+    let (code, text) = rehearse(&fixture, "task", &["old", "1"], "");
     assert_eq!(code, Some(0), "{text}");
     let of_task = mix(&root.join("mix"));
     assert_eq!((of_task.0, of_task.1.len()), (90, 22));

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::lasting::{fill, on_tiny_disk};
-use super::slots::{filled, planted, read_slot, which};
+use super::slots::{filled, read_slot, which, written};
 use super::*;
 use crate::refused::Tmpfs;
 
@@ -42,9 +42,9 @@ fn all_once(samples: impl IntoIterator<Item = String>) {
 
 #[test]
 fn eight_readers_find_each_sample_under_one_ordinal() {
-    let ground = ground();
-    let mounted = filled(&ground, &[]);
-    let (known, root) = (planted(), mounted.path("rehearsal/old/stream"));
+    let fixture = fixture();
+    let mounted = filled(&fixture, &[]);
+    let (known, root) = (written(), mounted.path("rehearsal/old/stream"));
     // Each ordinal is read once, by the thread that takes it.
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -83,15 +83,15 @@ fn eight_readers_find_each_sample_under_one_ordinal() {
     let found = found.into_inner().unwrap();
     assert!(found.values().all(|samples| samples.len() == 1), "{found:?}");
     all_once(found.into_values().flatten());
-    wait_until("each opening is counted", || stats(&ground)["replays"] == 9 * HELD);
+    wait_until("each opening is counted", || stats(&fixture)["replays"] == 9 * HELD);
     mounted.umount();
 }
 
 #[test]
 fn a_listing_binds_nothing_and_a_lookup_what_is_due() {
-    let ground = ground();
-    let mounted = filled(&ground, &[]);
-    let known = planted();
+    let fixture = fixture();
+    let mounted = filled(&fixture, &[]);
+    let known = written();
     let root = mounted.path("rehearsal/old/stream");
     assert!(names(&root).is_empty());
     let stream = root.join("5");
@@ -108,7 +108,7 @@ fn a_listing_binds_nothing_and_a_lookup_what_is_due() {
     mounted.umount();
     // The next mount goes on with the epoch that was not over. Another stream of the same buffer has the same
     // samples in the same order, whichever ordinals are asked for.
-    let mounted = mount(&ground, &[]);
+    let mounted = mount(&fixture, &[]);
     assert_eq!((0..half).map(|at| ask(&other, at)).collect::<Vec<_>>(), begun);
     let ordinals: Vec<usize> = (0..HELD).map(|at| (at * 7 + 3) % HELD).collect();
     let asked = |stream: &Path| ordinals.iter().map(|at| ask(stream, *at)).collect::<Vec<_>>();
@@ -116,7 +116,7 @@ fn a_listing_binds_nothing_and_a_lookup_what_is_due() {
     // Another task has streams of its own. A task that is told again is the same task.
     let whole = asked(&other);
     for _ in 0..2 {
-        let done = rehearse(&ground, "task", &["old", "1", "-"], "train/b\n");
+        let done = rehearse(&fixture, "task", &["old", "1", "-"], "train/b\n");
         assert_eq!(done.0, Some(0), "{}", done.1);
         assert_eq!(asked(&other)[..half], begun);
     }
@@ -126,17 +126,17 @@ fn a_listing_binds_nothing_and_a_lookup_what_is_due() {
 
 #[test]
 fn a_stream_is_what_was_held_when_it_was_first_looked_at() {
-    let ground = ground();
-    let mounted = mount(&ground, &[]);
-    let (known, root) = (planted(), mounted.path("rehearsal/old/stream"));
+    let fixture = fixture();
+    let mounted = mount(&fixture, &[]);
+    let (known, root) = (written(), mounted.path("rehearsal/old/stream"));
     assert!(names(&root.join("0")).is_empty());
     fails(fs::metadata(ordinal(&root.join("0"), 0)), Errno::ENOENT as i32);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     assert_eq!(names(&root.join("1")).len(), HELD);
     read_class(&mounted, "train/b");
     read_class(&mounted, "train/c");
-    wait_for_offers(&ground, 3 * FILES);
+    wait_for_offers(&fixture, 3 * FILES);
     let frozen = in_order(&root.join("1"), &known);
     assert!(frozen.iter().all(|sample| sample.starts_with("a/")), "{frozen:?}");
     all_once(frozen);
@@ -168,9 +168,9 @@ fn a_stream_is_what_was_held_when_it_was_first_looked_at() {
 /// A file's attributes say where it came from, and a trainer's score under its path finds the sample.
 #[test]
 fn a_sample_of_a_stream_is_known_by_its_ordinal() {
-    let ground = ground();
-    let mounted = filled(&ground, &["rehearsal.old.policy=max-loss"]);
-    let (known, stream) = (planted(), mounted.path("rehearsal/old/stream/3"));
+    let fixture = fixture();
+    let mounted = filled(&fixture, &["rehearsal.old.policy=max-loss"]);
+    let (known, stream) = (written(), mounted.path("rehearsal/old/stream/3"));
     let script = "import os, sys\n\
         for name in sorted(os.listdir(sys.argv[1])):\n    \
             of = lambda key: os.getxattr(os.path.join(sys.argv[1], name), 'user.belady.' + key).decode()\n    \
@@ -188,7 +188,7 @@ fn a_sample_of_a_stream_is_known_by_its_ordinal() {
         .open(mounted.path("rehearsal/old/scores"))
         .and_then(|mut scores| scores.write_all(line.as_bytes()))
         .unwrap();
-    let show = || rehearse(&ground, "show", &["old", scored.to_str().unwrap(), "--json"], "");
+    let show = || rehearse(&fixture, "show", &["old", scored.to_str().unwrap(), "--json"], "");
     let known_of = || serde_json::from_str::<Value>(&show().1).unwrap();
     wait_until("the score is taken", || known_of()["score"] == 2.5);
     let path = format!("train/{}", which(&known, &read_slot(&scored)));
@@ -198,17 +198,17 @@ fn a_sample_of_a_stream_is_known_by_its_ordinal() {
 
 #[test]
 fn samples_of_a_stream_outlive_their_daemon() {
-    let ground = ground();
-    let mounted = filled(&ground, &[]);
-    let known = planted();
+    let fixture = fixture();
+    let mounted = filled(&fixture, &[]);
+    let known = written();
     let stream = mounted.path("rehearsal/old/stream/0");
     let before: Vec<String> = (0..HELD / 2)
         .map(|at| which(&known, &read_slot(&ordinal(&stream, HELD - 1 - at))))
         .collect();
     signal(mounted.pid, Signal::SIGKILL);
     wait_for_end(mounted.pid);
-    fs::remove_dir_all(ground.source("train")).unwrap();
-    let again = mount(&ground, &[]);
+    fs::remove_dir_all(fixture.source("train")).unwrap();
+    let again = mount(&fixture, &[]);
     drop(mounted);
     // The job goes on with the samples that it had not asked for.
     let stream = again.path("rehearsal/old/stream/0");
@@ -222,10 +222,10 @@ fn samples_of_a_stream_outlive_their_daemon() {
 /// Eight readers whose daemon is killed while they read. Each ordinal that was read gives the same sample
 /// again, and all samples are found once.
 #[test]
-fn what_eight_readers_have_found_is_the_same_after_a_kill() {
-    let ground = ground();
-    let mounted = filled(&ground, &[]);
-    let (known, stream) = (planted(), mounted.path("rehearsal/old/stream/0"));
+fn ordinals_of_eight_readers_stay_after_a_kill() {
+    let fixture = fixture();
+    let mounted = filled(&fixture, &[]);
+    let (known, stream) = (written(), mounted.path("rehearsal/old/stream/0"));
     let (next, found) = (AtomicUsize::new(0), Mutex::new(HashMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -247,7 +247,7 @@ fn what_eight_readers_have_found_is_the_same_after_a_kill() {
         }
     });
     wait_for_end(mounted.pid);
-    let again = mount(&ground, &[]);
+    let again = mount(&fixture, &[]);
     drop(mounted);
     let (found, all) = (found.into_inner().unwrap(), in_order(&stream, &known));
     assert!(!found.is_empty() && found.iter().all(|(at, sample)| all[*at] == *sample));
@@ -258,21 +258,21 @@ fn what_eight_readers_have_found_is_the_same_after_a_kill() {
 /// A sample that has left the buffer has no ordinal in the next mount, and no name is given for it.
 #[test]
 fn a_stream_goes_on_with_what_is_still_held() {
-    let ground = ground();
+    let fixture = fixture();
     let ring = ["rehearsal.old.policy=ring"];
-    let mounted = mount(&ground, &ring);
-    let known = planted();
+    let mounted = mount(&fixture, &ring);
+    let known = written();
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     let stream = mounted.path("rehearsal/old/stream/0");
     let before: Vec<String> =
         (0..10).map(|at| which(&known, &read_slot(&ordinal(&stream, at)))).collect();
-    let first = fs::read_dir(ground.source("train/b")).unwrap().next().unwrap().unwrap();
+    let first = fs::read_dir(fixture.source("train/b")).unwrap().next().unwrap().unwrap();
     let new = first.file_name().into_string().unwrap();
-    rehearse(&ground, "offer", &["old"], &format!("train/b/{new}\n"));
-    wait_for_offers(&ground, FILES + 1);
+    rehearse(&fixture, "offer", &["old"], &format!("train/b/{new}\n"));
+    wait_for_offers(&fixture, FILES + 1);
     mounted.umount();
-    let mounted = mount(&ground, &ring);
+    let mounted = mount(&fixture, &ring);
     let listed = names(&stream);
     assert_eq!(listed.len(), HELD - 1, "{listed:?}");
     let read = |name: &String| (name.clone(), which(&known, &read_slot(&stream.join(name))));
@@ -290,16 +290,16 @@ fn a_stream_goes_on_with_what_is_still_held() {
 
 /// A sample that the disk has not taken yet gets its ordinal later, and cannot be read before.
 #[test]
-fn what_is_not_on_the_disk_is_skipped() {
-    let ground = ground();
-    let tiny = Tmpfs::new(&ground, "tiny", "size=8M,mode=700");
-    let mounted = on_tiny_disk(&ground, &tiny);
+fn samples_that_are_not_written_are_skipped() {
+    let fixture = fixture();
+    let tiny = Tmpfs::new(&fixture, "tiny", "size=8M,mode=700");
+    let mounted = on_tiny_disk(&fixture, &tiny);
     read_class(&mounted, "train/a");
-    wait_for_offers(&ground, FILES);
+    wait_for_offers(&fixture, FILES);
     let other = fill(&tiny);
     read_class(&mounted, "train/b");
-    wait_for_offers(&ground, 2 * FILES);
-    let (known, stream) = (planted(), mounted.path("rehearsal/old/stream/0"));
+    wait_for_offers(&fixture, 2 * FILES);
+    let (known, stream) = (written(), mounted.path("rehearsal/old/stream/0"));
     assert_eq!(names(&stream).len(), HELD);
     let mut found = HashMap::new();
     for at in 0..HELD {

@@ -105,8 +105,9 @@ impl Inodes {
         }
     }
 
-    /// Whether the kernel's pages of an inode are of `version`. Notes that they are, from here on.
-    pub(crate) fn keeps_pages(&mut self, ino: u64, version: Version) -> bool {
+    /// Notes that the kernel's pages of an inode are of `version` from here on. Returns whether they were of it
+    /// before.
+    pub(crate) fn note_version(&mut self, ino: u64, version: Version) -> bool {
         self.nodes.get_mut(&ino).is_some_and(|node| node.cached.replace(version) == Some(version))
     }
 }
@@ -166,8 +167,8 @@ mod tests {
         let mut inodes = Inodes::new(&stat(1, 77));
         inodes.found(5, &stat(1, 5), Path::new("a"));
         let (old, new) = ((1, 0, 10), (1, 0, 11));
-        let kept: Vec<_> = [old, old, new, new].map(|v| inodes.keeps_pages(5, v)).into();
+        let kept: Vec<_> = [old, old, new, new].map(|v| inodes.note_version(5, v)).into();
         assert_eq!(kept, [false, true, false, true]);
-        assert!(!inodes.keeps_pages(6, old), "an inode nobody knows");
+        assert!(!inodes.note_version(6, old), "an unknown inode");
     }
 }

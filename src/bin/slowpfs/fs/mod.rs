@@ -2,9 +2,9 @@
 
 mod attr;
 mod dirs;
+mod files;
 mod handles;
 mod inodes;
-mod ops;
 mod source;
 
 use std::ffi::OsStr;
@@ -14,20 +14,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
-use nix::sys::stat::FileStat;
+use nix::sys::stat::{FileStat, fstat};
 
 use crate::engine::Engine;
 use crate::locked;
 use crate::model;
 use crate::stats::Op;
-use handles::Handles;
-use inodes::Inodes;
+use handles::{Handle, Handles};
+use inodes::{Inodes, ROOT};
 pub(crate) use source::Source;
 
 /// Options of the filesystem.
@@ -65,6 +65,40 @@ impl SlowFs {
     fn attr(&self, number: u64, stat: &FileStat) -> FileAttr {
         attr::from_stat(number, stat, self.options.coarse_times)
     }
+
+    /// The path of an inode that the kernel knows.
+    fn path(&self, ino: u64) -> Result<Arc<Path>, Errno> {
+        locked(&self.inodes).path(ino).ok_or(Errno::ESTALE)
+    }
+
+    /// The attributes of an inode that has lost its name but is open: it lives until it is closed.
+    fn stat_open(&self, ino: u64) -> Option<FileStat> {
+        match &*self.handles.of_inode(ino)? {
+            Handle::File { file, .. } => fstat(file).ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns `stat` if it is still that of inode `ino`. If another file has taken the name, ESTALE makes the
+    /// kernel look the name up again, and the caller gets the new file.
+    fn check_inode(&self, ino: u64, stat: FileStat) -> Result<FileStat, Errno> {
+        let same = ino == ROOT || locked(&self.inodes).number(&stat) == ino;
+        if same { Ok(stat) } else { Err(Errno::ESTALE) }
+    }
+
+    /// The flags of an open: how the kernel treats the pages of the file.
+    fn open_flags(&self, ino: u64, stat: &FileStat) -> FopenFlags {
+        let mut flags = FopenFlags::empty();
+        if self.options.direct_io {
+            flags |= FopenFlags::FOPEN_DIRECT_IO;
+        }
+        if self.options.client_cache
+            && locked(&self.inodes).note_version(ino, inodes::version(stat))
+        {
+            flags |= FopenFlags::FOPEN_KEEP_CACHE;
+        }
+        flags
+    }
 }
 
 /// Operations that would write are refused. Operations that only inform are answered quietly. The mount
@@ -98,7 +132,7 @@ impl Filesystem for SlowFs {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.find(parent.0, name, reply);
+        files::lookup(self, parent.0, name, reply);
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
@@ -106,15 +140,15 @@ impl Filesystem for SlowFs {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.attributes(ino.0, reply);
+        files::getattr(self, ino.0, reply);
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        self.link_target(ino.0, reply);
+        files::readlink(self, ino.0, reply);
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.open_file(ino.0, flags, reply);
+        files::open(self, ino.0, flags, reply);
     }
 
     fn read(
@@ -128,7 +162,7 @@ impl Filesystem for SlowFs {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.read_file(ino.0, fh, offset, size, reply);
+        files::read(self, ino.0, fh, offset, size, reply);
     }
 
     fn release(
@@ -141,16 +175,16 @@ impl Filesystem for SlowFs {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.close(ino.0, fh);
+        files::release(self, ino.0, fh);
         reply.ok();
     }
 
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.open_dir(ino.0, reply);
+        dirs::opendir(self, ino.0, reply);
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, fh: FileHandle, at: u64, reply: ReplyDirectory) {
-        self.page(ino.0, fh, at, reply);
+        dirs::readdir(self, ino.0, fh, at, reply);
     }
 
     fn readdirplus(
@@ -161,7 +195,7 @@ impl Filesystem for SlowFs {
         at: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.page_plus(ino.0, fh, at, reply);
+        dirs::readdirplus(self, ino.0, fh, at, reply);
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
@@ -189,11 +223,11 @@ impl Filesystem for SlowFs {
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.xattr(ino.0, reply, |path| self.source.getxattr(path, name, size));
+        files::xattr(self, ino.0, reply, |path| self.source.getxattr(path, name, size));
     }
 
     fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.xattr(ino.0, reply, |path| self.source.listxattr(path, size));
+        files::xattr(self, ino.0, reply, |path| self.source.listxattr(path, size));
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {

@@ -119,7 +119,7 @@ impl Model {
         match read {
             None => Admission { done: self.metadata(now).saturating_add(latency), random: false },
             Some((handle, offset, bytes)) => {
-                let random = !self.continues(handle, offset, bytes);
+                let random = !self.note_read(handle, offset, bytes);
                 let seek_ms = if random { p.seek_ms * slow } else { 0.0 };
                 let done = self.data(now, now.saturating_add(latency), seek_ms, bytes);
                 Admission { done, random }
@@ -162,12 +162,12 @@ impl Model {
         self.link.fill(served, length)
     }
 
-    /// Whether a read continues the earlier reads of its handle.
+    /// Notes a read. Returns whether it continues the earlier reads of its handle.
     ///
     /// The kernel has several readahead requests of one stream in flight, and several threads accept them. So
     /// neighbours change places now and then. A parallel filesystem recognises such reads, and so does the
     /// model: a read continues within two lengths of the request on either side.
-    fn continues(&mut self, handle: u64, offset: u64, bytes: u64) -> bool {
+    fn note_read(&mut self, handle: u64, offset: u64, bytes: u64) -> bool {
         let end = offset.saturating_add(bytes);
         match self.frontiers.insert(handle, end) {
             Some(frontier) if offset.abs_diff(frontier) <= bytes.saturating_mul(2) => {

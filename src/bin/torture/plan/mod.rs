@@ -1,17 +1,17 @@
-//! What happens in an episode, drawn from the seed and the episode's number.
+//! What happens in a scenario, drawn from the seed and the scenario's number.
 //!
 //! Pure: nothing here looks at the machine or the clock, so the same numbers give the same plan.
 
+mod fault;
 mod steps;
-mod trouble;
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+pub(crate) use fault::{Component, Fault};
 pub(crate) use steps::Step;
-pub(crate) use trouble::Trouble;
 
-/// What an episode is mostly about.
+/// What a scenario is mostly about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
     /// Faults of all kinds under a mount, which is made again if it ends.
@@ -55,7 +55,7 @@ pub(crate) enum Limit {
     FileSize(u32),
 }
 
-/// The readers of an episode.
+/// The readers of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Readers {
     /// Readers of random files and ranges.
@@ -72,7 +72,7 @@ pub(crate) struct Readers {
     pub(crate) edit_every_ms: u64,
 }
 
-/// An episode.
+/// A scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) number: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Plan {
     /// Sizes of the files, by number.
     pub(crate) sizes: Vec<u64>,
     pub(crate) readers: Readers,
-    /// The troubles, in the order of their times.
+    /// The faults, in the order of their times.
     pub(crate) steps: Vec<Step>,
     /// Number of kills or cycles.
     pub(crate) rounds: u32,
@@ -110,17 +110,17 @@ pub(crate) struct Plan {
     pub(crate) lasts_ms: u64,
 }
 
-/// Kills or cycles in an episode.
+/// Kills or cycles in a scenario.
 const ROUNDS: u32 = 16;
 
-/// Milliseconds that an episode of long hangs lasts longer than others.
+/// Milliseconds that a scenario of long hangs lasts longer than others.
 const MORE_MS: u64 = 24_000;
 
 /// Number of directories in a source.
 pub(crate) const DIRECTORIES: u64 = 8;
 
 impl Kind {
-    /// The kind of an episode, by its number.
+    /// The kind of a scenario, by its number.
     pub(crate) fn of(number: u64) -> Self {
         match number % 4 {
             1 => Kind::Cycles,
@@ -184,13 +184,13 @@ impl Plan {
             }
         }
         if kind != Kind::Faults {
-            plan.quicken();
+            plan.simplify();
         }
         plan
     }
 
-    /// Makes an episode of quick mounts small, and removes other troubles.
-    fn quicken(&mut self) {
+    /// Makes a scenario of quick mounts small, and removes other faults.
+    fn simplify(&mut self) {
         self.sizes.truncate(120);
         self.sizes.iter_mut().for_each(|size| *size = (*size).min(1 << 20));
         self.limit = Limit::None;
@@ -199,8 +199,8 @@ impl Plan {
         self.readers.victims = 0;
     }
 
-    /// Milliseconds that the longest trouble lasts.
-    pub(crate) fn longest_ms(&self) -> u64 {
+    /// Milliseconds that the longest fault lasts.
+    pub(crate) fn longest_fault_ms(&self) -> u64 {
         self.steps.iter().map(|step| step.lasts_ms).max().unwrap_or(0)
     }
 
@@ -346,19 +346,14 @@ mod tests {
     }
 
     #[test]
-    fn every_trouble_mode_and_kind_is_drawn() {
+    fn every_fault_mode_and_kind_is_drawn() {
         let plans: Vec<Plan> = (0..400).map(|number| Plan::draw(1, number)).collect();
-        let drawn = |trouble| {
-            plans.iter().any(|plan| plan.steps.iter().any(|step| step.trouble == trouble))
-        };
-        let by_other_means = [
-            Trouble::Cycle,
-            Trouble::FewDescriptors,
-            Trouble::PassedThrough,
-            Trouble::SourceHoldsPages,
-        ];
-        for trouble in Trouble::ALL.into_iter().filter(|t| !by_other_means.contains(t)) {
-            assert!(drawn(trouble), "{}", trouble.name());
+        let drawn =
+            |fault| plans.iter().any(|plan| plan.steps.iter().any(|step| step.fault == fault));
+        let by_other_means =
+            [Fault::Cycle, Fault::FewDescriptors, Fault::PassedThrough, Fault::SourceHoldsPages];
+        for fault in Fault::ALL.into_iter().filter(|fault| !by_other_means.contains(fault)) {
+            assert!(drawn(fault), "{}", fault.name());
         }
         for mode in ["push", "keep-cache", "passthrough", "plain"] {
             assert!(plans.iter().any(|plan| plan.mode == mode), "{mode}");
@@ -369,14 +364,14 @@ mod tests {
     }
 
     #[test]
-    fn each_hang_outlasts_in_some_episode_what_may_not_wait_for_it() {
+    fn each_hang_is_long_in_some_scenario() {
         // Longer than belady waits for a cache disk, and far longer than an operation may take.
         const LONG_MS: u64 = 12_000;
         let plans: Vec<Plan> = (0..400).map(|number| Plan::draw(1, number)).collect();
         let steps = || plans.iter().flat_map(|plan| &plan.steps);
-        for trouble in Trouble::ALL.into_iter().filter(|trouble| trouble.hangs()) {
-            let is_long = |step: &Step| step.trouble == trouble && step.lasts_ms >= LONG_MS;
-            assert!(steps().any(is_long), "{}", trouble.name());
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.hangs()) {
+            let is_long = |step: &Step| step.fault == fault && step.lasts_ms >= LONG_MS;
+            assert!(steps().any(is_long), "{}", fault.name());
         }
         for plan in &plans {
             let ends = |step: &Step| step.at_ms + step.lasts_ms;
@@ -385,12 +380,12 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_a_plan_do_not_overlap_where_they_are_of_the_same_kind() {
+    fn faults_of_one_component_do_not_overlap() {
         for number in 0..200 {
             let plan = Plan::draw(3, number);
             let mut ends = [0, 0, 0];
             for step in &plan.steps {
-                let end = &mut ends[step.lane()];
+                let end = &mut ends[step.fault.component() as usize];
                 assert!(step.at_ms >= *end, "{plan:?}");
                 *end = step.at_ms + step.lasts_ms;
             }

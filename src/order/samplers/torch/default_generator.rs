@@ -3,10 +3,10 @@
 use rand_mt::Mt;
 
 use super::generator;
-use super::loader::{Draws, Loader, Uniform};
+use super::loader::{EpochDraw, Loader, Uniform};
 use crate::error::Result;
 use crate::order::samplers::keys::{SEED, check_positive};
-use crate::order::samplers::{Positions, Sampling};
+use crate::order::samplers::{SamplerEpochs, Sampling};
 
 sampler! {
     name: "torch-default",
@@ -39,8 +39,8 @@ sampler! {
 
 impl DefaultGenerator {
     fn loader(&self, n: u32) -> Loader<Seeded> {
-        let draws = Seeded(Uniform { n, replacement: self.replacement });
-        Loader::new(generator(self.seed), draws, [self.position, self.stride - 1])
+        let draw = Seeded(Uniform { n, replacement: self.replacement });
+        Loader::new(generator(self.seed), draw, [self.position, self.stride - 1])
     }
 }
 
@@ -49,16 +49,16 @@ impl Sampling for DefaultGenerator {
         check_positive("stride", self.stride)
     }
 
-    fn draws_anew(&self) -> bool {
+    fn draws_with_replacement(&self) -> bool {
         self.replacement
     }
 
     fn draws_before(&self, n: u32, k: u32) -> u64 {
-        self.loader(n).draws_before(self.epoch, k)
+        self.loader(n).outputs_before(u64::from(self.epoch) + u64::from(k))
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        Positions::new(self.loader(n), self.epoch, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        SamplerEpochs::new(self.loader(n)).skip_epochs(self.epoch)
     }
 }
 
@@ -66,9 +66,9 @@ impl Sampling for DefaultGenerator {
 #[derive(Clone, Debug)]
 struct Seeded(Uniform);
 
-impl Draws for Seeded {
-    fn draw(&self, rng: &mut Mt) -> Vec<u32> {
-        self.0.draw(&mut Mt::new(rng.next_u32()))
+impl EpochDraw for Seeded {
+    fn positions(&self, rng: &mut Mt) -> Vec<u32> {
+        self.0.positions(&mut Mt::new(rng.next_u32()))
     }
 
     fn outputs(&self) -> u64 {

@@ -3,7 +3,7 @@
 use super::{generator, randperm};
 use crate::error::Result;
 use crate::order::samplers::keys::check_rank;
-use crate::order::samplers::{Positions, Sampling};
+use crate::order::samplers::{SamplerEpochs, Sampling};
 
 sampler! {
     name: "torch-distributed",
@@ -67,9 +67,9 @@ impl Sampling for Distributed {
         if self.drop_last { n / self.world } else { n.div_ceil(self.world) }
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        let own = *self;
-        Positions::new(move |k| own.epoch(n, k as u32), 0, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        let sampler = *self;
+        SamplerEpochs::new(move |k| sampler.epoch(n, k as u32))
     }
 }
 

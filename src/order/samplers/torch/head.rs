@@ -12,7 +12,7 @@ use super::LARGE;
 /// A map holds the elements that were swapped out of their place, at most one for each element given. For
 /// more than a small part of `n`, the whole permutation is cheaper.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub struct RandpermHead {
     rng: Mt,
     n: u32,
     next: u32,
@@ -20,15 +20,15 @@ pub struct Head {
     moved: HashMap<u32, u32>,
 }
 
-impl Head {
+impl RandpermHead {
     /// The permutation of `0..n` that `rng` draws. `None` from 214,748,364 elements on: torch shuffles these
     /// inside out, so no element is final before the last draw.
     pub fn new(n: u32, rng: Mt) -> Option<Self> {
-        (n < LARGE).then(|| Head { rng, n, next: 0, moved: HashMap::new() })
+        (n < LARGE).then(|| RandpermHead { rng, n, next: 0, moved: HashMap::new() })
     }
 }
 
-impl Iterator for Head {
+impl Iterator for RandpermHead {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {
@@ -66,12 +66,12 @@ mod tests {
         for n in [0, 1, 2, 3, 10, 1000, 70_000] {
             for seed in 0..5 {
                 let whole = randperm(n, &mut generator(seed));
-                let head = Head::new(n, generator(seed)).unwrap();
+                let head = RandpermHead::new(n, generator(seed)).unwrap();
                 assert!(head.clone().eq(whole.iter().copied()), "{n} {seed}");
                 assert!(head.take(7).eq(whole.into_iter().take(7)), "{n} {seed}");
             }
         }
-        assert!(Head::new(LARGE, generator(0)).is_none());
-        assert_eq!(Head::new(LARGE - 1, generator(0)).unwrap().take(100).count(), 100);
+        assert!(RandpermHead::new(LARGE, generator(0)).is_none());
+        assert_eq!(RandpermHead::new(LARGE - 1, generator(0)).unwrap().take(100).count(), 100);
     }
 }

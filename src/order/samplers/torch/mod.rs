@@ -22,7 +22,7 @@ mod weights;
 
 pub use default_generator::DefaultGenerator;
 pub use distributed::Distributed;
-pub use head::Head;
+pub use head::RandpermHead;
 pub use random::Random;
 pub use stateful::Stateful;
 pub use subset_random::SubsetRandom;
@@ -41,7 +41,7 @@ pub fn generator(seed: u64) -> Mt {
     Mt::new(seed as u32)
 }
 
-/// `torch.randperm(n, generator=rng)`: a permutation of `0..n`; consumes [`randperm_draws`].
+/// `torch.randperm(n, generator=rng)`: a permutation of `0..n`; consumes [`randperm_outputs`].
 ///
 /// From 214,748,364 elements on, this is torch's rule since pytorch/pytorch#143682 (the end of 2024). Earlier
 /// versions, 1.13 among them, shuffle any number of elements by the rule for fewer.
@@ -50,7 +50,7 @@ pub fn randperm(n: u32, rng: &mut Mt) -> Vec<u32> {
 }
 
 /// How many 32-bit outputs of the generator [`randperm`] of `n` consumes.
-pub fn randperm_draws(n: u32) -> u64 {
+pub fn randperm_outputs(n: u32) -> u64 {
     if n < LARGE { u64::from(n.saturating_sub(1)) } else { 2 * u64::from(n) }
 }
 
@@ -108,7 +108,7 @@ mod tests {
         for n in [0, 1, 2, 1000] {
             let (mut a, mut b) = (generator(5), generator(5));
             randperm(n, &mut a);
-            (0..randperm_draws(n)).for_each(|_| _ = b.next_u32());
+            (0..randperm_outputs(n)).for_each(|_| _ = b.next_u32());
             assert_eq!(a, b, "{n}");
         }
     }
@@ -127,6 +127,6 @@ mod tests {
         }
         assert_eq!(inside_out(500, &mut generator(9)), expected);
         assert_eq!(LARGE, 214_748_364);
-        assert_eq!(randperm_draws(LARGE), 2 * 214_748_364);
+        assert_eq!(randperm_outputs(LARGE), 2 * 214_748_364);
     }
 }

@@ -1,9 +1,9 @@
 //! A `DataLoader` with a generator of its own.
 
-use super::loader::{BASE_SEED_DRAWS, Loader, Uniform};
-use super::{generator, randperm_draws};
+use super::loader::{BASE_SEED_OUTPUTS, Loader, Uniform};
+use super::{generator, randperm_outputs};
 use crate::order::samplers::keys::SEED;
-use crate::order::samplers::{Positions, Sampling};
+use crate::order::samplers::{SamplerEpochs, Sampling};
 
 sampler! {
     name: "torch-random",
@@ -36,23 +36,23 @@ impl Random {
     }
 
     fn loader(&self, n: u32) -> Loader<Uniform> {
-        let unused = if self.replacement { 0 } else { randperm_draws(n) };
-        let base = if self.persistent_workers { 0 } else { BASE_SEED_DRAWS };
-        let draws = Uniform { n, replacement: self.replacement };
-        Loader::new(generator(self.seed), draws, [BASE_SEED_DRAWS, unused + base])
+        let unused = if self.replacement { 0 } else { randperm_outputs(n) };
+        let base = if self.persistent_workers { 0 } else { BASE_SEED_OUTPUTS };
+        let draw = Uniform { n, replacement: self.replacement };
+        Loader::new(generator(self.seed), draw, [BASE_SEED_OUTPUTS, unused + base])
     }
 }
 
 impl Sampling for Random {
-    fn draws_anew(&self) -> bool {
+    fn draws_with_replacement(&self) -> bool {
         self.replacement
     }
 
     fn draws_before(&self, n: u32, k: u32) -> u64 {
-        self.loader(n).draws_before(self.epoch, k)
+        self.loader(n).outputs_before(u64::from(self.epoch) + u64::from(k))
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        Positions::new(self.loader(n), self.epoch, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        SamplerEpochs::new(self.loader(n)).skip_epochs(self.epoch)
     }
 }

@@ -3,10 +3,10 @@
 use rand_mt::Mt;
 
 use super::loader::{Loader, Uniform};
-use super::{discard, generator, randperm_draws};
+use super::{discard, generator, randperm_outputs};
 use crate::error::Result;
 use crate::order::samplers::keys::{SEED, check_positive};
-use crate::order::samplers::{Positions, Sampling};
+use crate::order::samplers::{SamplerEpochs, Sampling};
 
 sampler! {
     name: "torch-stateful",
@@ -43,12 +43,12 @@ impl Sampling for Stateful {
         epochs.saturating_mul(each).saturating_add(self.position)
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
+    fn epochs(&self, n: u32) -> SamplerEpochs {
         let mut default = generator(self.seed);
         discard(&mut default, self.position);
-        let unused = randperm_draws(n).saturating_mul(self.stride - 1);
-        let draws = Uniform { n, replacement: false };
-        let loader = Loader::new(Mt::new(default.next_u32()), draws, [unused, unused]);
-        Positions::new(loader, self.epoch, from)
+        let unused = randperm_outputs(n).saturating_mul(self.stride - 1);
+        let draw = Uniform { n, replacement: false };
+        let loader = Loader::new(Mt::new(default.next_u32()), draw, [unused, unused]);
+        SamplerEpochs::new(loader).skip_epochs(self.epoch)
     }
 }

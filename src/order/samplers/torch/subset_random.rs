@@ -1,9 +1,9 @@
 //! `torch.utils.data.SubsetRandomSampler`.
 
 use super::generator;
-use super::loader::{BASE_SEED_DRAWS, Loader, Uniform};
+use super::loader::{BASE_SEED_OUTPUTS, Loader, Uniform};
 use crate::order::samplers::keys::SEED;
-use crate::order::samplers::{Positions, Sampling};
+use crate::order::samplers::{SamplerEpochs, Sampling};
 
 sampler! {
     name: "torch-subset-random",
@@ -21,9 +21,9 @@ sampler! {
         pub seed: u64 = 0 => SEED,
         /// Outputs drawn before the first permutation: 2 for the base seed if a `DataLoader` draws from the
         /// same generator, 0 if the sampler has its own.
-        pub position: u64 = BASE_SEED_DRAWS,
+        pub position: u64 = BASE_SEED_OUTPUTS,
         /// Outputs drawn between two permutations, for the same reasons.
-        pub gap: u64 = BASE_SEED_DRAWS,
+        pub gap: u64 = BASE_SEED_OUTPUTS,
         /// Epochs before the stream's first.
         pub epoch: u32 = 0,
     }
@@ -31,17 +31,17 @@ sampler! {
 
 impl SubsetRandom {
     fn loader(&self, n: u32) -> Loader<Uniform> {
-        let draws = Uniform { n, replacement: false };
-        Loader::new(generator(self.seed), draws, [self.position, self.gap])
+        let draw = Uniform { n, replacement: false };
+        Loader::new(generator(self.seed), draw, [self.position, self.gap])
     }
 }
 
 impl Sampling for SubsetRandom {
     fn draws_before(&self, n: u32, k: u32) -> u64 {
-        self.loader(n).draws_before(self.epoch, k)
+        self.loader(n).outputs_before(u64::from(self.epoch) + u64::from(k))
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        Positions::new(self.loader(n), self.epoch, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        SamplerEpochs::new(self.loader(n)).skip_epochs(self.epoch)
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use rand_mt::Mt;
 
 use super::generator;
-use super::loader::{BASE_SEED_DRAWS, Draws, Loader};
+use super::loader::{BASE_SEED_OUTPUTS, EpochDraw, Loader};
 use super::weights::Weights;
 use crate::error::Result;
 use crate::order::grouped;
 use crate::order::samplers::keys::{Required, SEED, check_positive, wrong};
-use crate::order::samplers::{Positions, Sampling};
+use crate::order::samplers::{SamplerEpochs, Sampling};
 
 /// Limit of samples in an epoch, at 4 bytes each.
 const SAMPLES_MAX: u32 = 1 << 26;
@@ -41,9 +41,9 @@ sampler! {
         pub replacement: bool = true,
         /// Outputs drawn before the first epoch: 2 for the base seed if a `DataLoader` draws from the same
         /// generator, 0 if the sampler has its own.
-        pub position: u64 = BASE_SEED_DRAWS,
+        pub position: u64 = BASE_SEED_OUTPUTS,
         /// Outputs drawn between two epochs, for the same reasons; 0 also with persistent workers.
-        pub gap: u64 = BASE_SEED_DRAWS,
+        pub gap: u64 = BASE_SEED_OUTPUTS,
         /// Epochs before the stream's first.
         pub epoch: u32 = 0,
     }
@@ -57,8 +57,8 @@ impl Weighted {
 
     fn loader(&self, n: u32) -> Loader<Multinomial> {
         let (weights, count) = (Arc::clone(self.weights.values()), self.count(n));
-        let draws = Multinomial { weights, count, replacement: self.replacement };
-        Loader::new(generator(self.seed), draws, [self.position, self.gap])
+        let draw = Multinomial { weights, count, replacement: self.replacement };
+        Loader::new(generator(self.seed), draw, [self.position, self.gap])
     }
 }
 
@@ -67,7 +67,7 @@ impl Sampling for Weighted {
         check_positive("num_samples", self.num_samples.unwrap_or(1).into())
     }
 
-    fn fits(&self, n: u32) -> Result<()> {
+    fn validate_for(&self, n: u32) -> Result<()> {
         let (weights, count) = (self.weights.values(), self.count(n));
         if weights.is_empty() || weights.len() as u64 != u64::from(n) {
             let file = self.weights.file.display();
@@ -103,16 +103,16 @@ impl Sampling for Weighted {
         self.count(n)
     }
 
-    fn draws_anew(&self) -> bool {
+    fn draws_with_replacement(&self) -> bool {
         self.replacement
     }
 
     fn draws_before(&self, n: u32, k: u32) -> u64 {
-        self.loader(n).draws_before(self.epoch, k)
+        self.loader(n).outputs_before(u64::from(self.epoch) + u64::from(k))
     }
 
-    fn epochs(&self, n: u32, from: u32) -> Positions {
-        Positions::new(self.loader(n), self.epoch, from)
+    fn epochs(&self, n: u32) -> SamplerEpochs {
+        SamplerEpochs::new(self.loader(n)).skip_epochs(self.epoch)
     }
 
     fn weights(&self) -> Option<&Weights> {
@@ -132,9 +132,9 @@ struct Multinomial {
     replacement: bool,
 }
 
-impl Draws for Multinomial {
-    fn draw(&self, rng: &mut Mt) -> Vec<u32> {
-        if self.replacement { self.by_shares(rng) } else { self.by_races(rng) }
+impl EpochDraw for Multinomial {
+    fn positions(&self, rng: &mut Mt) -> Vec<u32> {
+        if self.replacement { self.with_replacement(rng) } else { self.without_replacement(rng) }
     }
 
     fn outputs(&self) -> u64 {
@@ -144,22 +144,22 @@ impl Draws for Multinomial {
 }
 
 impl Multinomial {
-    /// Each position is the first whose cumulative share reaches a drawn number. Additions and divisions are
-    /// in torch's order, because every rounding counts.
-    fn by_shares(&self, rng: &mut Mt) -> Vec<u32> {
+    /// Each position is the first whose cumulative probability reaches a drawn number. Additions and divisions
+    /// are in torch's order, because every rounding counts.
+    fn with_replacement(&self, rng: &mut Mt) -> Vec<u32> {
         let mut sum = 0.0;
         let add = |weight: &f64| {
             sum += weight;
             sum
         };
-        let mut shares: Vec<f64> = self.weights.iter().map(add).collect();
-        shares.iter_mut().for_each(|share| *share /= sum);
-        if let Some(last) = shares.last_mut() {
+        let mut cumulative: Vec<f64> = self.weights.iter().map(add).collect();
+        cumulative.iter_mut().for_each(|probability| *probability /= sum);
+        if let Some(last) = cumulative.last_mut() {
             *last = 1.0;
         }
         let mut position = || {
             let number = uniform(rng);
-            shares.partition_point(|share| *share < number) as u32
+            cumulative.partition_point(|probability| *probability < number) as u32
         };
         (0..self.count).map(|_| position()).collect()
     }
@@ -167,7 +167,7 @@ impl Multinomial {
     /// Each position gets an exponentially distributed time with its weight as rate. The earliest are drawn.
     /// This is torch's rule unless it draws the times by MKL, as builds for x86 after 1.13 and before 2.7 do.
     /// A logarithm that differs in its last bit matters only if two times are equal except for that bit.
-    fn by_races(&self, rng: &mut Mt) -> Vec<u32> {
+    fn without_replacement(&self, rng: &mut Mt) -> Vec<u32> {
         let speed = |weight: &f64| weight / -(-uniform(rng)).ln_1p();
         let speeds = self.weights.iter().map(speed);
         let mut all: Vec<(f64, u32)> = speeds.zip(0..).collect();
@@ -196,16 +196,16 @@ mod tests {
     fn it_consumes_what_it_says() {
         for replacement in [true, false] {
             let weights: Arc<[f64]> = (1..100).map(f64::from).collect();
-            let draws = Multinomial { weights, count: 40, replacement };
+            let draw = Multinomial { weights, count: 40, replacement };
             let (mut a, mut b) = (generator(5), generator(5));
-            assert_eq!(draws.draw(&mut a).len(), 40);
-            (0..draws.outputs()).for_each(|_| _ = b.next_u32());
+            assert_eq!(draw.positions(&mut a).len(), 40);
+            (0..draw.outputs()).for_each(|_| _ = b.next_u32());
             assert_eq!(a, b, "{replacement}");
         }
     }
 
     #[test]
-    fn what_torch_refuses_or_no_two_versions_draw_alike_is_refused() {
+    fn numbers_that_torch_refuses_or_draws_by_version_are_refused() {
         let own = |num_samples, replacement| Weighted {
             num_samples: Some(num_samples),
             replacement,
@@ -213,7 +213,7 @@ mod tests {
         };
         for right in [own(2, true), own(9, true), own(1, false), own(3, false), weighted(&[1.0])] {
             let n = right.weights.values().len() as u32;
-            assert!(right.validate().is_ok() && right.fits(n).is_ok(), "{right:?}");
+            assert!(right.validate().is_ok() && right.validate_for(n).is_ok(), "{right:?}");
         }
         for (wrong, n, why) in [
             (own(2, true), 5, "4 weights and 5 samples"),
@@ -223,7 +223,7 @@ mod tests {
             (own(5, false), 4, "3 weights are above 0"),
             (own(u32::MAX, true), 4, "too many"),
         ] {
-            let error = wrong.fits(n).unwrap_err().to_string();
+            let error = wrong.validate_for(n).unwrap_err().to_string();
             assert!(error.contains(why) && error.contains("hint: "), "{error}");
         }
         assert!(own(0, true).validate().is_err());

@@ -49,8 +49,8 @@ impl Weights {
     /// there are too many weights, or their sum is 0 or too large.
     pub fn read(&self, bytes: &[u8]) -> Result<Self> {
         let values = match bytes.strip_prefix(NPY) {
-            Some(array) => of_array(array),
-            None => of_text(bytes),
+            Some(array) => parse_array(array),
+            None => parse_text(bytes),
         };
         match values.and_then(|values| checked_sum(&values).map(|()| values)) {
             Ok(values) => Ok(Weights { file: self.file.clone(), values: values.into() }),
@@ -82,7 +82,7 @@ impl Value for Weights {
     }
 }
 
-fn of_text(text: &[u8]) -> Result<Vec<f64>> {
+fn parse_text(text: &[u8]) -> Result<Vec<f64>> {
     let mut values = Vec::new();
     for (number, line) in (1u64..).zip(text.split(|byte| *byte == b'\n')) {
         let line = line.trim_ascii();
@@ -102,8 +102,8 @@ fn of_text(text: &[u8]) -> Result<Vec<f64>> {
 
 /// The entries of an array, after the magic bytes of its file: two bytes of version, the length of the
 /// header, the header (a dictionary as Python writes it), and the numbers.
-fn of_array(array: &[u8]) -> Result<Vec<f64>> {
-    let (header, data) = parts(array).ok_or_else(|| wrong("it ends in its header"))?;
+fn parse_array(array: &[u8]) -> Result<Vec<f64>> {
+    let (header, data) = split_header(array).ok_or_else(|| wrong("it ends in its header"))?;
     let header: String = String::from_utf8_lossy(header).split_whitespace().collect();
     let field = |name: &str, end: &str| {
         let (_, after) = header.split_once(&format!("'{name}':"))?;
@@ -127,12 +127,12 @@ fn of_array(array: &[u8]) -> Result<Vec<f64>> {
         return Err(wrong(format!("its numbers have {has} bytes and not {wants}"))
             .hint("was it cut off while it was copied?"));
     }
-    let places = (1..).zip(values);
-    places.map(|(entry, value)| checked(value, || format!("entry {entry}"))).collect()
+    let entries = (1..).zip(values);
+    entries.map(|(entry, value)| checked(value, || format!("entry {entry}"))).collect()
 }
 
 /// The header and the numbers.
-fn parts(array: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_header(array: &[u8]) -> Option<(&[u8], &[u8])> {
     let ([major, _], rest) = array.split_first_chunk()?;
     let (length, rest) = match major {
         1 => {
@@ -155,11 +155,11 @@ fn check_count(count: usize) -> Result<()> {
     Err(wrong(format!("there are more than {most} weights")).hint("torch refuses them, too"))
 }
 
-fn checked(value: f64, place: impl Fn() -> String) -> Result<f64> {
+fn checked(value: f64, location: impl Fn() -> String) -> Result<f64> {
     if value.is_finite() && value >= 0.0 {
         return Ok(value);
     }
-    let error = wrong(format!("{}: a weight cannot be {value}", place()));
+    let error = wrong(format!("{}: a weight cannot be {value}", location()));
     Err(error.hint("a weight is 0 or a finite number above it; torch refuses others, too"))
 }
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place_and_what_to_do() {
+    fn errors_name_the_location_and_a_remedy() {
         let array = |header: &str, values: &[f64]| npy(1, header, &doubles(values));
         for (bytes, why) in [
             (b"1\n\nx y\n".to_vec(), "line 3: 'x y' is no number"),

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::super::{BufferView, Sample, Snapshot, SnapshotFile, Upcoming};
+use super::super::node::{FILES_MAX, Node};
+use super::super::{KeptSample, ServedBuffer, Snapshot, SnapshotFile, Upcoming};
 use crate::buffer::{SampleId, Supply};
 
 /// After this many reservations, or a [share](RENEW_SHARE) of the held samples if that is more, the held
@@ -18,14 +19,14 @@ pub(in crate::rehearsal::views) type ClassOrAny = Option<usize>;
 pub(in crate::rehearsal::views) struct BufferSlots {
     /// The number of the buffer.
     buffer: usize,
-    view: BufferView,
+    served: ServedBuffer,
     /// The names of classes. A class keeps its number, which is its index here.
     classes: Vec<String>,
     /// Their numbers. There may be as many classes as samples.
     class_numbers: HashMap<String, usize>,
     /// The supply of all samples, and those of the classes.
     supplies: Vec<Supply>,
-    samples: HashMap<SampleId, (usize, Arc<Sample>)>,
+    samples: HashMap<SampleId, (usize, Arc<KeptSample>)>,
     extension: String,
     /// Supplies whose upcoming samples were reported.
     reported: HashSet<ClassOrAny>,
@@ -40,18 +41,18 @@ const ANY: u64 = (1 << CLASS_BITS) - 1;
 const CLASS_BITS: u32 = 20;
 
 /// The number of a supply for the random generator. It differs by supply and by mount.
-fn number(view: &BufferView, supply: u64) -> u64 {
-    view.progress.wrapping_mul(0x9e37_79b9_7f4a_7c15) << CLASS_BITS | supply
+fn number(served: &ServedBuffer, supply: u64) -> u64 {
+    served.progress.wrapping_mul(0x9e37_79b9_7f4a_7c15) << CLASS_BITS | supply
 }
 
 impl BufferSlots {
-    pub(super) fn new(buffer: usize, view: BufferView) -> BufferSlots {
-        let supplies = vec![Supply::new(view.seed, number(&view, ANY), view.distance)];
+    pub(super) fn new(buffer: usize, served: ServedBuffer) -> BufferSlots {
+        let supplies = vec![Supply::new(served.seed, number(&served, ANY), served.distance)];
         let (classes, class_numbers, samples, extension) = Default::default();
         let (reported, until_renewal, changes) = Default::default();
         BufferSlots {
             buffer,
-            view,
+            served,
             classes,
             class_numbers,
             supplies,
@@ -65,7 +66,7 @@ impl BufferSlots {
 
     /// Whether the known samples are still those that are held.
     pub(in super::super) fn is_current(&self) -> bool {
-        self.changes == Some(self.view.changes.load(Ordering::Acquire))
+        self.changes == Some(self.served.changes.load(Ordering::Acquire))
     }
 
     /// Returns whether the held samples are to be looked up again. If so, the caller has to do it, and no
@@ -112,30 +113,31 @@ impl BufferSlots {
         let class = self.classes.len();
         self.classes.push(name.to_owned());
         self.class_numbers.insert(name.to_owned(), class);
-        let number = number(&self.view, class as u64);
-        self.supplies.push(Supply::new(self.view.seed, number, self.view.distance));
+        let number = number(&self.served, class as u64);
+        self.supplies.push(Supply::new(self.served.seed, number, self.served.distance));
         class
     }
 
     /// The number of a class of which samples are held.
     pub(in super::super) fn class(&self, name: &str) -> Option<usize> {
-        self.class_numbers.get(name).copied().filter(|class| self.holds(*class))
+        self.class_numbers.get(name).copied().filter(|class| self.has_directory(*class))
     }
 
     /// Names and numbers of classes of which samples are held.
     pub(in super::super) fn classes(&self) -> impl Iterator<Item = (&String, usize)> {
-        self.classes.iter().zip(0..).filter(|(_, class)| self.holds(*class))
+        self.classes.iter().zip(0..).filter(|(_, class)| self.has_directory(*class))
     }
 
-    /// Whether samples of a class are held.
-    fn holds(&self, class: usize) -> bool {
-        self.supplies.get(class + 1).is_some_and(|supply| !supply.is_empty())
+    /// Whether samples of a class are held, and its number fits in that of a node.
+    fn has_directory(&self, class: usize) -> bool {
+        let supply = self.supplies.get(class + 1).filter(|_| (class as u64) < FILES_MAX);
+        supply.is_some_and(|supply| !supply.is_empty())
     }
 
     /// The names of the slots, if samples are held.
     pub(in super::super) fn names(&mut self, class: ClassOrAny) -> impl Iterator<Item = String> {
         let is_empty = self.supply(class).is_none_or(|supply| supply.is_empty());
-        let count = if is_empty { 0 } else { self.view.slots };
+        let count = if is_empty { 0 } else { self.served.slots };
         (0..count).map(|slot| format!("{slot:04}{}", self.extension))
     }
 
@@ -143,11 +145,11 @@ impl BufferSlots {
     pub(in super::super) fn has(&self, name: &str) -> bool {
         let stem = name.split_once('.').map_or(name, |(stem, _)| stem);
         let number = stem.parse().ok().filter(|number: &u32| stem == format!("{number:04}"));
-        number.is_some_and(|number| number < self.view.slots)
+        number.is_some_and(|number| number < self.served.slots)
     }
 
     /// A sample with the name of its class.
-    pub(super) fn sample(&self, id: SampleId) -> Option<(String, Arc<Sample>)> {
+    pub(super) fn sample(&self, id: SampleId) -> Option<(String, Arc<KeptSample>)> {
         let (class, sample) = self.samples.get(&id)?;
         Some((self.classes.get(*class)?.clone(), Arc::clone(sample)))
     }
@@ -161,8 +163,9 @@ impl BufferSlots {
         let supply = self.supplies.get(class.map_or(0, |class| class + 1))?;
         let sample = |id: SampleId| self.samples.get(&id).map(|(_, sample)| Arc::clone(sample));
         let next = supply.upcoming().filter_map(sample).collect();
-        let number = class.map_or(ANY, |class| class as u64);
-        Some(Upcoming { sequence: (self.buffer as u64) << CLASS_BITS | number, next })
+        let any = Node::Slots(self.buffer);
+        let node = class.map_or(any, |class| Node::SlotClass(self.buffer, class));
+        Some(Upcoming { directory: node.number(), next })
     }
 
     /// The same, if it was never reported.

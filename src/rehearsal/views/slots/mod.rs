@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::node::FIRST_RESERVED;
-use super::{BufferView, Sample, Upcoming};
+use super::{KeptSample, ServedBuffer, Upcoming};
 use crate::buffer::Reservation;
 use buffer_slots::BufferSlots;
 pub(super) use buffer_slots::ClassOrAny;
@@ -33,13 +33,13 @@ const PATIENCE_MAX: Duration = Duration::from_secs(16);
 pub(super) struct ReservedSample {
     pub(super) buffer: usize,
     pub(super) label: String,
-    pub(super) sample: Arc<Sample>,
+    pub(super) sample: Arc<KeptSample>,
     class: ClassOrAny,
     reservation: Reservation,
     stage: Stage,
 }
 
-/// What became of a reservation.
+/// The state of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Reserved,
@@ -60,9 +60,9 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(buffers: &[BufferView]) -> Slots {
+    pub(super) fn new(buffers: &[ServedBuffer]) -> Slots {
         let buffers = buffers.iter().cloned().enumerate();
-        let buffers = buffers.map(|(at, view)| BufferSlots::new(at, view)).collect();
+        let buffers = buffers.map(|(at, served)| BufferSlots::new(at, served)).collect();
         let (reserved, waiting) = Default::default();
         Slots { buffers, reserved, next: FIRST_RESERVED, waiting, patience: PATIENCE }
     }
@@ -108,7 +108,7 @@ impl Slots {
 
     /// Takes the sample of a node. Returns its buffer, the sample, and what comes next. None if it was
     /// reserved for another reader meanwhile. A second opening finds the same sample, and takes none.
-    pub(super) fn take(&mut self, node: u64) -> Option<(usize, Arc<Sample>, Option<Upcoming>)> {
+    pub(super) fn take(&mut self, node: u64) -> Option<(usize, Arc<KeptSample>, Option<Upcoming>)> {
         let reserved = self.reserved.get_mut(&node)?;
         let (buffer, sample) = (reserved.buffer, Arc::clone(&reserved.sample));
         let slots = self.buffers.get_mut(buffer)?;

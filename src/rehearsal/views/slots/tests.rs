@@ -17,9 +17,9 @@ use crate::disk::journal::Journal;
 use crate::disk::tests::model::Model;
 use crate::fs::Access;
 
-fn view(distance: usize, changes: Arc<AtomicU64>) -> BufferView {
+fn served(distance: usize, changes: Arc<AtomicU64>) -> ServedBuffer {
     let (name, slots) = ("old".to_owned(), 64);
-    BufferView { name, seed: 1, progress: 0, distance, slots, changes, codes: None }
+    ServedBuffer { name, seed: 1, progress: 0, distance, slots, changes, codes: None }
 }
 
 /// The snapshot of a buffer with these samples, in two classes.
@@ -28,7 +28,7 @@ fn holding(samples: std::ops::Range<u32>) -> Snapshot {
     let mut file = |n: u32| {
         let pinned = journal.append(b"x", &[1]).unwrap();
         let (id, access, source) = (SampleId(n), Access::default(), format!("d/{n}.jpg"));
-        let content = Content::Sample(Arc::new(Sample { id, source, access, pinned }));
+        let content = Content::Sample(Arc::new(KeptSample { id, hash: 0, source, access, pinned }));
         SnapshotFile { name: format!("{n:04}.jpg"), content }
     };
     let mut class = |of| samples.clone().filter(|n| n % 2 == of).map(&mut file).collect();
@@ -62,8 +62,8 @@ impl Names {
 
 /// All names are looked up, and few opened. Then half of the buffer is replaced.
 #[test]
-fn what_is_only_looked_at_comes_back_after_a_while() {
-    let mut slots = Slots::new(&[view(20, Arc::default())]);
+fn samples_that_are_only_looked_up_come_back() {
+    let mut slots = Slots::new(&[served(20, Arc::default())]);
     slots.buffers[0].renew(Some(1), Some(&holding(0..100)));
     let mut names = Names { slots, found: HashMap::new(), now: Instant::now() };
     for held in [0..100, 50..150, 100..130] {
@@ -84,8 +84,8 @@ fn what_is_only_looked_at_comes_back_after_a_while() {
 
 /// A sample is kept between its lookup and its opening.
 #[test]
-fn what_is_about_to_be_opened_is_not_reserved_for_others() {
-    let mut slots = Slots::new(&[view(20, Arc::default())]);
+fn a_looked_up_sample_is_not_reserved_for_others() {
+    let mut slots = Slots::new(&[served(20, Arc::default())]);
     slots.buffers[0].renew(Some(1), Some(&holding(0..50)));
     let mut names = Names { slots, found: HashMap::new(), now: Instant::now() };
     let (node, sample) = names.look(0);
@@ -131,7 +131,7 @@ fn a_class_goes_before_the_slot_of_its_name() {
         }
         Snapshot { classes, bindings: None }
     };
-    let views = shown(vec![view(4, Arc::default())], make);
+    let views = shown(vec![served(4, Arc::default())], make);
     let slots = Node::Slots(0).number();
     let (send, listed) = channel();
     views.list(slots, 1, move |names| send.send(names.unwrap()).unwrap());
@@ -144,17 +144,17 @@ fn a_class_goes_before_the_slot_of_its_name() {
     assert!(matches!(look_up(&views, class, "0001"), Ok(EntryKind::File(..))));
 }
 
-/// Lookups of names that do not exist ask the owner only after the buffer has changed.
+/// Lookups of names that do not exist ask the buffer thread only after the buffer has changed.
 #[test]
-fn what_has_not_changed_is_not_looked_at_again() {
+fn an_unchanged_buffer_is_not_looked_at_again() {
     let (changes, looks) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
-    let view = view(4, Arc::clone(&changes));
+    let served = served(4, Arc::clone(&changes));
     let looking = Arc::clone(&looks);
     let make = move || {
         looking.fetch_add(1, Ordering::Relaxed);
         Snapshot::default()
     };
-    let views = shown(vec![view], make);
+    let views = shown(vec![served], make);
     let slots = Node::Slots(0).number();
     for change in 1..4 {
         for name in ["0000", "class", "no slot"] {
@@ -168,7 +168,7 @@ fn what_has_not_changed_is_not_looked_at_again() {
 /// As many classes as samples come and go. Each is found by its name, and keeps its number.
 #[test]
 fn classes_keep_their_numbers_however_many_there_are() {
-    let mut slots = Slots::new(&[view(4, Arc::default())]);
+    let mut slots = Slots::new(&[served(4, Arc::default())]);
     let named = |range: std::ops::Range<u32>| {
         let Snapshot { classes, .. } = holding(range);
         let files = classes.into_iter().flat_map(|(_, files)| files);
@@ -198,7 +198,7 @@ fn classes_keep_their_numbers_however_many_there_are() {
 fn nothing_repeats_within_the_distance_however_late_readers_come() {
     let mut random = ChaCha8Rng::seed_from_u64(8);
     for class in [None, Some(1)] {
-        let mut slots = Slots::new(&[view(20, Arc::default())]);
+        let mut slots = Slots::new(&[served(20, Arc::default())]);
         slots.buffers[0].renew(Some(1), Some(&holding(0..120)));
         let (mut now, mut readers, mut refused) = (Instant::now(), Vec::new(), 0);
         let (mut counts, mut last) = (HashMap::<u32, u32>::new(), HashMap::new());
