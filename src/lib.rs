@@ -19,6 +19,7 @@ pub mod ids;
 pub mod input;
 pub mod learn;
 pub mod learning;
+pub mod limiter;
 pub mod mount;
 pub mod order;
 pub mod page_size;

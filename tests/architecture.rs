@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 16] = [
     &["ids", "error", "paths", "process", "sync"],
     &["order", "buffer", "disk", "input", "page_size", "track"],
     &["config"],
-    &["learn"],
+    &["learn", "limiter"],
     &["plan"],
     &["sim", "doctor", "source"],
     &["store"],
@@ -29,8 +29,10 @@ const LAYERS: [&[&str]; 16] = [
 ];
 
 /// Rooms of values and decisions only.
-const PURE: [&str; 10] =
-    ["ids", "error", "order", "buffer", "config", "track", "learn", "plan", "sim", "doctor"];
+const PURE: [&str; 11] = [
+    "ids", "error", "order", "buffer", "config", "track", "learn", "limiter", "plan", "sim",
+    "doctor",
+];
 
 /// What a pure room never names.
 const IMPURE: [&str; 15] = [

@@ -69,6 +69,7 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
             withheld: false,
         },
         source: BUSY,
+        manners: None,
         vanish: None,
     }
 }

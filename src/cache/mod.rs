@@ -37,6 +37,7 @@ mod store_tier;
 mod stored_blocks;
 #[cfg(test)]
 mod tests;
+mod timed_source;
 mod whole_file;
 
 use std::ops::Range;
@@ -61,6 +62,7 @@ pub use observer::Observer;
 use on_drop::NotifyOnDrop;
 pub use page_cache::{CheckReply, PageCache, Pages};
 use store_tier::StoreTier;
+pub use timed_source::{Latencies, Operation, SourceTimes, TimedSource};
 pub use whole_file::{Taken, read_whole};
 
 /// Why a read got no bytes.

@@ -230,6 +230,7 @@ fn row(
             start_at_open: false,
         },
         source,
+        manners: None,
         vanish: None,
     });
     let steady = report.after(1);

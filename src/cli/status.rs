@@ -89,6 +89,7 @@ fn render(status: &Status) -> String {
     };
     let _ = writeln!(out, "  data     {files} files, {bytes}{still}");
     render_kernel(&mut out, status);
+    render_source(&mut out, status);
     render_tiers(&mut out, status);
     render_counters(&mut out, &status.counters, status.parts_bytes);
     render_orders(&mut out, status);
@@ -113,6 +114,32 @@ fn render_kernel(out: &mut String, status: &Status) {
             "           {stuck} notifications wait in the kernel, for readers perhaps"
         );
     }
+}
+
+/// How the source answers reads, and what limits the fetches.
+fn render_source(out: &mut String, status: &Status) {
+    let times = &status.source_times;
+    let Some(reads) = times.operations.get("read").filter(|reads| reads.count > 0) else { return };
+    let ms = |us: u64| us as f64 / 1e3;
+    let _ = writeln!(
+        out,
+        "  reads    {} of the source, {} under way; half within {:.1} ms, 99.9 % within {:.1} ms",
+        reads.count,
+        times.in_flight,
+        ms(reads.p50_us),
+        ms(reads.p999_us),
+    );
+    let limit = match () {
+        () if times.in_flight * 10 >= times.limit * 9 => "the source: more would only queue there",
+        () if status.staged * 10 >= status.window * 9 => "the window: readers are slower",
+        () => "nothing",
+    };
+    let _ = writeln!(
+        out,
+        "           up to {} ahead at once ({}/s); limited by {limit}",
+        times.limit,
+        human(times.rate),
+    );
 }
 
 fn render_tiers(out: &mut String, status: &Status) {

@@ -30,7 +30,7 @@ pub use keys::Key;
 pub use layers::{Layers, Origin, Origins};
 pub use resolve::{hanging_disk_error, resolve};
 pub use schema::{
-    CacheConfig, Config, Consistency, Control, KEYS, Learn, LogConfig, Mode, MountConfig,
+    CacheConfig, Config, Consistency, Control, KEYS, Learn, LogConfig, Manners, Mode, MountConfig,
     OrderConfig, PolicyKind, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,
 };
 pub use settings::{

@@ -99,8 +99,12 @@ sections! {
     [prefetch] PrefetchConfig {
         /// Whether anything is read ahead of the readers.
         enabled: bool = true,
-        /// Fetches from the source at once, 1 to 1024.
-        inflight: u32 = 32,
+        /// The most fetches from the source at once, 1 to 1024. belady finds how many of them the
+        /// source serves best.
+        inflight: u32 = 1024,
+        /// "polite": the source is shared, and belady gives way to its other users. "fair": belady
+        /// takes as much as the source gives. "off": always as many fetches as inflight allows.
+        manners: Manners = Manners::Polite,
         /// Staged ahead of the readers and not kept: "64MiB", "10%" of cache.ram, or "auto".
         window: Size = Size::Auto,
         /// Reading ahead begins at "mount" or at the "first-open" of a file.
@@ -230,6 +234,19 @@ pub enum PolicyKind {
     /// Drop what this epoch has read already.
     UnreadFirst,
     None,
+}
+
+/// How belady shares a source with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Manners {
+    /// Fetches stand back if requests queue at the source, whoever sent them.
+    #[default]
+    Polite,
+    /// As many fetches as bring the most bytes a second.
+    Fair,
+    /// A fixed number of fetches.
+    Off,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::schema::{LogConfig, MountConfig, PolicyKind, Start, StreamConfig};
+use super::schema::{LogConfig, Manners, MountConfig, PolicyKind, Start, StreamConfig};
 use crate::buffer::{Classes, Rules};
 use crate::error::Error;
 
@@ -98,6 +98,7 @@ pub struct DiskSettings {
 pub struct PrefetchSettings {
     pub enabled: bool,
     pub inflight: u32,
+    pub manners: Manners,
     /// Bytes staged ahead and not kept, at most `ram_bytes`; `None` if the planner derives it.
     pub window_bytes: Option<u64>,
     pub start: Start,

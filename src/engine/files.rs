@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 use std::sync::{Arc, Weak};
 
 use super::orders::Orders;
-use super::{Engine, Status};
+use super::{Engine, SourceStatus, Status};
 use crate::fuse::{ControlFile, Render};
 use crate::learning::LoaderStatus;
 use crate::plan::StreamStatus;
@@ -120,6 +120,7 @@ fn prometheus(status: &Status) -> String {
     metric("known_nodes", "gauge", "Nodes that the kernel knows.", &one(status.known_nodes));
     metric("files", "gauge", "Files of the dataset.", &one(status.files));
     metric("uptime_seconds", "gauge", "Seconds since the mount.", &one(status.uptime_s));
+    put_source_times(&mut out, &status.source_times);
     put_orders(&mut out, status);
     out
 }
@@ -131,6 +132,23 @@ fn put(out: &mut String, what: (&str, &str, &str), rows: &[(impl Display, impl D
     for (labels, value) in rows {
         let _ = writeln!(out, "belady_{name}{labels} {value}");
     }
+}
+
+fn put_source_times(out: &mut String, times: &SourceStatus) {
+    let help = "Reads of the source under way.";
+    put(out, ("source_reads_in_flight", "gauge", help), &[("", times.in_flight)]);
+    let help = "Reads of the source under way beyond which nothing is fetched ahead.";
+    put(out, ("source_reads_limit", "gauge", help), &[("", times.limit)]);
+    let latencies = times.operations.iter().flat_map(|(operation, times)| {
+        let quantiles = [("0.5", times.p50_us), ("0.99", times.p99_us), ("0.999", times.p999_us)];
+        quantiles.map(|(quantile, us)| {
+            let labels = format!("{{operation=\"{operation}\",quantile=\"{quantile}\"}}");
+            (labels, us as f64 / 1e6)
+        })
+    });
+    let latencies: Vec<(String, f64)> = latencies.collect();
+    let help = "Seconds that requests to the source took.";
+    put(out, ("source_request_seconds", "gauge", help), &latencies);
 }
 
 fn put_orders(out: &mut String, status: &Status) {

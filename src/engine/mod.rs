@@ -32,13 +32,14 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use crate::cache::{Cache, Inbox, Observer};
+use crate::cache::{Cache, Inbox, Observer, SourceTimes, TimedSource};
 use crate::catalog::{Catalog, CatalogState, Changes};
 use crate::config::{Bytes, Mode, Reading, RehearsalSettings, Settings, Start};
 use crate::disk::{Alarm, DiskState, TICK};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::learning::{Learning, Streams, Surroundings};
+use crate::limiter::Meter;
 use crate::plan::{self, Event, Planner, Published, RAM, Tier};
 use crate::rehearsal::{BufferToOpen, Question, Rehearsal};
 use crate::source::Source;
@@ -52,7 +53,7 @@ use opening::OpenedStore;
 pub use orders::{Orders, resolve as resolve_order, tell_unreadable};
 pub use record::{RecordSelection, RecordSummary, RecordedEpoch, Recording};
 pub use serving::Serving;
-pub use status::{OrderStatus, RamStatus, Status, TierStatus};
+pub use status::{OrderStatus, RamStatus, SourceStatus, Status, TierStatus};
 use stop_flag::StopFlag;
 use warmup::Selector;
 pub use warmup::{Pace, Progress, Selection, Tally, Warmups};
@@ -91,6 +92,7 @@ struct Basis {
     owner: Owner,
     store_dir: Option<StoreDir>,
     store_note: StoreNote,
+    times: Arc<SourceTimes>,
     catalog: Arc<Catalog>,
     inbox: Arc<Inbox>,
     cache: Arc<Cache>,
@@ -108,6 +110,11 @@ impl Basis {
     ) -> Result<Self> {
         let owner = Owner::new(source_path, source.lasting_identity());
         let OpenedStore { store_dir, store, moved, fault } = opening::open(settings, &owner)?;
+        let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
+        let meter = Meter::new(settings.prefetch.inflight, settings.prefetch.manners);
+        let source = TimedSource::new(source, &inbox, meter);
+        let times = Arc::clone(source.times());
+        let source: Arc<dyn Source> = Arc::new(source);
         let (from, settings) = (Arc::clone(&source), &*settings);
         let catalog = catalog_keeper::open_or_begin(
             from,
@@ -117,12 +124,11 @@ impl Basis {
             first,
         )?;
         let catalog = Arc::new(catalog);
-        let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let cache = Cache::new(source, Arc::clone(&catalog), Arc::clone(&inbox), store);
         let all_known = !matches!(catalog.state(), CatalogState::Checking | CatalogState::Scanning);
         cache.adopt(all_known);
         let store_note = StoreNote { fault, moved };
-        Ok(Basis { owner, store_dir, store_note, catalog, inbox, cache, all_known })
+        Ok(Basis { owner, store_dir, store_note, times, catalog, inbox, cache, all_known })
     }
 }
 
@@ -174,6 +180,7 @@ pub struct Engine {
     warmups: Warmups,
     lease: Arc<StoreLease>,
     store_note: StoreNote,
+    times: Arc<SourceTimes>,
     published: Arc<Mutex<Published>>,
     wings: Wings,
     /// The settings as text for people.
@@ -202,7 +209,7 @@ impl Engine {
     ) -> Result<Arc<Self>> {
         let first = (all || !settings.rehearsal.is_empty()).then_some(seen);
         let basis = Basis::open(&mut settings, source_path, source, first)?;
-        let Basis { owner, store_dir, store_note, catalog, inbox, cache, all_known } = basis;
+        let Basis { owner, store_dir, store_note, times, catalog, inbox, cache, all_known } = basis;
         let ram = budgets::ram_budget(&settings, &cache);
         let memory = budgets::room_for_a_file(&ram, readings);
         let (streams, published) = (Streams::default(), Arc::default());
@@ -230,6 +237,7 @@ impl Engine {
             budgets,
             lease,
             store_note,
+            times,
             published,
             wings,
             rendered,

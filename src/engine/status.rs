@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Engine, STORE_TIER};
+use crate::cache::{Latencies, Operation, SourceTimes};
 use crate::fuse::KNOWN_BYTES;
 use crate::learning::LoaderStatus;
 use crate::plan::{Counters, RAM, StreamStatus};
@@ -58,6 +59,51 @@ pub struct OrderStatus {
     pub progress: StreamStatus,
 }
 
+/// How long the requests of one operation took since the mount.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OperationStatus {
+    pub count: u64,
+    /// Microseconds that half of the requests did not exceed, and 99 and 99.9 of 100.
+    pub p50_us: u64,
+    pub p99_us: u64,
+    pub p999_us: u64,
+    pub max_us: u64,
+}
+
+/// How the source answers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SourceStatus {
+    /// Reads under way.
+    pub in_flight: u32,
+    /// Reads under way beyond which nothing is fetched ahead.
+    pub limit: u32,
+    /// Bytes a second that the source has given of late, when it had enough to do.
+    pub rate: u64,
+    /// Bytes staged ahead with which a read as slow as one in a thousand is in time.
+    pub lead_bytes: u64,
+    pub operations: BTreeMap<String, OperationStatus>,
+}
+
+impl SourceStatus {
+    fn of(times: &SourceTimes) -> Self {
+        let (limits, rate) = times.limits();
+        let operation = |operation: Operation| {
+            let Latencies { count, p50_us, p99_us, p999_us, max_us } = times.latencies(operation);
+            let status = OperationStatus { count, p50_us, p99_us, p999_us, max_us };
+            (operation.name().to_owned(), status)
+        };
+        SourceStatus {
+            in_flight: times.in_flight(),
+            limit: limits.fetches,
+            rate: rate as u64,
+            lead_bytes: limits.lead_bytes,
+            operations: Operation::ALL.into_iter().map(operation).collect(),
+        }
+    }
+}
+
 /// The state of an engine. Totals count since the mount. `requests` and `reads` are those of the kernel.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -86,6 +132,7 @@ pub struct Status {
     pub window: u64,
     pub parts_bytes: u64,
     pub fetching: u32,
+    pub source_times: SourceStatus,
     /// Nodes that the kernel knows, and what they cost in bytes.
     pub known_nodes: u64,
     pub known_bytes: u64,
@@ -147,6 +194,7 @@ impl Status {
             window: published.accounts.window,
             parts_bytes: published.accounts.parts,
             fetching: published.accounts.fetching,
+            source_times: SourceStatus::of(&engine.times),
             known_nodes: known,
             known_bytes: known * KNOWN_BYTES,
             untracked_files: published.untracked,

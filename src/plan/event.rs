@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::layout::Layout;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, PageRange, StreamId};
+use crate::limiter::FetchLimits;
 use crate::order::Order;
 
 /// One tier of the cache.
@@ -29,7 +30,7 @@ pub struct Settings {
     pub policy: PolicyKind,
     /// Whether blocks are fetched before a read asks for them.
     pub prefetch: bool,
-    /// Most fetches under way at once.
+    /// Most fetches under way at once, until [`Event::Limited`] says how many the source serves best.
     pub inflight_max: u32,
     /// Bytes of the window; `None`: the planner chooses.
     pub window_bytes: Option<u64>,
@@ -152,6 +153,8 @@ pub enum Event {
         /// Bytes it may hold.
         capacity: u64,
     },
+    /// The source was timed.
+    Limited(FetchLimits),
     /// Files were added or changed. The cached blocks of changed files are void.
     Changed {
         layout: Arc<Layout>,

@@ -22,6 +22,7 @@ use super::residency::{RAM, Residency};
 use super::window::Window;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, PageRange};
+use crate::limiter::FetchLimits;
 
 /// Most bytes that wait to be written to tiers below RAM: a disk that is slower than the source must not
 /// fill memory.
@@ -30,6 +31,9 @@ const PLACING_MAX: u64 = 96 << 20;
 /// If all data is stored, nothing is fetched ahead while more bytes than this wait to be written or are
 /// being fetched. It is well below [`PLACING_MAX`], because blocks that readers fetch are stored too.
 const HOLD_AT: u64 = 64 << 20;
+
+/// Fetches under way at once that keep a local disk busy.
+const TIER_FETCHES: u32 = 32;
 
 pub(super) struct Ledger {
     pub(super) layout: Arc<Layout>,
@@ -40,6 +44,8 @@ pub(super) struct Ledger {
     tiers: Vec<Tier>,
     source_us: Option<u64>,
     inflight_max: u32,
+    /// Most fetches from the source under way at once.
+    source_fetches_max: u32,
     /// By tier.
     policies: Vec<Box<dyn Policy>>,
     policy: PolicyKind,
@@ -64,6 +70,7 @@ impl Ledger {
             tiers: settings.tiers.clone(),
             source_us: settings.source_us,
             inflight_max: settings.inflight_max,
+            source_fetches_max: settings.inflight_max,
             policies: Vec::new(),
             policy: PolicyKind::None,
             all_fits_below: false,
@@ -445,12 +452,25 @@ impl Ledger {
     /// from the source again.
     pub(super) fn may_fetch_more(&self) -> bool {
         let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();
-        self.residency.fetching < self.inflight_max
+        self.fetches_left() > 0
             && !(self.all_fits_below && self.residency.placing_bytes + coming > HOLD_AT)
     }
 
     pub(super) fn fetches_left(&self) -> u32 {
-        self.inflight_max.saturating_sub(self.residency.fetching)
+        let most = self.source_fetches_max.max(TIER_FETCHES.min(self.inflight_max));
+        most.saturating_sub(self.residency.fetching)
+    }
+
+    /// Whether the place that a block comes from can take another fetch.
+    pub(super) fn may_fetch(&self, block: BlockId) -> bool {
+        self.nearest(block) != Place::Source
+            || self.residency.fetching_from_source < self.source_fetches_max
+    }
+
+    /// See [`Event::Limited`](super::Event::Limited).
+    pub(super) fn limit_fetches(&mut self, limits: FetchLimits) {
+        self.source_fetches_max = limits.fetches.clamp(1, self.inflight_max);
+        self.window.limit(limits.ahead_bytes, limits.lead_bytes);
     }
 
     /// Whether most of the window has arrived and is unread, so that the source could do more.
@@ -462,22 +482,23 @@ impl Ledger {
     /// Charges a fetch that a reader waits for.
     pub(super) fn start_fetch(&mut self, block: BlockId, forecast: &Forecast) {
         let keep = self.can_be_kept(block, forecast);
-        self.charge(block, keep);
+        self.charge(block, keep, self.nearest(block));
     }
 
     pub(super) fn fetch_ahead(&mut self, block: BlockId, keep: bool, actions: &mut Vec<Action>) {
-        self.charge(block, keep);
-        self.counters.prefetched += 1;
         let from = self.nearest(block);
+        self.charge(block, keep, from);
+        self.counters.prefetched += 1;
         // It is not seen which blocks of an open file are read.
         let seen = !self.has_open(self.layout.file_of(block));
         self.residency.mark_unread(block, seen && from == Place::Source);
         actions.push(Action::Fetch { block, from });
     }
 
-    fn charge(&mut self, block: BlockId, keep: bool) {
+    fn charge(&mut self, block: BlockId, keep: bool, from: Place) {
         self.parts.forget(block);
-        self.residency.start_fetch(block, self.layout.pages_bytes(block), !keep);
+        let bytes = self.layout.pages_bytes(block);
+        self.residency.start_fetch(block, bytes, !keep, from == Place::Source);
         self.note_change(block);
     }
 
@@ -485,7 +506,7 @@ impl Ledger {
     pub(super) fn refetch(&mut self, block: BlockId) {
         self.counters.refetched_bytes += self.layout.range(block).1;
         self.policies[RAM].remove(block);
-        self.residency.restart_fetch(block);
+        self.residency.restart_fetch(block, self.nearest(block) == Place::Source);
     }
 
     pub(super) fn failed(&mut self, block: BlockId) {

@@ -118,6 +118,7 @@ impl Planner {
                 ledger.note_tracking_due(file);
             }
             Event::Resized { tier, capacity } => stager.resized(tier, capacity, actions),
+            Event::Limited(limits) => stager.limit_fetches(limits, actions),
             Event::Changed { layout, files } => self.changed(&layout, &files, actions),
         }
     }

@@ -12,6 +12,8 @@ const FETCHING: u8 = 1;
 const STAGED: u8 = 2;
 const DROPPING: u8 = 4;
 const UNREAD: u8 = 8;
+/// With [`FETCHING`]: the bytes come from the source.
+const FROM_SOURCE: u8 = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
@@ -33,6 +35,8 @@ pub(super) struct Residency {
     pub(super) staged: u64,
     pub(super) dropping: u64,
     pub(super) fetching: u32,
+    /// Of these, fetches from the source.
+    pub(super) fetching_from_source: u32,
     /// The blocks that are being written to a tier below RAM.
     placing: BTreeMap<BlockId, usize>,
     pub(super) placing_bytes: u64,
@@ -46,6 +50,7 @@ impl Residency {
             staged: 0,
             dropping: 0,
             fetching: 0,
+            fetching_from_source: 0,
             placing: BTreeMap::new(),
             placing_bytes: 0,
         }
@@ -100,36 +105,52 @@ impl Residency {
         (RAM + 1..self.kept.len()).find(|&tier| self.is_in(block, tier))
     }
 
-    pub(super) fn start_fetch(&mut self, block: BlockId, bytes: u64, staged: bool) {
-        self.put(block, FETCHING, true);
+    pub(super) fn start_fetch(
+        &mut self,
+        block: BlockId,
+        bytes: u64,
+        staged: bool,
+        from_source: bool,
+    ) {
         self.put(block, STAGED, staged);
-        self.fetching += 1;
+        self.begin_fetch(block, from_source);
         *(if staged { &mut self.staged } else { &mut self.kept[RAM] }) += bytes;
     }
 
     /// Pages that are charged were found gone. They are fetched again.
-    pub(super) fn restart_fetch(&mut self, block: BlockId) {
+    pub(super) fn restart_fetch(&mut self, block: BlockId, from_source: bool) {
         self.blocks[block.index()].tiers &= !1;
-        self.put(block, FETCHING, true);
-        self.fetching += 1;
+        self.begin_fetch(block, from_source);
     }
 
     pub(super) fn finish_fetch(&mut self, block: BlockId) {
-        self.put(block, FETCHING, false);
-        self.fetching -= 1;
+        self.end_fetch(block);
         self.blocks[block.index()].tiers |= 1;
+    }
+
+    fn begin_fetch(&mut self, block: BlockId, from_source: bool) {
+        self.put(block, FETCHING, true);
+        self.put(block, FROM_SOURCE, from_source);
+        self.fetching += 1;
+        self.fetching_from_source += u32::from(from_source);
+    }
+
+    fn end_fetch(&mut self, block: BlockId) {
+        self.fetching -= 1;
+        self.fetching_from_source -= u32::from(self.has(block, FROM_SOURCE));
+        self.put(block, FETCHING | FROM_SOURCE, false);
     }
 
     /// The block leaves RAM, or its fetch failed. It is no longer charged.
     pub(super) fn forget(&mut self, block: BlockId, bytes: u64) {
         let charged = self.is_in(block, RAM) || self.is_fetching(block);
         if self.is_fetching(block) {
-            self.fetching -= 1;
+            self.end_fetch(block);
         }
         if charged {
             *(if self.is_staged(block) { &mut self.staged } else { &mut self.kept[RAM] }) -= bytes;
         }
-        self.put(block, FETCHING | STAGED, false);
+        self.put(block, STAGED, false);
         self.blocks[block.index()].tiers &= !1;
     }
 

@@ -25,6 +25,7 @@ use super::policy::NextUse;
 use super::residency::RAM;
 use super::stream::Stream;
 use crate::ids::{BlockId, FileId, StreamId};
+use crate::limiter::FetchLimits;
 
 /// Blocks that are fetched ahead in a file that is read from its start on. If the file is left after two
 /// blocks, twice the bytes read are fetched for nothing.
@@ -116,6 +117,14 @@ impl Stager {
         // A block that is being read is not evicted.
         self.ledger.touch_closed(block, &self.forecast);
         self.settle_closed(block, actions);
+    }
+
+    pub(super) fn limit_fetches(&mut self, limits: FetchLimits, actions: &mut Vec<Action>) {
+        let before = self.ledger.window.bytes();
+        self.ledger.limit_fetches(limits);
+        if self.ledger.window.bytes() > before {
+            self.fit_kept(RAM, actions);
+        }
     }
 
     /// A read was foreseen. `late`: as in [`Window::read`](super::window::Window::read).
@@ -308,6 +317,9 @@ impl Stager {
             let Some((distance, id, block)) = nearest.min() else {
                 return self.stage_unread(actions);
             };
+            if !self.ledger.is_here(block) && !self.ledger.may_fetch(block) {
+                return;
+            }
             if self.try_stage(block, actions) {
                 self.staged(id, block);
             } else if !self.give_up_behind(actions) {
@@ -376,7 +388,7 @@ impl Stager {
                 && ledger.may_stay(block);
             if wanted {
                 let next = forecast.next_use(block, false);
-                if !ledger.make_way(block, next, forecast, actions) {
+                if !ledger.may_fetch(block) || !ledger.make_way(block, next, forecast, actions) {
                     return;
                 }
                 ledger.fetch_ahead(block, true, actions);

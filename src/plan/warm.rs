@@ -103,7 +103,8 @@ impl Warming {
             // The block may be unwanted, left behind by its file, or here in the meantime.
             let is_wanted = self.queued.remove(&block) && stager.ledger.layout.has(block);
             if is_wanted && self.standing(block, &stager.ledger) == Standing::Away {
-                let has_room = self.bring_one(block, stager, actions);
+                let has_room =
+                    stager.ledger.may_fetch(block) && self.bring_one(block, stager, actions);
                 if !has_room {
                     // Its pages are being dropped at this moment.
                     self.queued.insert(block);

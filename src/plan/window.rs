@@ -1,10 +1,12 @@
 //! Fits the window: the part of RAM for blocks that are staged ahead of their read and not kept.
 //!
 //! 1. The window has the bytes that are set. If none are set, it begins with [`BLOCKS`] blocks of mean size,
-//!    or fewer large ones: their transfer takes longer than the source's latency.
+//!    or fewer large ones: their transfer takes longer than the source's latency. It is never less than what
+//!    the fetches that the source serves at once need (`limiter`).
 //! 2. A foreseen read that found no pages is *late*. If the window was full of unread blocks shortly before,
-//!    it is too narrow: loaders ask for many samples at once. While the share of late reads is above
-//!    [`TOO_MANY`], each one widens the window, up to a quarter of RAM. RAM keeps fewer blocks then.
+//!    it is too narrow: loaders ask for many samples at once, or a fetch took much longer than most. While the
+//!    share of late reads is above [`TOO_MANY`], each one widens the window, up to a quarter of RAM. RAM keeps
+//!    fewer blocks then. If the slowest fetches would need a wider window, [`HARDLY_ANY`] is enough.
 //! 3. While the share is below [`HARDLY_ANY`], the window narrows slowly.
 //! 4. The window is also widened if blocks in use of large files have no room in it.
 //!
@@ -40,6 +42,9 @@ pub(super) struct Window {
     /// As in [`fit`](Self::fit).
     block: u64,
     ram: u64,
+    /// Bytes that the fetches under way need, and bytes with which the slowest ones are in time.
+    ahead: u64,
+    lead: u64,
     /// Bytes added since the start.
     added: u64,
     /// Share of late reads, smoothed.
@@ -54,7 +59,17 @@ impl Window {
     /// `block`: mean bytes of a block. `ram`: bytes of RAM.
     pub(super) fn fit(&mut self, block: u64, ram: u64) {
         (self.block, self.ram) = (block, ram);
-        self.added = self.added.min(self.most().saturating_sub(self.begun()));
+        self.bound_added();
+    }
+
+    /// The source was timed. `ahead` and `lead`: as in [`FetchLimits`](crate::limiter::FetchLimits).
+    pub(super) fn limit(&mut self, ahead: u64, lead: u64) {
+        (self.ahead, self.lead) = (ahead, lead);
+        self.bound_added();
+    }
+
+    fn bound_added(&mut self) {
+        self.added = self.added.min(self.most() - self.begun());
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -63,7 +78,7 @@ impl Window {
 
     fn begun(&self) -> u64 {
         let blocks = (BLOCKS * self.block).min(BEGUN_MAX.max(self.block));
-        blocks.min(self.ram)
+        blocks.min(self.ram).max(self.ahead.min(self.ram / RAM_PART))
     }
 
     /// The most bytes it can have.
@@ -87,7 +102,8 @@ impl Window {
     /// A read was foreseen. `late`: it found no pages, and a wider window might have helped.
     pub(super) fn note_read(&mut self, late: bool) {
         self.late += (f64::from(u8::from(late)) - self.late) / SMOOTHED;
-        if late && self.late > TOO_MANY {
+        let tolerated = if self.bytes() < self.lead { HARDLY_ANY } else { TOO_MANY };
+        if late && self.late > tolerated {
             self.add(WIDER * self.block);
         } else if self.late < HARDLY_ANY {
             self.added = self.added.saturating_sub(self.block / NARROWER);
@@ -137,5 +153,25 @@ mod tests {
         let begun = window.bytes();
         (0..100_000).for_each(|read| window.note_read(read % 1_000 < 30));
         assert_eq!(window.bytes(), begun);
+    }
+
+    #[test]
+    fn it_holds_what_the_fetches_at_once_need_within_a_quarter_of_ram() {
+        let mut window = window(100 * KB, 100 * MB);
+        let begun = window.bytes();
+        window.limit(10 * MB, 0);
+        assert_eq!(window.bytes(), 10 * MB);
+        window.limit(90 * MB, 0);
+        assert_eq!(window.bytes(), 25 * MB);
+        window.limit(MB, 0);
+        assert_eq!(window.bytes(), begun);
+    }
+
+    #[test]
+    fn a_few_late_reads_widen_it_until_the_slowest_fetches_are_in_time() {
+        let mut window = window(100 * KB, 100 * MB);
+        window.limit(0, 15 * MB);
+        (0..100_000).for_each(|read| window.note_read(read % 1_000 < 30));
+        assert!((15 * MB..16 * MB).contains(&window.bytes()), "{}", window.bytes());
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::config::Manners;
 use crate::order::Order;
 use crate::plan::{Layout, Settings};
 use world::World;
@@ -72,6 +73,8 @@ pub struct Scenario {
     /// The planner's settings. A tier's `block_us` is also the time of a read or write of a block there.
     pub settings: Settings,
     pub source: SourceModel,
+    /// How the number of fetches is found. `None`: it is that of the settings.
+    pub manners: Option<Manners>,
     /// A tier below RAM, and the number of the read at which it loses everything.
     pub vanish: Option<(usize, u64)>,
 }

@@ -29,6 +29,7 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
             withheld: false,
         },
         source: SourceModel::INSTANT,
+        manners: None,
         vanish: None,
     })
 }
@@ -96,6 +97,7 @@ fn the_new_samples_of_a_mix_are_in_ram_in_time() {
                 withheld: false,
             },
             source,
+            manners: None,
             vanish: None,
         });
         let steady = report.after(1);
@@ -169,6 +171,7 @@ fn large_files_cost_little_more_than_they_must() {
                 epochs: EPOCHS,
                 settings: Settings { policy, ..with_ram(layout.pages_bytes_of_all() / 2) },
                 source: BUSY,
+                manners: None,
                 vanish: None,
             });
             let fetched = report.after(0).source_reads;
@@ -206,6 +209,7 @@ fn the_first_batches_of_an_epoch_take_nothing_from_the_cache() {
             epochs: 6,
             settings: Settings { window_bytes, ..with_ram(1_000 * BLOCK) },
             source: BUSY,
+            manners: None,
             vanish: None,
         });
         let epochs = report.epochs.iter();
@@ -218,4 +222,45 @@ fn the_first_batches_of_an_epoch_take_nothing_from_the_cache() {
         assert!(narrow.1 + 100 < wide.1 && narrow.2 > wide.2 + 60);
     }
     assert_eq!(epochs(None), narrow);
+}
+
+/// Files of 20 KB behind 100 ms and 200 Mb/s, read once in a known order. Returns how many times as long it takes
+/// as the link needs for the bytes.
+fn far_epoch(manners: Option<Manners>, inflight_max: u32) -> f64 {
+    const FILES: u32 = 12_000;
+    let source = SourceModel { latency_us: 100_000, servers: u32::MAX, bandwidth: 25_000_000 };
+    let order = workload::permutations(FILES, 1, 1).unwrap();
+    let reader = Reader { order, workers: 4, batch: 32, think_us: 0, step_us: 0, ahead: 0 };
+    let report = run(&Scenario {
+        layout: Arc::new(Layout::new((0..FILES).map(|_| 20_000))),
+        readers: vec![reader],
+        known: true,
+        epochs: 1,
+        settings: Settings {
+            tiers: vec![Tier { capacity: 128 << 20, block_us: 0 }],
+            source_us: None,
+            policy: PolicyKind::Auto,
+            prefetch: true,
+            inflight_max,
+            window_bytes: None,
+            start_at_open: false,
+            may_untrack: false,
+            withheld: false,
+        },
+        source,
+        manners,
+        vanish: None,
+    });
+    let link_us = f64::from(FILES) * source.transfer_us(20_000) as f64;
+    report.elapsed_us as f64 / link_us
+}
+
+#[test]
+fn a_long_link_is_filled_without_a_setting() {
+    let fixed = far_epoch(None, 32);
+    for manners in [Manners::Fair, Manners::Polite] {
+        let found = far_epoch(Some(manners), 1024);
+        println!("{manners:?}: {found:.2} times the link's time, {fixed:.2} with 32 fetches");
+        assert!(found < 1.25, "{manners:?}: {found}");
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{EpochReport, Report, Scenario};
 use crate::ids::{BlockId, FileId, StreamId};
+use crate::limiter::{Answer, Meter};
 use crate::order::Sample;
 use crate::plan::{Action, Event, Place, Planner, RAM};
 
@@ -72,6 +73,9 @@ pub(super) struct World<'a> {
     /// When each server of the source is free, and when the link is free.
     servers_free_at: BinaryHeap<Reverse<u64>>,
     link_free_at: u64,
+    /// When each read of the source under way began.
+    source_reads: BTreeMap<BlockId, u64>,
+    meter: Option<Meter>,
     report: Report,
     ram_bytes: u64,
     reads: u64,
@@ -92,6 +96,8 @@ impl<'a> World<'a> {
             flights: BTreeMap::new(),
             servers_free_at: BinaryHeap::new(),
             link_free_at: 0,
+            source_reads: BTreeMap::new(),
+            meter: scenario.manners.map(|kind| Meter::new(scenario.settings.inflight_max, kind)),
             report: Report {
                 epochs: vec![EpochReport::default(); scenario.epochs as usize],
                 digest: 0xcbf2_9ce4_8422_2325,
@@ -102,6 +108,9 @@ impl<'a> World<'a> {
             actions: Vec::new(),
             scenario,
         };
+        if let Some(limits) = world.meter.as_ref().map(Meter::limits) {
+            world.tell_planner(Event::Limited(limits));
+        }
         for (index, reader) in scenario.readers.iter().enumerate() {
             for number in 0..reader.workers.max(1) {
                 let granted = reader.ahead;
@@ -217,6 +226,7 @@ impl<'a> World<'a> {
         let bytes = self.scenario.layout.range(block).1;
         self.link_free_at = self.link_free_at.max(served) + source.transfer_us(bytes);
         let arrival = if source.bandwidth == 0 { served } else { self.link_free_at };
+        self.source_reads.insert(block, self.now);
         self.schedule(arrival, SimEvent::Fetched(block, RAM));
     }
 
@@ -350,6 +360,7 @@ impl<'a> World<'a> {
         }
         let waiters = self.flights.remove(&block).unwrap_or_default();
         if from == Place::Source {
+            self.measure(block);
             let first = waiters.first().map(|&worker| self.workers[worker].epoch);
             let epoch = first.unwrap_or_else(|| self.slowest_epoch());
             let report = &mut self.report.epochs[epoch as usize];
@@ -359,6 +370,18 @@ impl<'a> World<'a> {
         self.tell_planner(Event::Arrived { block, from });
         for index in waiters {
             self.continue_sample(index);
+        }
+    }
+
+    /// The source has answered a read. The planner hears if its limits have changed.
+    fn measure(&mut self, block: BlockId) {
+        let in_flight = self.source_reads.len() as u32;
+        let began = self.source_reads.remove(&block).unwrap_or(self.now);
+        let bytes = self.scenario.layout.range(block).1;
+        let (at_us, latency_us) = (self.now, self.now - began);
+        let answer = Answer { at_us, latency_us, bytes, in_flight };
+        if let Some(limits) = self.meter.as_mut().and_then(|meter| meter.answered(&answer)) {
+            self.tell_planner(Event::Limited(limits));
         }
     }
 

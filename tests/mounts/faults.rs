@@ -169,7 +169,7 @@ fn prefetches_that_hang_do_not_hold_readers_up() {
     slow.ctl(&["fault", "hang", "a/*"]);
     let options = ["--ram", "64MiB", "--order", "sequential"];
     let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
-    wait_until("prefetches that hang", || slow.count("in_flight") >= 32);
+    wait_until("prefetches that hang", || slow.count("in_flight") >= 16);
     check_many(&mounted.path(""), "b", 100, 10_000);
     slow.ctl(&["fault", "clear"]);
     check_many(&mounted.path(""), "a", 100, 10_000);

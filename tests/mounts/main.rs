@@ -27,6 +27,7 @@ mod fixture;
 mod force;
 mod hanging;
 mod idle;
+mod in_flight;
 mod kernel;
 mod killed;
 mod learn;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::limiter::FetchLimits;
 
 /// A reader that follows its order finds every sample staged, whatever the cache's size. The source is read
 /// once for each sample that is not kept.
@@ -258,4 +259,32 @@ fn a_block_that_is_dropped_over_the_budget_is_staged_again() {
         read_all(&mut world, 1, std::iter::once(file));
     }
     assert_eq!(world.planner.counters().cold, cold, "each was staged before its read");
+}
+
+/// The source is asked for as much at once as it serves best. What a tier below holds is fetched besides.
+#[test]
+fn fetches_from_the_source_are_limited_and_those_from_a_tier_are_not() {
+    let mut plan = settings(64 << 20, Some(64 << 20), PolicyKind::Auto);
+    plan.inflight_max = 64;
+    let mut planner = Planner::new(plan, layout());
+    let mut actions = Vec::new();
+    let files = vec![Arc::from([0, 1, 2, 3, 4, 6, 8, 9])];
+    let order = Arc::new(Order::listed("test", files, SampleTable::Files).unwrap());
+    // Each of the first files is the block of its number.
+    let first: Vec<BlockId> = (0..4).map(BlockId).collect();
+    planner.apply(Event::Found { tier: 1, blocks: vec![first[0], first[2]] }, &mut actions);
+    let limits = |fetches| FetchLimits { fetches, ..FetchLimits::default() };
+    planner.apply(Event::Limited(limits(1)), &mut actions);
+    planner.apply(Event::Ordered { stream: StreamId(0), order }, &mut actions);
+    let fetch = |n: usize, from| Action::Fetch { block: first[n], from };
+    let wanted = [fetch(0, Place::Tier(1)), fetch(1, Place::Source), fetch(2, Place::Tier(1))];
+    assert_eq!(actions, wanted);
+    actions.clear();
+    planner.apply(Event::Limited(limits(3)), &mut actions);
+    let more = actions.iter().filter(|action| matches!(action, Action::Fetch { .. })).count();
+    assert_eq!(more, 2, "{actions:?}");
+    actions.clear();
+    planner.apply(Event::Failed { block: first[1] }, &mut actions);
+    let more = actions.iter().filter(|action| matches!(action, Action::Fetch { .. })).count();
+    assert_eq!(more, 1, "{actions:?}");
 }

@@ -1,0 +1,406 @@
+//! Limiters against models of sources, in virtual time.
+//!
+//! A model is a chain: a latency with jitter and a tail, metadata servers, slots, and a shared link. A client has
+//! as many requests under way as its limit allows. A limiter is compared with the best fixed limit.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+use super::concurrency::seconds;
+use super::*;
+
+#[derive(Clone, Copy, Debug)]
+struct Model {
+    latency: f64,
+    /// The spread of the logarithm of the latency.
+    jitter: f64,
+    /// The share of requests that take longer, and how many times as long.
+    tail: (f64, f64),
+    /// Seconds at one of eight metadata servers.
+    metadata: f64,
+    /// How many requests are served at once, 0 for all, and the seconds of each.
+    slots: usize,
+    seek: f64,
+    /// Growth of these seconds for each request beyond twice the slots, times twice the slots.
+    thrash: f64,
+    /// Bytes a second of the link.
+    link: f64,
+    bytes: f64,
+}
+
+const MODEL: Model = Model {
+    latency: 0.0,
+    jitter: 0.05,
+    tail: (0.0, 1.0),
+    metadata: 0.0,
+    slots: 0,
+    seek: 0.0,
+    thrash: 0.0,
+    link: 0.0,
+    bytes: 110e3,
+};
+
+/// Files of 20 KB behind 100 ms and 200 Mb/s.
+const WAN: Model = Model { latency: 0.1, link: 25e6, bytes: 20e3, ..MODEL };
+const WAN_TAIL: Model = Model { tail: (0.01, 10.0), ..WAN };
+const FAR: Model = Model { latency: 0.15, link: 100e6, ..MODEL };
+/// A parallel filesystem that others use, too.
+const BUSY: Model =
+    Model { latency: 0.0035, metadata: 0.0002, slots: 16, seek: 0.004, link: 200e6, ..MODEL };
+const SLOW: Model = Model {
+    latency: 0.013,
+    metadata: 0.0004,
+    slots: 8,
+    seek: 0.01,
+    link: 60e6,
+    tail: (0.01, 20.0),
+    ..MODEL
+};
+/// The more is asked of it at once, the slower it is.
+const THRASH: Model =
+    Model { latency: 0.003, slots: 16, seek: 0.005, thrash: 0.5, link: 400e6, ..MODEL };
+const OBJECTS: Model =
+    Model { latency: 0.03, jitter: 0.3, tail: (0.02, 6.0), link: 300e6, ..MODEL };
+
+const MODELS: [(&str, Model); 7] = [
+    ("wan", WAN),
+    ("wan with a tail", WAN_TAIL),
+    ("far", FAR),
+    ("busy", BUSY),
+    ("slow", SLOW),
+    ("thrash", THRASH),
+    ("objects", OBJECTS),
+];
+
+const SEEDS: u64 = 3;
+
+/// The parts of a model that have queues.
+/// The link is number 2.
+const METADATA: usize = 0;
+const SLOT: usize = 1;
+const DONE: usize = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    client: usize,
+    began_us: u64,
+    bytes: f64,
+}
+
+/// A request enters or leaves a station.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Passage {
+    at_us: u64,
+    /// Orders passages of the same time.
+    number: usize,
+    request: usize,
+    station: usize,
+    leaves: bool,
+}
+
+/// A queue in front of servers.
+#[derive(Debug, Default)]
+struct Station {
+    servers: usize,
+    busy: usize,
+    waiting: VecDeque<usize>,
+}
+
+enum Limit {
+    Fixed(u32),
+    Found(Box<Limiter>),
+}
+
+impl Limit {
+    fn number(&self) -> u32 {
+        match self {
+            Limit::Fixed(number) => *number,
+            Limit::Found(limiter) => limiter.limit(),
+        }
+    }
+}
+
+struct Client {
+    limit: Limit,
+    in_flight: u32,
+    in_flight_max: u32,
+    /// When answers came, with their bytes.
+    answers: Vec<(u64, f64)>,
+    /// Requests a second, if it does not ask for as many as it may.
+    demand: Option<f64>,
+    asked: u64,
+}
+
+impl Client {
+    fn new(limit: Limit) -> Self {
+        Client {
+            limit,
+            in_flight: 0,
+            in_flight_max: 0,
+            answers: Vec::new(),
+            demand: None,
+            asked: 0,
+        }
+    }
+
+    /// Bytes a second between two times in seconds.
+    fn rate(&self, from: f64, to: f64) -> f64 {
+        let within = |&&(at, _): &&(u64, f64)| (from..to).contains(&seconds(at));
+        self.answers.iter().filter(within).map(|&(_, bytes)| bytes).sum::<f64>() / (to - from)
+    }
+}
+
+struct World {
+    model: Model,
+    random: ChaCha8Rng,
+    now_us: u64,
+    events: BinaryHeap<Reverse<Passage>>,
+    count: usize,
+    requests: Vec<Request>,
+    inside: usize,
+    stations: [Station; 3],
+    clients: Vec<Client>,
+}
+
+impl World {
+    fn new(model: Model, limits: impl IntoIterator<Item = Limit>, seed: u64) -> Self {
+        let servers = |servers| Station { servers, ..Station::default() };
+        World {
+            model,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            now_us: 0,
+            events: BinaryHeap::new(),
+            count: 0,
+            requests: Vec::new(),
+            inside: 0,
+            stations: [servers(8), servers(model.slots), servers(1)],
+            clients: limits.into_iter().map(Client::new).collect(),
+        }
+    }
+
+    fn gauss(&mut self) -> f64 {
+        let (a, b): (f64, f64) = (self.random.random(), self.random.random());
+        (-2.0 * (1.0 - a).ln()).sqrt() * (b * std::f64::consts::TAU).cos()
+    }
+
+    fn schedule(&mut self, after: f64, request: usize, station: usize, leaves: bool) {
+        self.count += 1;
+        let at_us = self.now_us + (after * 1e6) as u64;
+        let number = self.count;
+        self.events.push(Reverse(Passage { at_us, number, request, station, leaves }));
+    }
+
+    /// A client sends what it may.
+    fn send(&mut self, client: usize) {
+        loop {
+            let sender = &mut self.clients[client];
+            let due = sender.demand.map(|demand| (demand * seconds(self.now_us)) as u64);
+            let wants = due.is_none_or(|due| sender.asked < due + 400);
+            if sender.in_flight >= sender.limit.number() || !wants {
+                return;
+            }
+            sender.in_flight += 1;
+            sender.asked += 1;
+            sender.in_flight_max = sender.in_flight_max.max(sender.in_flight);
+            let bytes = self.model.bytes * (0.4 * self.gauss() - 0.08).exp();
+            let request = Request { client, began_us: self.now_us, bytes };
+            let mut latency = self.model.latency * (self.model.jitter * self.gauss()).exp();
+            if self.random.random::<f64>() < self.model.tail.0 {
+                latency *= self.model.tail.1;
+            }
+            self.inside += 1;
+            self.requests.push(request);
+            self.schedule(latency, self.requests.len() - 1, METADATA, false);
+        }
+    }
+
+    fn service(&self, request: usize, station: usize) -> f64 {
+        let model = &self.model;
+        let many =
+            self.inside.saturating_sub(2 * model.slots) as f64 / (2 * model.slots.max(1)) as f64;
+        match station {
+            METADATA => model.metadata,
+            SLOT => model.seek * (1.0 + model.thrash * many),
+            _ => self.requests[request].bytes / model.link,
+        }
+    }
+
+    fn serve(&mut self, request: usize, station: usize) {
+        self.stations[station].busy += 1;
+        let service = self.service(request, station);
+        self.schedule(service, request, station, true);
+    }
+
+    fn enter(&mut self, request: usize, station: usize) {
+        if station == DONE {
+            return self.answer(request);
+        }
+        let Station { servers, busy, .. } = self.stations[station];
+        match servers {
+            0 => self.enter(request, station + 1),
+            _ if busy < servers => self.serve(request, station),
+            _ => self.stations[station].waiting.push_back(request),
+        }
+    }
+
+    fn leave(&mut self, request: usize, station: usize) {
+        self.stations[station].busy -= 1;
+        if let Some(next) = self.stations[station].waiting.pop_front() {
+            self.serve(next, station);
+        }
+        self.enter(request, station + 1);
+    }
+
+    fn answer(&mut self, request: usize) {
+        let Request { client, began_us, bytes } = self.requests[request];
+        self.inside -= 1;
+        let (at_us, latency_us) = (self.now_us, self.now_us - began_us);
+        let sender = &mut self.clients[client];
+        let in_flight = sender.in_flight;
+        sender.in_flight -= 1;
+        sender.answers.push((at_us, bytes));
+        if let Limit::Found(limiter) = &mut sender.limit {
+            limiter.answered(&Answer { at_us, latency_us, bytes: bytes as u64, in_flight });
+        }
+        self.send(client);
+    }
+
+    fn run(&mut self, until: f64) {
+        (0..self.clients.len()).for_each(|client| self.send(client));
+        let until_us = (until * 1e6) as u64;
+        while let Some(&Reverse(next)) = self.events.peek()
+            && next.at_us <= until_us
+        {
+            self.events.pop();
+            self.now_us = next.at_us;
+            match next.leaves {
+                true => self.leave(next.request, next.station),
+                false => self.enter(next.request, next.station),
+            }
+        }
+        self.now_us = until_us;
+    }
+}
+
+fn found(manners: Manners) -> Limit {
+    Limit::Found(Box::new(Limiter::new(1024, manners)))
+}
+
+/// The best rate of a fixed limit.
+fn best(model: Model) -> f64 {
+    let limits = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512];
+    let rate = |limit| {
+        let mut world = World::new(model, [Limit::Fixed(limit)], 1);
+        world.run(6.0);
+        world.clients[0].rate(2.0, 6.0)
+    };
+    limits.map(rate).into_iter().fold(0.0, f64::max)
+}
+
+/// Checks that a limiter reaches this share of the best fixed limit on each model, within four seconds.
+fn check_models(manners: Manners, share: f64) {
+    let mut failed = Vec::new();
+    for (name, model) in MODELS {
+        let best = best(model);
+        for seed in 1..=SEEDS {
+            let mut world = World::new(model, [found(manners)], seed);
+            world.run(25.0);
+            let client = &world.clients[0];
+            let reached = client.rate(10.0, 25.0) / best;
+            let soon = (0..96).map(f64::from).map(|quarter| quarter / 4.0);
+            let mut soon = soon.filter(|&at| client.rate(at, at + 1.0) >= share * best);
+            let within = soon.next().unwrap_or(f64::INFINITY);
+            println!(
+                "{name:16} {reached:.3} of the best after {within} s, {}",
+                client.limit.number()
+            );
+            if reached < share || within > 4.0 {
+                failed.push((name, seed, reached, within));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{manners:?}: {failed:?}");
+}
+
+#[test]
+fn a_fair_limiter_reaches_the_best_fixed_limit() {
+    check_models(Manners::Fair, 0.95);
+}
+
+#[test]
+fn a_polite_limiter_reaches_nearly_the_best_fixed_limit() {
+    check_models(Manners::Polite, 0.9);
+}
+
+/// The rate of eight readers of another job beside a limit.
+fn others_beside(model: Model, limit: Limit) -> f64 {
+    let mut world = World::new(model, [Limit::Fixed(8), limit], 1);
+    world.run(30.0);
+    world.clients[0].rate(10.0, 30.0)
+}
+
+#[test]
+fn a_polite_limiter_leaves_others_most_of_what_they_had() {
+    for (model, share) in [(BUSY, 0.8), (SLOW, 0.8)] {
+        let alone = others_beside(model, Limit::Fixed(0));
+        let polite = others_beside(model, found(Manners::Polite)) / alone;
+        let fixed = others_beside(model, Limit::Fixed(32)) / alone;
+        println!("others keep {polite:.2} beside a polite limiter, {fixed:.2} beside 32 requests");
+        assert!(polite >= share, "{polite}");
+    }
+}
+
+#[test]
+fn the_limit_follows_the_capacity_down_and_up() {
+    for manners in [Manners::Fair, Manners::Polite] {
+        let mut world = World::new(WAN, [found(manners)], 1);
+        world.run(15.0);
+        world.model.link /= 10.0;
+        world.run(25.0);
+        world.model.link *= 10.0;
+        world.run(40.0);
+        let client = &world.clients[0];
+        let (before, less) = (client.rate(10.0, 15.0), client.rate(17.0, 25.0));
+        assert!(less >= 0.75 * before / 10.0, "{manners:?}: {less} of {before} a tenth");
+        let again = client.rate(30.0, 31.0);
+        assert!(again >= 0.9 * before, "{manners:?}: {again} of {before} five seconds later");
+    }
+}
+
+#[test]
+fn little_demand_changes_nothing() {
+    let mut world = World::new(WAN, [found(Manners::Fair)], 1);
+    let mut limits = Vec::new();
+    world.clients[0].demand = Some(0.6 * WAN.link / WAN.bytes);
+    for second in 10..30 {
+        world.run(f64::from(second));
+        limits.push(world.clients[0].limit.number());
+    }
+    limits.dedup();
+    assert_eq!(limits.len(), 1, "{limits:?}");
+}
+
+#[test]
+fn an_overloaded_source_is_asked_for_less() {
+    let mut limiter = Limiter::new(1024, Manners::Fair);
+    let answer = |at_us| Answer { at_us, latency_us: 1000, bytes: 100_000, in_flight: 16 };
+    (0..16).for_each(|number| limiter.answered(&answer(number * 1000)));
+    limiter.overloaded(20_000);
+    let once = limiter.limit();
+    assert!(once < 16, "{once}");
+    limiter.overloaded(20_001);
+    assert_eq!(limiter.limit(), once, "the answers to what was asked before");
+}
+
+#[test]
+fn the_cap_is_never_exceeded() {
+    for most in [1, 2, 20] {
+        let mut world =
+            World::new(WAN, [Limit::Found(Box::new(Limiter::new(most, Manners::Fair)))], 1);
+        world.run(5.0);
+        assert!(world.clients[0].in_flight_max <= most);
+    }
+}
