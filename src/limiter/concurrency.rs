@@ -15,6 +15,10 @@
 //! Polite manners give way to others. If the median latency is 30 % over the least one of this mount, requests
 //! queue, of ours or of others, and the limit falls. Fair manners take as much as the source gives.
 //!
+//! A lower limit has to make answers faster, or to cost no rate. If it does neither, requests did not queue: the
+//! source answers more slowly than before, for example because its client had the first files in memory. Then the
+//! latencies of before are forgotten, and the limit is ramped up again.
+//!
 //! On source models from a local parallel filesystem to a store behind 150 ms, the limit reaches the best fixed
 //! one within seconds (the tests of this room).
 
@@ -67,6 +71,11 @@ const OVERLOADED: f64 = 0.7;
 /// A polite limiter gives way above this multiple of the least median latency.
 const POLITE: f64 = 1.3;
 
+/// A lower limit was wrong if the median latency stays above this part of what it was, and the rate falls below
+/// this part.
+const NOT_FASTER: f64 = 0.97;
+const COSTS_RATE: f64 = 0.9;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Ramp {
@@ -102,8 +111,19 @@ struct Found {
     rate: f64,
     /// Requests: rate times latency.
     product: f64,
+    /// The median latency in seconds, and the size class of the answers.
+    median: f64,
+    class: usize,
     /// Whether requests queue longer than a polite limiter accepts.
     queues: bool,
+}
+
+/// What was before the limit was lowered.
+#[derive(Clone, Copy, Debug)]
+struct Lowered {
+    base: u32,
+    rate: f64,
+    median: f64,
 }
 
 /// Decides how many requests of one kind may be under way at one source.
@@ -130,6 +150,8 @@ pub struct Limiter {
     /// The least median latency of a round in seconds, by the size of its answers: each class has four times the
     /// bytes of the class before it.
     least: [f64; 16],
+    /// Set until the first round at the lower limit.
+    lowered: Option<Lowered>,
 }
 
 impl Limiter {
@@ -151,6 +173,7 @@ impl Limiter {
             probed: Vec::new(),
             latencies: VecDeque::new(),
             least: [f64::INFINITY; 16],
+            lowered: None,
         }
     }
 
@@ -216,33 +239,30 @@ impl Limiter {
 
     /// What the round has shown.
     fn evaluate(&mut self, at_us: u64) -> Found {
-        let (count, seconds) =
-            (self.round.latencies.len() as f64, seconds(at_us - self.round.began_us));
+        let count = self.round.latencies.len() as f64;
+        let took_s = seconds(at_us - self.round.began_us);
         let bytes = self.round.bytes.max(1) as f64;
         let mean = self.round.latencies.iter().sum::<u64>() as f64 / 1e6 / count;
         self.latencies.push_back((at_us, mean));
         while self.latencies.front().is_some_and(|&(at, _)| at + LATENCY_FOR_US < at_us) {
             self.latencies.pop_front();
         }
-        self.rate = bytes / seconds;
+        self.rate = bytes / took_s;
         self.rates.push_back(self.rate);
         self.rates.drain(..self.rates.len().saturating_sub(RATES));
         let latency = self.latencies.iter().map(|&(_, mean)| mean).fold(f64::INFINITY, f64::min);
+        let middle = self.round.latencies.len() / 2;
+        let (_, &mut median, _) = self.round.latencies.select_nth_unstable(middle);
+        let (median, class) = (seconds(median), ((bytes / count).log2() / 2.0) as usize);
+        let class = class.min(self.least.len() - 1);
+        self.least[class] = self.least[class].min(median);
         Found {
             rate: self.rate,
             product: self.best_rate() / (bytes / count) * latency,
-            queues: self.queues(bytes / count),
+            median,
+            class,
+            queues: self.manners == Manners::Polite && median > POLITE * self.least[class],
         }
-    }
-
-    /// Whether the median latency of the round is far above the least one of answers of this size.
-    fn queues(&mut self, mean_bytes: f64) -> bool {
-        let middle = self.round.latencies.len() / 2;
-        let (_, &mut median, _) = self.round.latencies.select_nth_unstable(middle);
-        let class = (mean_bytes.log2() / 2.0) as usize;
-        let least = &mut self.least[class.min(15)];
-        *least = least.min(seconds(median));
-        self.manners == Manners::Polite && seconds(median) > POLITE * *least
     }
 
     fn decide(&mut self, found: Found, at_us: u64) {
@@ -252,7 +272,7 @@ impl Limiter {
         let wanted = scaled(1, HEADROOM * found.product) + 1;
         match self.phase {
             Phase::Ramp { .. } if found.queues => {
-                self.hold(scaled(self.limit, GIVE_WAY_IN_RAMP), at_us)
+                self.lower(scaled(self.limit, GIVE_WAY_IN_RAMP), found, at_us)
             }
             Phase::Ramp { best, .. } if found.rate > RAMP_GAIN * best => {
                 self.phase = Phase::Ramp { best: found.rate, stalled: false };
@@ -263,7 +283,8 @@ impl Limiter {
                 self.begin_round(at_us, false);
             }
             Phase::Ramp { .. } => self.hold(wanted.min(self.limit), at_us),
-            Phase::Hold if found.queues => self.hold(scaled(self.base, GIVE_WAY), at_us),
+            Phase::Hold if self.was_wrong(found) => self.forget(found, at_us),
+            Phase::Hold if found.queues => self.lower(scaled(self.base, GIVE_WAY), found, at_us),
             Phase::Hold => self.hold_on(found, wanted, at_us),
             Phase::Up { .. } if found.queues => self.hold_again(at_us),
             Phase::Up { .. } | Phase::Down => {
@@ -291,13 +312,45 @@ impl Limiter {
         self.set_limit(self.base, at_us);
     }
 
+    /// Holds a lower limit, because requests queue or the source has become slower.
+    fn lower(&mut self, limit: u32, found: Found, at_us: u64) {
+        let Found { rate, median, .. } = found;
+        self.lowered = Some(Lowered { base: self.limit, rate, median });
+        self.hold(limit, at_us);
+    }
+
+    /// Whether the first round at a lower limit shows that it was lowered for nothing.
+    fn was_wrong(&self, found: Found) -> bool {
+        self.lowered.is_some_and(|before| {
+            found.median > NOT_FASTER * before.median && found.rate < COSTS_RATE * before.rate
+        })
+    }
+
+    /// The source answers more slowly than before: goes on from the limit before, with the present latency.
+    fn forget(&mut self, found: Found, at_us: u64) {
+        if let Some(before) = self.lowered.take() {
+            self.latencies.clear();
+            self.least[found.class] = found.median;
+            self.base = before.base;
+            self.ramp(before.rate, at_us);
+        }
+    }
+
+    /// Doubles the limit, which has brought this rate.
+    fn ramp(&mut self, rate: f64, at_us: u64) {
+        self.phase = Phase::Ramp { best: rate, stalled: false };
+        self.rates.clear();
+        self.set_limit(self.base.saturating_mul(2), at_us);
+    }
+
     /// A round of a hold is over.
     fn hold_on(&mut self, found: Found, wanted: u32, at_us: u64) {
+        self.lowered = None;
         self.held.push(found.rate);
         self.left -= 1;
         let is_slower = self.rates.len() >= 4 && f64::from(wanted) < SLOWER * f64::from(self.base);
         if is_slower {
-            return self.hold(wanted.max(self.base / 2), at_us);
+            return self.lower(wanted.max(self.base / 2), found, at_us);
         }
         if self.left > 0 {
             return self.begin_round(at_us, false);
@@ -326,9 +379,7 @@ impl Limiter {
             Phase::Up { gains } if probed > PROBE_GAIN * held => {
                 self.base = self.limit;
                 if gains > 0 {
-                    self.phase = Phase::Ramp { best: probed, stalled: false };
-                    self.rates.clear();
-                    return self.set_limit(self.base.saturating_mul(2), at_us);
+                    return self.ramp(probed, at_us);
                 }
                 self.held = vec![probed];
                 self.probe_up(gains + 1, at_us);

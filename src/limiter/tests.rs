@@ -370,6 +370,24 @@ fn the_limit_follows_the_capacity_down_and_up() {
     }
 }
 
+/// The client of a filesystem may have the first files in memory.
+#[test]
+fn a_source_that_answers_more_slowly_than_before_is_not_taken_for_a_queue() {
+    for manners in [Manners::Fair, Manners::Polite] {
+        for model in [BUSY, SLOW, WAN, OBJECTS] {
+            let best = best(model);
+            let fast = Model { latency: 0.0002, seek: 0.0002, ..model };
+            let mut world = World::new(fast, [found(manners)], 1);
+            world.run(5.0);
+            world.model = model;
+            world.run(30.0);
+            let reached = world.clients[0].rate(15.0, 30.0) / best;
+            println!("{manners:?}: {reached:.3} of the best, {}", world.clients[0].limit.number());
+            assert!(reached >= 0.9, "{manners:?}, {model:?}: {reached}");
+        }
+    }
+}
+
 #[test]
 fn little_demand_changes_nothing() {
     let mut world = World::new(WAN, [found(Manners::Fair)], 1);
