@@ -135,8 +135,8 @@ class Served:
 class Slowpfs(Served):
     """A slow parallel filesystem that shows `source` at `mountpoint`."""
 
-    def __init__(self, source, mountpoint, client_cache=False, preset="busy", patience=10):
-        options = ["--preset", preset] + (["--client-cache"] if client_cache else [])
+    def __init__(self, source, mountpoint, client_cache=False, preset="busy", patience=10, options=()):
+        options = ["--preset", preset, *options] + (["--client-cache"] if client_cache else [])
         super().__init__([binary("slowpfs"), source, mountpoint, *options], mountpoint, patience)
 
     def serves(self):
