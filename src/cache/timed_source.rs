@@ -15,13 +15,10 @@ use hdrhistogram::Histogram;
 use nix::errno::Errno;
 
 use super::Inbox;
-use crate::limiter::{Answer, FetchLimits, Meter};
+use crate::limiter::{Answer, FetchLimits, LATENCY_US_MAX, Meter};
 use crate::plan::Event;
 use crate::source::{Kind, ReadError, ReadRequest, Source, Stat};
 use crate::sync::Mutex;
-
-/// A latency of an hour counts as the longest one.
-const LATENCY_US_MAX: u64 = 3_600_000_000;
 
 /// What a source is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

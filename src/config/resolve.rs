@@ -38,8 +38,8 @@ const LEARN_SHARE: u32 = 8;
 /// Makes the choices that are left to belady, and checks the relations between keys and host.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] if a number is out of range, a relation does not hold, or a path is not
-/// absolute; [`ErrorKind::Cache`] if the space of `cache.dir` is not known.
+/// It is [`ErrorKind::Config`] if a number is out of range, a relation does not hold, or a path is not
+/// absolute. It is [`ErrorKind::Cache`] if the space of `cache.dir` is not known.
 pub fn resolve(config: &Config, host: &Host) -> Result<Settings> {
     let mut decisions = Vec::new();
     let (ram_bytes, ram_configured_bytes) = ram(config.cache.ram, host, &mut decisions);

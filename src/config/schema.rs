@@ -134,10 +134,11 @@ sections! {
         /// Let other users use it although the rights of parent directories and the ACLs of the
         /// source are not checked.
         force_allow_other: bool = false,
-        /// How samples reach readers. "push": pages come ahead of the read, and an open is no request.
-        /// "keep-cache": pages come ahead of the read, and each open is a request.
-        /// "plain": nothing is pushed or read ahead. "auto": the first of these that the kernel offers.
-        /// "passthrough": as keep-cache, but the kernel itself reads large files of cache.dir, unchecked.
+        /// How samples reach readers. In "push", pages come ahead of the read. An open is no request.
+        /// In "keep-cache", pages come ahead of the read. Each open is a request. In "plain", nothing is
+        /// pushed or read ahead. With "auto", belady takes the first of these that the kernel offers.
+        /// In "passthrough", the kernel itself reads large files of cache.dir, unchecked; the rest is as
+        /// in keep-cache.
         mode: Mode = Mode::Auto,
         /// Where .belady/ is served: "auto" (inside the mount, as root), "off", or a directory.
         control: Control = Control::Auto,

@@ -89,7 +89,7 @@ pub(super) struct Stages {
     asked_default: bool,
     /// How often [`Stage::Told`] and [`Stage::Library`] were searched.
     told_searches: u32,
-    library_searches: u32,
+    libraries_searched: u32,
 }
 
 impl Stages {
@@ -102,7 +102,7 @@ impl Stages {
     pub(super) fn start_over(&mut self, shared: &mut Shared) {
         self.end(shared);
         (self.stage, self.failed) = (Stage::Start, 0);
-        (self.told_searches, self.library_searches) = (0, 0);
+        (self.told_searches, self.libraries_searched) = (0, 0);
     }
 
     /// The order is found.
@@ -207,8 +207,8 @@ impl Stages {
         let is_over = match self.stage {
             Stage::Done => true,
             Stage::Told => self.told_searches >= TOLD_MAX || shared.told_orders.is_empty(),
-            Stage::Drawn | Stage::Library => is_drawn || self.library_searches >= LIBRARIES_MAX,
-            Stage::Later => is_drawn || self.library_searches > LATER_MAX,
+            Stage::Drawn | Stage::Library => is_drawn || self.libraries_searched >= LIBRARIES_MAX,
+            Stage::Later => is_drawn || self.libraries_searched > LATER_MAX,
             _ => false,
         };
         match self.stage {
@@ -236,7 +236,7 @@ impl Stages {
             }
             Stage::Later => Search::later(&shared.told_orders, views),
             _ => {
-                self.library_searches += 1;
+                self.libraries_searched += 1;
                 Search::library(views, epochs.into_iter().collect())
             }
         };

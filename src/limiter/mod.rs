@@ -26,6 +26,9 @@ const SMOOTHED: f64 = 64.0;
 /// Limits that differ by less than one in this number of what the planner knows are not worth an event.
 const WORTH_TELLING: u64 = 8;
 
+/// A latency beyond an hour counts as an hour.
+pub const LATENCY_US_MAX: u64 = 3_600_000_000;
+
 /// One answer of the source to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {

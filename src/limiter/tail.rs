@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use super::Answer;
+use super::{Answer, LATENCY_US_MAX};
 
 /// The share of answers that are faster than the tail.
 const QUANTILE: f64 = 0.999;
@@ -12,8 +12,6 @@ const LOOK_AFTER: u64 = 1000;
 
 /// How long answers count at least: a tail is rare by its nature.
 const PERIOD_US: u64 = 30_000_000;
-
-const LATENCY_US_MAX: u64 = 3_600_000_000;
 
 /// Latencies of two periods: the present one, and the one before it.
 #[derive(Debug)]
