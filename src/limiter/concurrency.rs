@@ -5,19 +5,24 @@
 //!
 //! 1. Answers are counted in rounds. A round has at least as many answers as the limit, and takes at least 20 ms.
 //!    The first answers after a change are skipped, since they were asked for under the old limit. So are rounds
-//!    in which the limit was mostly not reached: they say nothing about it.
-//! 2. *Ramp*: the limit doubles as long as the rate grows by a fifth.
+//!    with mostly answers to requests while which the limit was not nearly reached: they say nothing about it.
+//! 2. *Ramp*: the limit doubles as long as the rate grows by a fifth. It doubles at once, without a round, if the
+//!    first answers at a limit come as fast as those at half of it: then nothing queues, and the rate doubles, too.
 //! 3. *Hold*: the limit is a quarter more than rate times latency. If that product falls, the limit follows.
 //! 4. *Probe up*: a quarter more is tried. If the rate grows, the limit stays there, and after two gains in a row it
 //!    doubles again.
-//! 5. *Probe down*: each fourth probe tries a fifth less. If the rate stays, the difference was only a queue.
+//! 5. *Probe down*: each fourth probe tries a quarter less. If the rate stays, the difference was only a queue.
+//! 6. If answers come more slowly all at once, the source has changed, and the limit is ramped up again.
 //!
 //! Polite manners give way to others. If the median latency is 30 % over the least one of this mount, requests
-//! queue, of ours or of others, and the limit falls. Fair manners take as much as the source gives.
+//! queue, of ours or of others, and the limit falls. The least one may never have been seen, if others are always
+//! there. So a probe up has to bring rate without making answers slower, and a probe down that makes answers much
+//! faster lowers the limit: both would take a share of the source from others. Fair manners take as much as the
+//! source gives.
 //!
-//! A lower limit has to make answers faster, or to cost no rate. If it does neither, requests did not queue: the
-//! source answers more slowly than before, for example because its client had the first files in memory. Then the
-//! latencies of before are forgotten, and the limit is ramped up again.
+//! A clearly lower limit has to make answers faster, or to cost no rate. If it does neither, requests did not
+//! queue: the source answers more slowly than before, for example because its client had the first files in
+//! memory. Then the latencies of before are forgotten, and the limit is ramped up again.
 //!
 //! On source models from a local parallel filesystem to a store behind 150 ms, the limit reaches the best fixed
 //! one within seconds (the tests of this room).
@@ -29,7 +34,7 @@ use crate::config::Manners;
 
 /// The limit before anything is known: a source with little latency is busy with that, and one behind a long
 /// link is ramped up to within seconds.
-const START: u32 = 16;
+const START: u32 = 8;
 
 const LEAST: u32 = 2;
 
@@ -50,17 +55,31 @@ const PROBE_ROUNDS: u32 = 2;
 /// Growth of the rate that lets the ramp go on.
 const RAMP_GAIN: f64 = 1.2;
 
+/// Answers come as fast as before below this multiple of the median latency. The fewest answers that tell.
+const AS_FAST: f64 = 1.15;
+const FIRST_ANSWERS_MIN: usize = 16;
+
 /// How far the limit is above rate times latency, and how far a probe goes up and down.
 const HEADROOM: f64 = 1.25;
 const PROBE_UP: f64 = 1.25;
-const PROBE_DOWN: f64 = 0.8;
+const PROBE_DOWN: f64 = 0.75;
+
+/// The part of the limit that stays if a probe down shows that a lower limit gives to others.
+const GIVE: f64 = 0.8;
 
 /// Growth of the rate that makes a probe up a gain, and what is left of it if a probe down lost nothing.
 const PROBE_GAIN: f64 = 1.08;
 const PROBE_KEPT: f64 = 0.98;
 
+/// Answers come clearly faster at this part of the median latency: more than half of what a lower limit costs in
+/// rate comes back in latency.
+const FASTER: f64 = 0.87;
+
 /// The source has become slower if rate times latency is this part of what it was.
 const SLOWER: f64 = 0.7;
+
+/// A source whose median latency grows by more than this within a hold has changed.
+const CHANGED: f64 = 2.0;
 
 /// The part of the limit that stays if a polite limiter gives way in its ramp and in a hold, and after the source
 /// said that it is overloaded.
@@ -71,10 +90,14 @@ const OVERLOADED: f64 = 0.7;
 /// A polite limiter gives way above this multiple of the least median latency.
 const POLITE: f64 = 1.3;
 
-/// A lower limit was wrong if the median latency stays above this part of what it was, and the rate falls below
-/// this part.
-const NOT_FASTER: f64 = 0.97;
+/// A limit lowered to the first part was wrong if the median latency stays above the second part of what it was,
+/// and the rate falls below the third. A step says less than the latencies of a round differ by chance.
+const CLEARLY_LOWER: f64 = 0.65;
+const NOT_FASTER: f64 = 0.9;
 const COSTS_RATE: f64 = 0.9;
+
+/// Classes of answers by size. Each has four times the bytes of the one before it.
+const SIZE_CLASSES: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
@@ -96,12 +119,26 @@ enum Phase {
 #[derive(Debug, Default)]
 struct Round {
     began_us: u64,
-    bytes: u64,
-    latencies: Vec<u64>,
-    /// Answers that came while the limit was nearly reached.
-    limited: usize,
+    answers: Answers,
     /// Whether its answers were asked for under an earlier limit.
     is_settling: bool,
+    /// The first answers to what was asked for under the present limit, unless they have been judged.
+    first: Option<First>,
+}
+
+/// The first answers to requests that the limit has bounded, and since when it holds.
+#[derive(Debug, Default)]
+struct First {
+    since_us: u64,
+    answers: Answers,
+}
+
+#[derive(Debug, Default)]
+struct Answers {
+    bytes: u64,
+    latencies_us: Vec<u64>,
+    /// Answers to requests that the limit has bounded.
+    limited: usize,
 }
 
 /// What a round has shown.
@@ -118,7 +155,15 @@ struct Found {
     queues: bool,
 }
 
-/// What was before the limit was lowered.
+/// Rounds, and the sums of their rates and of their median latencies.
+#[derive(Clone, Copy, Debug, Default)]
+struct Means {
+    rounds: f64,
+    rates: f64,
+    medians: f64,
+}
+
+/// What was before the limit was lowered, once or in several steps.
 #[derive(Clone, Copy, Debug)]
 struct Lowered {
     base: u32,
@@ -132,6 +177,8 @@ pub struct Limiter {
     manners: Manners,
     most: u32,
     limit: u32,
+    /// When this limit was last nearly reached.
+    reached_us: Option<u64>,
     /// The limit that probes start from.
     base: u32,
     phase: Phase,
@@ -139,18 +186,19 @@ pub struct Limiter {
     /// Rounds left of a hold or a probe.
     left: u32,
     probes: u32,
-    /// The rate of the last round.
+    /// The rate of the last round, and its median latency in seconds.
     rate: f64,
-    /// Rates of the last rounds, of this hold, and of this probe: bytes a second.
+    median: f64,
+    /// Bytes a second in the last rounds.
     rates: VecDeque<f64>,
-    held: Vec<f64>,
-    probed: Vec<f64>,
+    /// What this hold and this probe have shown.
+    held: Means,
+    probed: Means,
     /// When a round ended, and its mean latency in seconds.
     latencies: VecDeque<(u64, f64)>,
-    /// The least median latency of a round in seconds, by the size of its answers: each class has four times the
-    /// bytes of the class before it.
-    least: [f64; 16],
-    /// Set until the first round at the lower limit.
+    /// The least median latency of a round in seconds, by the size class of its answers.
+    least: [f64; SIZE_CLASSES],
+    /// Set until a round in which nothing queues.
     lowered: Option<Lowered>,
 }
 
@@ -162,17 +210,19 @@ impl Limiter {
             manners,
             most,
             limit: start,
+            reached_us: None,
             base: start,
             phase: Phase::Ramp { best: 0.0, stalled: false },
-            round: Round { is_settling: true, ..Round::default() },
+            round: Round { is_settling: true, first: Some(First::default()), ..Round::default() },
             left: 0,
             probes: 0,
             rate: 0.0,
+            median: f64::INFINITY,
             rates: VecDeque::new(),
-            held: Vec::new(),
-            probed: Vec::new(),
+            held: Means::default(),
+            probed: Means::default(),
             latencies: VecDeque::new(),
-            least: [f64::INFINITY; 16],
+            least: [f64::INFINITY; SIZE_CLASSES],
             lowered: None,
         }
     }
@@ -194,8 +244,12 @@ impl Limiter {
 
     /// The source has answered.
     pub fn answered(&mut self, answer: &Answer) {
-        self.round.add(answer, self.limit);
-        let count = self.round.latencies.len() as u32;
+        let is_limited = self.is_limited(answer);
+        self.round.answers.add(answer, is_limited);
+        if is_limited && self.ramps_at_once(answer) {
+            return;
+        }
+        let count = self.round.answers.count() as u32;
         if self.round.is_settling {
             if count >= self.limit {
                 self.begin_round(answer.at_us, false);
@@ -206,12 +260,21 @@ impl Limiter {
         if count < self.limit.max(ROUND_MIN) || took_us < ROUND_US_MIN {
             return;
         }
-        if self.round.is_limited() {
+        if self.round.answers.are_limited() {
             let found = self.evaluate(answer.at_us);
             self.decide(found, answer.at_us);
         } else {
             self.begin_round(answer.at_us, false);
         }
+    }
+
+    /// Whether the limit was nearly reached while the request was under way. Requests that are sent together are
+    /// answered together: only the first answer finds all of them there.
+    fn is_limited(&mut self, answer: &Answer) -> bool {
+        if f64::from(answer.in_flight) >= 0.9 * f64::from(self.limit) {
+            self.reached_us = Some(answer.at_us);
+        }
+        self.reached_us.is_some_and(|at_us| at_us + answer.latency_us >= answer.at_us)
     }
 
     /// The source has said that it is overloaded.
@@ -223,42 +286,66 @@ impl Limiter {
     }
 
     fn begin_round(&mut self, at_us: u64, is_settling: bool) {
-        self.round.latencies.clear();
+        let ramps = matches!(self.phase, Phase::Ramp { stalled: false, .. });
+        let first = || First { since_us: at_us, ..First::default() };
         self.round = Round {
             began_us: at_us,
+            answers: Answers::default(),
             is_settling,
-            latencies: std::mem::take(&mut self.round.latencies),
-            ..Round::default()
+            first: if is_settling { ramps.then(first) } else { self.round.first.take() },
         };
+    }
+
+    /// Doubles the limit in a ramp if the first answers at the present one come as fast as those before. Returns
+    /// whether it has.
+    fn ramps_at_once(&mut self, answer: &Answer) -> bool {
+        let Phase::Ramp { best, .. } = self.phase else { return false };
+        let Some(mut first) = self.round.first.take() else { return false };
+        let was_asked_before = answer.at_us < first.since_us + answer.latency_us;
+        if !was_asked_before {
+            first.answers.add(answer, true);
+        }
+        if first.answers.count() < FIRST_ANSWERS_MIN.max(self.limit as usize / 2) {
+            self.round.first = Some(first);
+            return false;
+        }
+        let mut first = first.answers;
+        let median = first.median();
+        if median >= AS_FAST * self.median || self.limit == self.most {
+            return false;
+        }
+        // Little's law.
+        self.rate = f64::from(self.limit) / first.mean_latency() * first.mean_bytes();
+        self.median = self.median.min(median);
+        self.phase = Phase::Ramp { best: best.max(self.rate), stalled: false };
+        self.set_limit(self.limit.saturating_mul(2), answer.at_us);
+        true
     }
 
     fn set_limit(&mut self, limit: u32, at_us: u64) {
         self.limit = limit.clamp(LEAST.min(self.most), self.most);
+        self.reached_us = None;
         self.begin_round(at_us, true);
     }
 
     /// What the round has shown.
     fn evaluate(&mut self, at_us: u64) -> Found {
-        let count = self.round.latencies.len() as f64;
+        let answers = &mut self.round.answers;
         let took_s = seconds(at_us - self.round.began_us);
-        let bytes = self.round.bytes.max(1) as f64;
-        let mean = self.round.latencies.iter().sum::<u64>() as f64 / 1e6 / count;
-        self.latencies.push_back((at_us, mean));
+        let (median, class) = (answers.median(), answers.size_class());
+        self.median = median;
+        self.least[class] = self.least[class].min(median);
+        self.latencies.push_back((at_us, answers.mean_latency()));
         while self.latencies.front().is_some_and(|&(at, _)| at + LATENCY_FOR_US < at_us) {
             self.latencies.pop_front();
         }
-        self.rate = bytes / took_s;
+        self.rate = answers.bytes.max(1) as f64 / took_s;
         self.rates.push_back(self.rate);
         self.rates.drain(..self.rates.len().saturating_sub(RATES));
         let latency = self.latencies.iter().map(|&(_, mean)| mean).fold(f64::INFINITY, f64::min);
-        let middle = self.round.latencies.len() / 2;
-        let (_, &mut median, _) = self.round.latencies.select_nth_unstable(middle);
-        let (median, class) = (seconds(median), ((bytes / count).log2() / 2.0) as usize);
-        let class = class.min(self.least.len() - 1);
-        self.least[class] = self.least[class].min(median);
         Found {
             rate: self.rate,
-            product: self.best_rate() / (bytes / count) * latency,
+            product: self.best_rate() / self.round.answers.mean_bytes() * latency,
             median,
             class,
             queues: self.manners == Manners::Polite && median > POLITE * self.least[class],
@@ -285,10 +372,14 @@ impl Limiter {
             Phase::Ramp { .. } => self.hold(wanted.min(self.limit), at_us),
             Phase::Hold if self.was_wrong(found) => self.forget(found, at_us),
             Phase::Hold if found.queues => self.lower(scaled(self.base, GIVE_WAY), found, at_us),
+            Phase::Hold if found.median > CHANGED * self.held.median() => {
+                self.latencies.clear();
+                self.ramp(found.rate, at_us);
+            }
             Phase::Hold => self.hold_on(found, wanted, at_us),
             Phase::Up { .. } if found.queues => self.hold_again(at_us),
             Phase::Up { .. } | Phase::Down => {
-                self.probed.push(found.rate);
+                self.probed.add(found);
                 self.left -= 1;
                 match self.left {
                     0 => self.judge_probe(at_us),
@@ -308,21 +399,24 @@ impl Limiter {
     /// Holds the present base.
     fn hold_again(&mut self, at_us: u64) {
         (self.phase, self.left) = (Phase::Hold, HOLD_ROUNDS);
-        self.held.clear();
+        self.held = Means::default();
         self.set_limit(self.base, at_us);
     }
 
     /// Holds a lower limit, because requests queue or the source has become slower.
     fn lower(&mut self, limit: u32, found: Found, at_us: u64) {
         let Found { rate, median, .. } = found;
-        self.lowered = Some(Lowered { base: self.limit, rate, median });
+        self.lowered.get_or_insert(Lowered { base: self.limit, rate, median });
         self.hold(limit, at_us);
     }
 
-    /// Whether the first round at a lower limit shows that it was lowered for nothing.
+    /// Whether a round shows that the limit was lowered for nothing.
     fn was_wrong(&self, found: Found) -> bool {
+        let is_least = self.limit <= LEAST;
         self.lowered.is_some_and(|before| {
-            found.median > NOT_FASTER * before.median && found.rate < COSTS_RATE * before.rate
+            let is_clear = f64::from(self.limit) <= CLEARLY_LOWER * f64::from(before.base);
+            let costs_rate = found.rate < COSTS_RATE * before.rate || self.limit == before.base;
+            (is_clear || is_least) && found.median > NOT_FASTER * before.median && costs_rate
         })
     }
 
@@ -346,7 +440,7 @@ impl Limiter {
     /// A round of a hold is over.
     fn hold_on(&mut self, found: Found, wanted: u32, at_us: u64) {
         self.lowered = None;
-        self.held.push(found.rate);
+        self.held.add(found);
         self.left -= 1;
         let is_slower = self.rates.len() >= 4 && f64::from(wanted) < SLOWER * f64::from(self.base);
         if is_slower {
@@ -368,24 +462,35 @@ impl Limiter {
 
     fn probe(&mut self, phase: Phase, limit: u32, at_us: u64) {
         (self.phase, self.left) = (phase, PROBE_ROUNDS);
-        self.probed.clear();
+        self.probed = Means::default();
         self.set_limit(limit, at_us);
     }
 
     /// A probe is over.
     fn judge_probe(&mut self, at_us: u64) {
-        let (held, probed) = (mean(&self.held), mean(&self.probed));
+        let Limiter { held, probed, .. } = *self;
+        let is_polite = self.manners == Manners::Polite;
+        let takes_from_others = is_polite && held.median() < FASTER * probed.median();
+        let gives_to_others = is_polite && probed.median() < FASTER * held.median();
         match self.phase {
-            Phase::Up { gains } if probed > PROBE_GAIN * held => {
+            Phase::Up { gains }
+                if probed.rate() > PROBE_GAIN * held.rate() && !takes_from_others =>
+            {
                 self.base = self.limit;
                 if gains > 0 {
-                    return self.ramp(probed, at_us);
+                    return self.ramp(probed.rate(), at_us);
                 }
-                self.held = vec![probed];
+                self.held = probed;
                 self.probe_up(gains + 1, at_us);
             }
-            Phase::Down if probed >= PROBE_KEPT * held => {
+            Phase::Down if probed.rate() >= PROBE_KEPT * held.rate() => {
                 self.base = self.limit;
+                self.hold_again(at_us);
+            }
+            Phase::Down if gives_to_others => {
+                self.base = scaled(self.base, GIVE).max(self.limit);
+                // The next probe goes down again.
+                self.probes -= 1;
                 self.hold_again(at_us);
             }
             _ => self.hold_again(at_us),
@@ -393,16 +498,56 @@ impl Limiter {
     }
 }
 
-impl Round {
-    fn add(&mut self, answer: &Answer, limit: u32) {
-        self.bytes += answer.bytes;
-        self.latencies.push(answer.latency_us);
-        self.limited += usize::from(f64::from(answer.in_flight) >= 0.9 * f64::from(limit));
+impl Means {
+    fn add(&mut self, found: Found) {
+        self.rounds += 1.0;
+        self.rates += found.rate;
+        self.medians += found.median;
     }
 
-    /// Whether the limit was nearly reached most of the time.
-    fn is_limited(&self) -> bool {
-        self.limited * 5 >= self.latencies.len() * 4
+    fn rate(&self) -> f64 {
+        self.rates / self.rounds
+    }
+
+    fn median(&self) -> f64 {
+        self.medians / self.rounds
+    }
+}
+
+impl Answers {
+    fn add(&mut self, answer: &Answer, is_limited: bool) {
+        self.bytes += answer.bytes;
+        self.latencies_us.push(answer.latency_us);
+        self.limited += usize::from(is_limited);
+    }
+
+    fn count(&self) -> usize {
+        self.latencies_us.len()
+    }
+
+    /// Whether the limit has bounded most of their requests.
+    fn are_limited(&self) -> bool {
+        self.limited * 5 >= self.count() * 4
+    }
+
+    fn mean_bytes(&self) -> f64 {
+        self.bytes.max(1) as f64 / self.count().max(1) as f64
+    }
+
+    /// In seconds.
+    fn mean_latency(&self) -> f64 {
+        seconds(self.latencies_us.iter().sum()) / self.count().max(1) as f64
+    }
+
+    /// In seconds. There is an answer.
+    fn median(&mut self) -> f64 {
+        let middle = self.count() / 2;
+        seconds(*self.latencies_us.select_nth_unstable(middle).1)
+    }
+
+    /// The class of their mean size in [`Limiter::least`].
+    fn size_class(&self) -> usize {
+        ((self.mean_bytes().log2() / 2.0) as usize).min(SIZE_CLASSES - 1)
     }
 }
 
@@ -412,8 +557,4 @@ pub(super) fn seconds(us: u64) -> f64 {
 
 fn scaled(limit: u32, factor: f64) -> u32 {
     (f64::from(limit) * factor) as u32
-}
-
-fn mean(rates: &[f64]) -> f64 {
-    rates.iter().sum::<f64>() / rates.len().max(1) as f64
 }

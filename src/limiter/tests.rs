@@ -75,7 +75,7 @@ const MODELS: [(&str, Model); 7] = [
     ("objects", OBJECTS),
 ];
 
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 5;
 
 /// The parts of a model that have queues.
 /// The link is number 2.
@@ -300,11 +300,13 @@ fn best(model: Model) -> f64 {
     limits.map(rate).into_iter().fold(0.0, f64::max)
 }
 
-/// Checks that a limiter reaches this share of the best fixed limit on each model, within four seconds.
+/// Checks that a limiter reaches this share of the best fixed limit on each model in the mean of all seeds, and
+/// within four seconds with each.
 fn check_models(manners: Manners, share: f64) {
     let mut failed = Vec::new();
     for (name, model) in MODELS {
         let best = best(model);
+        let mut sum = 0.0;
         for seed in 1..=SEEDS {
             let mut world = World::new(model, [found(manners)], seed);
             world.run(25.0);
@@ -317,9 +319,14 @@ fn check_models(manners: Manners, share: f64) {
                 "{name:16} {reached:.3} of the best after {within} s, {}",
                 client.limit.number()
             );
-            if reached < share || within > 4.0 {
-                failed.push((name, seed, reached, within));
+            if within > 4.0 {
+                failed.push((name, seed, within));
             }
+            sum += reached;
+        }
+        let mean = sum / SEEDS as f64;
+        if mean < share {
+            failed.push((name, 0, mean));
         }
     }
     assert!(failed.is_empty(), "{manners:?}: {failed:?}");
@@ -377,12 +384,15 @@ fn a_source_that_answers_more_slowly_than_before_is_not_taken_for_a_queue() {
         for model in [BUSY, SLOW, WAN, OBJECTS] {
             let best = best(model);
             let fast = Model { latency: 0.0002, seek: 0.0002, ..model };
-            let mut world = World::new(fast, [found(manners)], 1);
-            world.run(5.0);
-            world.model = model;
-            world.run(30.0);
-            let reached = world.clients[0].rate(15.0, 30.0) / best;
-            println!("{manners:?}: {reached:.3} of the best, {}", world.clients[0].limit.number());
+            let reached = |seed| {
+                let mut world = World::new(fast, [found(manners)], seed);
+                world.run(5.0);
+                world.model = model;
+                world.run(30.0);
+                world.clients[0].rate(15.0, 30.0) / best
+            };
+            let reached = (1..=5).map(reached).sum::<f64>() / 5.0;
+            println!("{manners:?}: {reached:.3} of the best");
             assert!(reached >= 0.9, "{manners:?}, {model:?}: {reached}");
         }
     }

@@ -473,6 +473,12 @@ impl Ledger {
         self.window.limit(limits.ahead_bytes, limits.lead_bytes);
     }
 
+    /// Blocks that are read while the slowest fetches take.
+    pub(super) fn lead_blocks(&self) -> u32 {
+        let blocks = self.window.lead() / self.layout.mean_pages_bytes();
+        u32::try_from(blocks).unwrap_or(u32::MAX)
+    }
+
     /// Whether most of the window has arrived and is unread, so that the source could do more.
     pub(super) fn waits_for_readers(&self) -> bool {
         let coming = u64::from(self.residency.fetching) * self.layout.mean_pages_bytes();

@@ -78,6 +78,7 @@ impl Stager {
             }
             (is_staged, taken > 2 * ledger.window.bytes())
         });
+        stream.set_lead(ledger.lead_blocks());
         self.forecast.set(id, Some(stream));
         self.look_anew(actions);
     }
@@ -122,6 +123,8 @@ impl Stager {
     pub(super) fn limit_fetches(&mut self, limits: FetchLimits, actions: &mut Vec<Action>) {
         let before = self.ledger.window.bytes();
         self.ledger.limit_fetches(limits);
+        let lead = self.ledger.lead_blocks();
+        self.forecast.streams_mut().for_each(|stream| stream.set_lead(lead));
         if self.ledger.window.bytes() > before {
             self.fit_kept(RAM, actions);
         }

@@ -6,7 +6,8 @@
 //! 2. A foreseen read that found no pages is *late*. If the window was full of unread blocks shortly before,
 //!    it is too narrow: loaders ask for many samples at once, or a fetch took much longer than most. While the
 //!    share of late reads is above [`TOO_MANY`], each one widens the window, up to a quarter of RAM. RAM keeps
-//!    fewer blocks then. If the slowest fetches would need a wider window, [`HARDLY_ANY`] is enough.
+//!    fewer blocks then. If the slowest fetches need a wider window, [`HARDLY_ANY`] is enough, and each late
+//!    read widens it more.
 //! 3. While the share is below [`HARDLY_ANY`], the window narrows slowly.
 //! 4. The window is also widened if blocks in use of large files have no room in it.
 //!
@@ -31,8 +32,10 @@ const SMOOTHED: f64 = 512.0;
 const TOO_MANY: f64 = 1.0 / 12.0;
 const HARDLY_ANY: f64 = 1.0 / 512.0;
 
-/// Blocks by which a late read widens it, and reads that narrow it by one block.
+/// Blocks by which a late read widens it, or this part of what the slowest fetches need beyond it, and reads that
+/// narrow it by one block.
 const WIDER: u64 = 2;
+const WIDER_PART: u64 = 16;
 const NARROWER: u64 = 128;
 
 #[derive(Debug, Default)]
@@ -81,6 +84,11 @@ impl Window {
         blocks.min(self.ram).max(self.ahead.min(self.ram / RAM_PART))
     }
 
+    /// Bytes with which the slowest fetches are in time.
+    pub(super) fn lead(&self) -> u64 {
+        self.lead
+    }
+
     /// The most bytes it can have.
     pub(super) fn most(&self) -> u64 {
         self.begun().max(self.ram / RAM_PART)
@@ -102,9 +110,10 @@ impl Window {
     /// A read was foreseen. `late`: it found no pages, and a wider window might have helped.
     pub(super) fn note_read(&mut self, late: bool) {
         self.late += (f64::from(u8::from(late)) - self.late) / SMOOTHED;
-        let tolerated = if self.bytes() < self.lead { HARDLY_ANY } else { TOO_MANY };
+        let wanted = self.lead.saturating_sub(self.bytes());
+        let tolerated = if wanted > 0 { HARDLY_ANY } else { TOO_MANY };
         if late && self.late > tolerated {
-            self.add(WIDER * self.block);
+            self.add((WIDER * self.block).max(wanted / WIDER_PART));
         } else if self.late < HARDLY_ANY {
             self.added = self.added.saturating_sub(self.block / NARROWER);
         }

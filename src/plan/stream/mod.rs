@@ -17,7 +17,7 @@
 //!    be seen is reached, or if the epoch is over. If a sample is read several times in a row, only the
 //!    first open may be seen: the others count as reached when its reader has gone on.
 //! 6. As a runner goes on, the blocks that it reads next are due to be checked: they may have been staged
-//!    long ago.
+//!    long ago. If the source may need longer to give a lost block again, blocks are checked that early, too.
 //! 7. What the planner has to do about all this is left in [`News`].
 
 mod epochs;
@@ -46,9 +46,10 @@ const ENDING_PART: u32 = 16;
 /// batches of one.
 const AGAIN_MAX: u32 = 64;
 
-/// How many positions past a runner are checked: far enough that a lost block can still be fetched, near
-/// enough that few are lost afterwards.
-const CHECK_AHEAD: u32 = 128;
+/// The fewest positions past a runner that are checked, and their part of the lead: far enough that a lost block
+/// can still be fetched, near enough that few are lost afterwards.
+const CHECK_AHEAD_MIN: u32 = 128;
+const CHECK_LEAD_PART: u32 = 4;
 
 /// An order, and where its readers stand.
 pub(in crate::plan) struct Stream {
@@ -61,6 +62,10 @@ pub(in crate::plan) struct Stream {
     chosen: Position,
     /// Up to which position, from the start of the current epoch on, probes are tracked.
     near_to: u32,
+    /// How many positions past a runner are read while a slow fetch takes, and up to where blocks have been
+    /// checked that early.
+    lead: u32,
+    checked_to: u32,
     pub(in crate::plan) news: News,
     counts: Counts,
     pace: Pace,
@@ -151,6 +156,8 @@ impl Stream {
             staged_to: (0, 0),
             chosen: Position::Current(0),
             near_to: SPAN_MIN,
+            lead: 0,
+            checked_to: 0,
             news: News::default(),
             counts: Counts::default(),
             pace: Pace { ticks: 1.0, last_tick: 0 },
@@ -366,12 +373,21 @@ impl Stream {
         false
     }
 
+    /// A slow fetch takes as long as so many positions are read.
+    pub(in crate::plan) fn set_lead(&mut self, positions: u32) {
+        self.lead = positions;
+    }
+
     /// A task stands at a position of the current epoch.
     fn run(&mut self, task: u32, position: u32) {
         let Stream { epochs, runners, news, .. } = self;
         runners.foremost = runners.foremost.max(position + 1);
-        let ahead = position + 1..position + 1 + CHECK_AHEAD;
+        let check_ahead = CHECK_AHEAD_MIN.max(self.lead / CHECK_LEAD_PART);
+        let ahead = position + 1..(position + 1).saturating_add(check_ahead);
         let into_next = ahead.end.saturating_sub(epochs.current.len());
+        let early = self.checked_to.max(ahead.end)..ahead.start.saturating_add(self.lead);
+        self.checked_to = self.checked_to.max(early.end);
+        news.due.extend(early.filter_map(|at| epochs.block_from_start(at)));
         epochs.current.check(ahead, &mut news.due);
         epochs.next.check(0..into_next, &mut news.due);
         let near_to = position.saturating_add(runners.outlook());
@@ -434,6 +450,7 @@ impl Stream {
     /// The current epoch has just begun.
     fn restart(&mut self, staged_to: (u32, u32)) {
         self.runners.restart();
+        self.checked_to = 0;
         self.near_to = self.runners.outlook();
         self.staged_to = staged_to;
         let Epochs { current, next, .. } = &self.epochs;

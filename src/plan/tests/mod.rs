@@ -74,6 +74,8 @@ struct World {
     seen: BTreeMap<u32, FileId>,
     untracked: BTreeSet<FileId>,
     began: Vec<u32>,
+    /// Blocks that were checked.
+    checked: Vec<BlockId>,
     fetched: u64,
 }
 
@@ -95,6 +97,7 @@ impl World {
             seen: BTreeMap::new(),
             untracked: BTreeSet::new(),
             began: Vec::new(),
+            checked: Vec::new(),
             fetched: 0,
         }
     }
@@ -114,6 +117,7 @@ impl World {
                 Action::Track { file } => assert!(self.untracked.remove(&file), "{file:?}"),
                 Action::Check { block } => {
                     assert!(self.pages.contains(&block) || self.fetching.contains(&block));
+                    self.checked.push(block);
                 }
                 Action::Drop { block } => {
                     let file = self.layout.file_of(block);

@@ -2,6 +2,7 @@
 
 use super::parts::arrive_all;
 use super::*;
+use crate::limiter::FetchLimits;
 use crate::order::samplers::torch::{Distributed, Weighted, Weights};
 use crate::order::samplers::{RepeatAug, Sampler};
 
@@ -582,4 +583,33 @@ fn each_open_is_counted_once() {
             assert!((read * 98 / 100..=read * 101 / 100).contains(&counted), "{case}");
         }
     }
+}
+
+/// A block that the kernel has taken back has to be fetched again before it is read, however long that takes.
+#[test]
+fn blocks_are_checked_as_early_as_a_slow_fetch_needs() {
+    let files = 3000;
+    let order = shuffled(files, 0);
+    // How often the block at each position was checked when the first ones had been read.
+    let (read, last) = (40, 39);
+    let checked = |lead_blocks: u64| {
+        let mut world = world(files, 4000);
+        let limits = FetchLimits { fetches: 8, lead_bytes: lead_blocks * 4096, ahead_bytes: 0 };
+        world.tell(Event::Limited(limits));
+        world.settle();
+        read_all(&mut world, 1, order.iter().copied().take(read));
+        let times = |file: &u32| {
+            let block = world.layout.blocks_of(FileId(*file)).next();
+            world.checked.iter().filter(|checked| Some(**checked) == block).count()
+        };
+        order.iter().map(times).collect::<Vec<_>>()
+    };
+    let near = checked(0);
+    assert_eq!([near[last + 1], near[last + 128], near[last + 129]], [1, 1, 0]);
+    let far = checked(200);
+    assert_eq!([far[last + 128], far[last + 129], far[last + 200], far[last + 201]], [2, 1, 1, 0]);
+    // A quarter of the way they are checked again.
+    let farther = checked(1000);
+    assert_eq!([farther[last + 251], farther[last + 1000], farther[last + 1001]], [1, 1, 0]);
+    assert!(farther[last + 1] == 1 && farther[last + 250] == 2);
 }
