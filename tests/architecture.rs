@@ -54,13 +54,15 @@ const IMPURE: [&str; 15] = [
 ];
 
 /// Crates that only some rooms may use.
-const HOMES: [(&str, &[&str]); 8] = [
+const HOMES: [(&str, &[&str]); 10] = [
     ("fuser::", &["fuse"]),
     ("clap::", &["cli"]),
     ("indicatif::", &["cli"]),
     ("glob::", &["engine"]),
     ("tokio::", &["control", "mount"]),
+    ("tar::", &["source"]),
     ("toml::", &["config"]),
+    ("zip::", &["source"]),
     ("lru::", &["fuse", "plan", "rehearsal", "source"]),
     ("crc32c::", &["catalog", "disk", "learning", "rehearsal", "store"]),
 ];

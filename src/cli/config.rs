@@ -25,7 +25,7 @@ pub(super) enum Verb {
         #[arg(long)]
         default: bool,
         #[command(flatten)]
-        settings: SettingsArgs,
+        settings: Box<SettingsArgs>,
     },
     /// Check a settings file on this machine
     Check {

@@ -19,7 +19,7 @@ use tracing_subscriber::EnvFilter;
 use super::settings::SettingsArgs;
 use super::terminal::{Escaping, escaped};
 use super::{say, say_json, warn};
-use crate::config::{Settings, Size, render_show, resolve};
+use crate::config::{Settings, Size, View, render_show, resolve};
 use crate::control::{self, MountDirectory, MountNote, Request, SourceLock};
 use crate::disk::unless_it_hangs;
 use crate::error::{Error, ErrorKind, Result};
@@ -31,7 +31,7 @@ const DAEMON: &str = "BELADY_DAEMON";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Directory to serve
+    /// Directory to serve, or with `--as files` one archive
     source: PathBuf,
     /// Empty directory to mount at, or SOURCE itself
     mountpoint: PathBuf,
@@ -107,7 +107,7 @@ fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
             .hint("is the parallel filesystem mounted on this node?")
     })?;
     let mountpoint = absolute(&args.mountpoint);
-    let mut host = host::detect(cache, Some(&source));
+    let mut host = host::detect(cache, Some((&source, config.source.view)));
     let apart = (!host.cache_hangs)
         .then(|| check_apart_unless_hanging(cache, &source, &mountpoint))
         .flatten();
@@ -148,7 +148,11 @@ fn attach(args: &Args, plan: &Plan) -> Result<bool> {
         return Ok(false);
     }
     let found = std::fs::metadata(&plan.source).ok().map(|found| (found.dev(), found.ino()));
-    let same = |note: &MountNote| note.mountpoint == plan.source || Some(note.identity) == found;
+    let view = plan.settings.source.view;
+    let same = |note: &MountNote| {
+        let shows = Some(note.identity) == found && note.view == view;
+        shows || view == View::Directory && note.mountpoint == plan.source
+    };
     let living = |note: &MountNote| !has_ended(note.pid);
     for note in control::mount_notes()?.into_iter().filter(same).filter(living) {
         let socket = MountDirectory::of(&note.mountpoint).socket();

@@ -34,6 +34,9 @@ pub(super) struct SettingsArgs {
     /// Space to use in the cache directory: 900GiB, 80%, auto
     #[arg(long, alias = "nvme", value_name = "SIZE")]
     pub(super) disk: Option<String>,
+    /// What to show of the source: its files (`directory`), or the files in its archives (`files`)
+    #[arg(long = "as", value_name = "VIEW")]
+    pub(super) view: Option<String>,
     /// Access order: a file, or a sampler as `torch-distributed:seed=0,index=imagefolder`
     #[arg(long, value_name = "FILE|SPEC")]
     pub(super) order: Option<String>,
@@ -82,6 +85,9 @@ impl SettingsArgs {
         }
         if let Some(disk) = &self.disk {
             layers = layers.flag("cache.disk", disk, "--disk");
+        }
+        if let Some(view) = &self.view {
+            layers = layers.flag("source.view", view, "--as");
         }
         for set in &self.set {
             layers = layers.set(set);

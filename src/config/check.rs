@@ -26,6 +26,7 @@ pub(super) fn config_error(message: String) -> Error {
 
 pub(super) fn source(source: &SourceConfig) -> Result<SourceSettings> {
     Ok(SourceSettings {
+        view: source.view,
         revalidate: match source.consistency {
             Consistency::Immutable => None,
             Consistency::Revalidate => Some(source.revalidate.0),

@@ -32,6 +32,7 @@ pub use resolve::{hanging_disk_error, resolve};
 pub use schema::{
     CacheConfig, Config, Consistency, Control, KEYS, Learn, LogConfig, Manners, Mode, MountConfig,
     OrderConfig, PolicyKind, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,
+    View,
 };
 pub use settings::{
     CacheSettings, DiskSettings, Host, LearnSettings, PrefetchSettings, RehearsalSettings,

@@ -65,6 +65,9 @@ sections! {
 
     /// How the source directory is scanned and checked.
     [source] SourceConfig {
+        /// "directory": the files of the source as they are. "files": the files in its tar and zip
+        /// files, as if all of them had been extracted.
+        view: View = View::Directory,
         /// "revalidate": files may change during the mount and are checked again after a while.
         /// "immutable": they never change; nothing is asked twice.
         consistency: Consistency = Consistency::Revalidate,
@@ -207,6 +210,17 @@ sections! {
         /// The order, as text of the form `kind:key=value,...`. It is not parsed here.
         order: String = String::new(),
     }
+}
+
+/// What of a source is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum View {
+    /// Its files.
+    #[default]
+    Directory,
+    /// The files in its archives, and its other files.
+    Files,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::schema::{LogConfig, Manners, MountConfig, PolicyKind, Start, StreamConfig};
+use super::schema::{LogConfig, Manners, MountConfig, PolicyKind, Start, StreamConfig, View};
 use crate::buffer::{Classes, Rules};
 use crate::error::Error;
 
@@ -54,6 +54,7 @@ pub struct Settings {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSettings {
+    pub view: View,
     /// After this time a name is checked again; `None` if files never change.
     pub revalidate: Option<Duration>,
     pub scan_threads: u32,

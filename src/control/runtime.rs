@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use crate::config::View;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The note of one mount.
@@ -23,6 +24,9 @@ pub struct MountNote {
     pub source: PathBuf,
     /// Device and inode of the source.
     pub identity: (u64, u64),
+    /// What of it is shown.
+    #[serde(default)]
+    pub view: View,
     #[serde(with = "crate::paths")]
     pub mountpoint: PathBuf,
     /// The device of the mount, as the mount table writes it.

@@ -28,7 +28,7 @@ use crate::disk::{TICK, unless_it_hangs};
 use crate::engine::{Engine, RecordSelection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
-use crate::source::PosixSource;
+use crate::source::{self, Opened};
 pub use point::{
     check_apart, cut_off_by_force, cut_off_killed, is_dead, is_noted, prepare, take_away,
 };
@@ -50,7 +50,7 @@ const SIGNALLED_PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The directory to serve, absolute.
+    /// The directory or archive to serve, absolute.
     pub source: PathBuf,
     /// Where to mount it, absolute. It may be the source itself.
     pub mountpoint: PathBuf,
@@ -81,12 +81,12 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     if guarded {
         access::check(&plan.source)?;
     }
-    let source = PosixSource::open(&plan.source, plan.settings.prefetch.inflight as usize)?;
-    let identity = source.identity()?;
+    let inflight = plan.settings.prefetch.inflight as usize;
+    let view = plan.settings.source.view;
+    let Opened { source, identity } = source::open(&plan.source, view, inflight, seen)?;
     let (settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
     // Orders are checked against all files, and any directory may have an access control list.
     let all = guarded || !plan.settings.streams.is_empty();
-    let source = Arc::new(source);
     let engine =
         Engine::start(settings, rendered, &plan.source, source, all, seen, &host::readings())?;
     let checked = match guarded {
@@ -151,6 +151,7 @@ fn serve(
         pid: std::process::id(),
         source: plan.source.clone(),
         identity,
+        view: plan.settings.source.view,
         mountpoint: plan.mountpoint.clone(),
         device: None,
     };

@@ -1,17 +1,23 @@
-//! Where the bytes come from: a directory on a parallel filesystem so far.
+//! Where the bytes come from: a directory on a parallel filesystem, or the archives in it.
 //!
 //! A [`Source`] lists directories, gives the attributes of a name, and reads byte ranges. Any number of
 //! reads run at once and complete in any order. Each read is checked against the [`Fingerprint`] in the
 //! catalog: bytes of another version are never handed out as this version.
 
+mod archive;
 mod file_reader;
 mod image;
+mod keyed;
 mod keyed_pool;
 mod open_files;
+mod opening;
 mod pool;
 mod posix;
 #[cfg(test)]
 pub(crate) mod stub;
+#[cfg(test)]
+mod tests;
+mod tree;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -20,6 +26,7 @@ use std::sync::Arc;
 
 pub use keyed_pool::{JobKey, KeyedPool};
 use nix::errno::Errno;
+pub use opening::{Opened, lasting_identity, open};
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;
 use serde::{Deserialize, Serialize};

@@ -162,7 +162,19 @@ impl Scene {
         ] {
             write(&scene.work, file, text.as_bytes());
         }
+        scene.pack();
         scene
+    }
+
+    /// Packs the dataset into tar files in `shards`.
+    fn pack(&self) {
+        let shards = self.work.join("shards");
+        fs::create_dir_all(&shards).unwrap();
+        for part in ["train", "val"] {
+            let mut tar = Command::new("tar");
+            tar.arg("-C").arg(&self.source).arg("-cf").arg(shards.join(format!("{part}.tar")));
+            assert!(tar.arg(part).status().unwrap().success());
+        }
     }
 
     /// A text in which the test's directories replace those of the documents.

@@ -9,6 +9,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod archives;
 mod beneath;
 mod cache_dir;
 mod cgroup;

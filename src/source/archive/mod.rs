@@ -1,0 +1,358 @@
+//! A source in which archives are directories: tar files and zip files show the files in them.
+//!
+//! 1. The directories of the source are listed. A file whose name ends in `.tar` or `.zip` is an archive. All other
+//!    files are shown as they are, and links are left out.
+//! 2. The headers of each archive are read ([`tar`], [`zip`]), some archives at a time. Its members are shown in the
+//!    directory that the archive is in, as if it had been extracted there.
+//! 3. A read of a member is a read of its range in the archive. The source checks the version of the archive before
+//!    and after. If an archive changes, all of its members have changed.
+//!
+//! Whoever may read an archive may read its members.
+
+mod range_reader;
+mod tar;
+mod zip;
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::keyed::{Keyed, say_fault, version_of};
+use super::tree::{Access, Blob, Listing, PathFault};
+use super::{Fingerprint, Kind, ReadRequest, Source, Stat};
+use crate::error::{Error, ErrorKind, Result as UserResult};
+use crate::sync::Mutex;
+use range_reader::RangeReader;
+
+/// Archives whose headers are read at once.
+const THREADS: usize = 16;
+
+/// How long the version of an archive counts as known.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
+/// What tells this view of a source from the source itself.
+const VIEW: u128 = 0x6172_6368_6976_6573;
+
+/// A file in an archive.
+#[derive(Debug)]
+struct Member {
+    path: PathBuf,
+    /// Where its bytes begin in the archive, and how many there are.
+    offset: u64,
+    size: u64,
+    /// Nanoseconds since 1970; `None` if the archive does not tell.
+    mtime_ns: Option<i64>,
+}
+
+/// What is in an archive.
+#[derive(Debug, Default)]
+struct Members {
+    files: Vec<Member>,
+    directories: Vec<PathBuf>,
+    /// Links, devices and the like, which are not shown.
+    others: usize,
+}
+
+/// An archive, or a file beside archives.
+#[derive(Debug)]
+struct Shard {
+    path: Arc<Path>,
+    fingerprint: Fingerprint,
+}
+
+/// A file of the source.
+type FoundFile = (PathBuf, Stat);
+
+/// Where the bytes of a file are.
+#[derive(Debug)]
+pub(super) struct Place {
+    shard: Arc<Shard>,
+    offset: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Tar,
+    Zip,
+}
+
+impl Format {
+    fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_ascii_lowercase();
+        match extension.to_str()? {
+            "tar" => Some(Format::Tar),
+            "zip" => Some(Format::Zip),
+            _ => None,
+        }
+    }
+}
+
+/// The archives of a source.
+pub(super) struct Archives {
+    source: Arc<dyn Source>,
+    /// The name of the one archive to show, if not all are.
+    only: Option<OsString>,
+    /// The files that were listed last.
+    listed: Mutex<HashMap<PathBuf, Fingerprint>>,
+    /// When an archive was last found as it was listed.
+    known: Mutex<HashMap<Arc<Path>, Instant>>,
+}
+
+impl Archives {
+    /// The archives of `source`, or the one named `only` at its top.
+    pub(super) fn new(source: Arc<dyn Source>, only: Option<OsString>) -> Self {
+        Archives { source, only, listed: Mutex::default(), known: Mutex::default() }
+    }
+
+    /// The identity of the archives of a source with this identity.
+    pub(super) fn identity_in(source: u128) -> u128 {
+        source ^ VIEW
+    }
+
+    /// All regular files of the source, and all directories.
+    fn walk(&self) -> UserResult<(Vec<FoundFile>, Vec<PathBuf>)> {
+        let (mut files, mut directories) = (Vec::new(), vec![PathBuf::new()]);
+        if let Some(only) = &self.only {
+            let path = PathBuf::from(only);
+            let stat = self.source.stat(&path).map_err(|errno| unreadable(&path, errno))?;
+            return Ok((vec![(path, stat)], directories));
+        }
+        let mut next = 0;
+        while let Some(directory) = directories.get(next).cloned() {
+            next += 1;
+            let mut names = Vec::new();
+            let listed =
+                self.source.list_in_parts(&directory, &mut |part| names.extend_from_slice(part));
+            listed.map_err(|errno| unreadable(&directory, errno))?;
+            for (name, stat) in names.iter().zip(self.source.stat_all(&directory, &names)) {
+                let path = directory.join(name);
+                match stat {
+                    Ok(stat) if stat.kind == Kind::Directory => directories.push(path),
+                    Ok(stat) if stat.kind == Kind::File => files.push((path, stat)),
+                    // It has gone since it was listed.
+                    Ok(_) | Err(Errno::ENOENT) => {}
+                    Err(errno) => return Err(unreadable(&path, errno)),
+                }
+            }
+        }
+        Ok((files, directories))
+    }
+
+    /// The members of each archive among the files.
+    fn read_archives(
+        &self,
+        files: &[FoundFile],
+        seen: &AtomicU64,
+    ) -> UserResult<Vec<Option<Members>>> {
+        let next = AtomicUsize::new(0);
+        let found: Mutex<Vec<Option<Members>>> = Mutex::new(files.iter().map(|_| None).collect());
+        let failed = Mutex::new(None);
+        let read_some = || {
+            while let Some((nth, (path, stat))) =
+                nth_of(files, next.fetch_add(1, Ordering::Relaxed))
+            {
+                let Some(format) = Format::of(path) else { continue };
+                match self.read_archive(path, stat, format) {
+                    Ok(members) => {
+                        seen.fetch_add(members.files.len() as u64, Ordering::Relaxed);
+                        found.lock()[nth] = Some(members);
+                    }
+                    Err(error) => {
+                        next.store(files.len(), Ordering::Relaxed);
+                        failed.lock().get_or_insert(error);
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..THREADS.min(files.len()) {
+                let thread = thread::Builder::new().name("belady-archives".into());
+                // With fewer threads it takes longer.
+                let _ = thread.spawn_scoped(scope, read_some);
+            }
+            read_some();
+        });
+        match failed.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(found.into_inner()),
+        }
+    }
+
+    fn read_archive(&self, path: &Path, stat: &Stat, format: Format) -> UserResult<Members> {
+        let reader = RangeReader::new(Arc::clone(&self.source), path, stat);
+        let members = match format {
+            Format::Tar => tar::members(reader),
+            Format::Zip => zip::members(reader),
+        };
+        let members = members.map_err(|fault| fault.at(path))?;
+        let is_cut = |member: &&Member| member.offset.saturating_add(member.size) > stat.size;
+        if let Some(member) = members.files.iter().find(is_cut) {
+            let what = format!("it ends within {}", member.path.display());
+            return Err(broken(path, &what).hint("is the copy of the archive whole?"));
+        }
+        if members.others > 0 {
+            let (archive, others) = (path.display(), members.others);
+            tracing::warn!(%archive, others, "links and devices in archives are not shown");
+        }
+        Ok(members)
+    }
+}
+
+fn nth_of<T>(all: &[T], nth: usize) -> Option<(usize, &T)> {
+    Some((nth, all.get(nth)?))
+}
+
+fn unreadable(path: &Path, errno: Errno) -> Error {
+    let message = format!("cannot read {} in the source: {}", path.display(), errno.desc());
+    Error::new(ErrorKind::Source, message)
+}
+
+fn broken(archive: &Path, what: &str) -> Error {
+    Error::new(ErrorKind::Source, format!("the archive {}: {what}", archive.display()))
+}
+
+/// Why an archive cannot be shown.
+enum Fault {
+    /// It cannot be read, or is none.
+    Io(std::io::Error),
+    /// It has something that cannot be read in place.
+    Unsupported(String),
+}
+
+impl Fault {
+    fn at(self, archive: &Path) -> Error {
+        match self {
+            Fault::Io(error) => broken(archive, &error.to_string())
+                .hint("is it whole? Compressed archives must be named other than .tar"),
+            Fault::Unsupported(what) => broken(archive, &what).hint(
+                "members are read in place: write the archive without compression (`tar cf`, `zip -0`)",
+            ),
+        }
+    }
+}
+
+impl From<std::io::Error> for Fault {
+    fn from(error: std::io::Error) -> Self {
+        Fault::Io(error)
+    }
+}
+
+/// A member's path below the archive's directory, as extracting it would make it: without a leading `/` or `./`.
+fn place_of(path: &Path) -> PathBuf {
+    let is_part = |part: &std::path::Component<'_>| {
+        !matches!(part, std::path::Component::RootDir | std::path::Component::CurDir)
+    };
+    path.components().filter(is_part).collect()
+}
+
+impl Keyed for Archives {
+    type Key = Place;
+
+    fn lasting_identity(&self) -> u128 {
+        Archives::identity_in(self.source.lasting_identity())
+    }
+
+    fn list(&self, seen: &AtomicU64) -> UserResult<Option<Listing<Place>>> {
+        let root =
+            self.source.stat(Path::new("")).map_err(|errno| unreadable(Path::new("."), errno))?;
+        let (files, mut directories) = self.walk()?;
+        let now: HashMap<PathBuf, Fingerprint> =
+            files.iter().map(|(path, stat)| (path.clone(), stat.fingerprint())).collect();
+        if *self.listed.lock() == now {
+            return Ok(None);
+        }
+        if !files.iter().any(|(path, _)| Format::of(path).is_some()) {
+            return Err(Error::new(
+                ErrorKind::Source,
+                "there is no .tar and no .zip file in the source",
+            )
+            .hint("without `--as files` its files are shown as they are"));
+        }
+        let archives = self.read_archives(&files, seen)?;
+        let mut blobs = Vec::new();
+        for ((path, stat), members) in files.into_iter().zip(archives) {
+            let fingerprint = stat.fingerprint();
+            let shard = Arc::new(Shard { path: path.as_path().into(), fingerprint });
+            let access = Access { mode: stat.mode & 0o444, uid: stat.uid, gid: stat.gid };
+            let blob = |offset, size, mtime_ns| Blob {
+                size,
+                mtime_ns,
+                version: version_of(&fingerprint, offset),
+                access,
+                key: Place { shard: Arc::clone(&shard), offset },
+            };
+            let Some(members) = members else {
+                blobs.push((path, blob(0, stat.size, stat.mtime_ns)));
+                continue;
+            };
+            let above = path.parent().unwrap_or(Path::new(""));
+            directories.extend(members.directories.iter().map(|path| above.join(path)));
+            blobs.extend(members.files.into_iter().map(|member| {
+                let mtime_ns = member.mtime_ns.unwrap_or(stat.mtime_ns);
+                (above.join(member.path), blob(member.offset, member.size, mtime_ns))
+            }));
+        }
+        *self.listed.lock() = now;
+        directories.retain(|path| !path.as_os_str().is_empty());
+        let access = Access { mode: root.mode & 0o555, uid: root.uid, gid: root.gid };
+        Ok(Some(Listing { blobs, directories, access }))
+    }
+
+    fn refuse(&self, fault: &PathFault) -> Error {
+        let hint = match fault {
+            PathFault::Twice(_) => "archives in one directory are shown as one: move them apart",
+            _ => "extracting the archives would fail, too",
+        };
+        let message = format!("the archives are no tree of files: {}", say_fault(fault));
+        Error::new(ErrorKind::Source, message).hint(hint)
+    }
+
+    fn is_current(&self, blob: &Blob<Place>) -> Result<bool, Errno> {
+        let shard = &blob.key.shard;
+        let is_new = |at: &Instant| at.elapsed() < KNOWN_FOR;
+        if self.known.lock().get(&shard.path).is_some_and(is_new) {
+            return Ok(true);
+        }
+        let is_current = match self.source.stat_anew(&shard.path) {
+            Ok(stat) => stat.fingerprint() == shard.fingerprint,
+            Err(Errno::ENOENT) => false,
+            Err(errno) => return Err(errno),
+        };
+        if is_current {
+            self.known.lock().insert(Arc::clone(&shard.path), Instant::now());
+        }
+        Ok(is_current)
+    }
+
+    fn read(&self, blob: &Blob<Place>, request: ReadRequest) {
+        let Place { shard, offset } = &blob.key;
+        self.source.read(vec![ReadRequest {
+            path: Arc::clone(&shard.path),
+            fingerprint: shard.fingerprint,
+            offset: offset + request.offset,
+            ..request
+        }]);
+    }
+
+    fn space(&self) -> Result<[u64; 7], Errno> {
+        self.source.space()
+    }
+
+    fn close_idle(&self) {
+        self.source.close_idle();
+    }
+}
+
+/// Whether a name is that of an archive.
+pub(super) fn is_archive(name: &OsStr) -> bool {
+    Format::of(Path::new(name)).is_some()
+}
+
+#[cfg(test)]
+mod tests;

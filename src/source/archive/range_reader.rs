@@ -1,0 +1,87 @@
+//! Reads a file of a source like a local one: what parsers of archives read from.
+
+use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+use crate::source::{Fingerprint, ReadError, ReadRequest, Source, Stat, Urgency};
+
+/// Bytes that are read at once: some headers of small members, and little of large ones.
+const PIECE: u64 = 16 << 10;
+
+/// A place in one version of a file.
+pub(super) struct RangeReader {
+    source: Arc<dyn Source>,
+    path: Arc<Path>,
+    fingerprint: Fingerprint,
+    size: u64,
+    at: u64,
+    /// The bytes that were read last, and where they begin.
+    piece: (u64, Vec<u8>),
+}
+
+impl RangeReader {
+    pub(super) fn new(source: Arc<dyn Source>, path: &Path, stat: &Stat) -> Self {
+        RangeReader {
+            source,
+            path: path.into(),
+            fingerprint: stat.fingerprint(),
+            size: stat.size,
+            at: 0,
+            piece: (0, Vec::new()),
+        }
+    }
+
+    /// Reads a range, and waits for it.
+    fn fetch(&self, offset: u64, length: u64) -> Result<Vec<u8>> {
+        let (send, answer) = mpsc::channel();
+        self.source.read(vec![ReadRequest {
+            path: Arc::clone(&self.path),
+            fingerprint: self.fingerprint,
+            exact: true,
+            offset,
+            length: length as usize,
+            urgency: Urgency::Prefetch,
+            // Nobody waits any more if the receiver has gone.
+            deliver: Box::new(move |read| drop(send.send(read))),
+        }]);
+        match answer.recv() {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(ReadError::Source(errno))) => Err(errno.into()),
+            Ok(Err(ReadError::Changed)) => Err(Error::other("it was changed while it was read")),
+            Err(mpsc::RecvError) => Err(Error::other("the source is closed")),
+        }
+    }
+}
+
+impl Read for RangeReader {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        if self.at >= self.size {
+            return Ok(0);
+        }
+        let has =
+            |piece: &(u64, Vec<u8>), at| (piece.0..piece.0 + piece.1.len() as u64).contains(&at);
+        if !has(&self.piece, self.at) {
+            let length = PIECE.min(self.size - self.at);
+            self.piece = (self.at, self.fetch(self.at, length)?);
+        }
+        let (from, bytes) = &self.piece;
+        let there = &bytes[(self.at - from) as usize..];
+        let length = there.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&there[..length]);
+        self.at += length as u64;
+        Ok(length)
+    }
+}
+
+impl Seek for RangeReader {
+    fn seek(&mut self, to: SeekFrom) -> Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.size.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or_else(|| Error::from(ErrorKind::InvalidInput))?;
+        Ok(self.at)
+    }
+}

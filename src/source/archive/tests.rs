@@ -1,0 +1,204 @@
+use std::io::Write;
+use std::sync::atomic::AtomicU64;
+
+use ::zip::CompressionMethod;
+
+use super::*;
+use crate::source::keyed::KeyedSource;
+use crate::source::tests::conformance::{Files, check, read, some_files};
+use crate::source::{PosixSource, ReadError};
+
+fn open(directory: &Path, only: Option<&str>) -> UserResult<KeyedSource<Archives>> {
+    let source = Arc::new(PosixSource::open(directory, 8)?);
+    KeyedSource::open(Archives::new(source, only.map(OsString::from)), &AtomicU64::new(0))
+}
+
+fn write_tar(to: &Path, files: &Files) {
+    let mut archive = ::tar::Builder::new(std::fs::File::create(to).unwrap());
+    for (path, bytes) in files {
+        let mut header = ::tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        header.set_mtime(1_000_000);
+        archive.append_data(&mut header, path, bytes.as_slice()).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+fn write_zip(to: &Path, files: &Files, method: ::zip::CompressionMethod) {
+    let mut archive = ::zip::ZipWriter::new(std::fs::File::create(to).unwrap());
+    let options = ::zip::write::SimpleFileOptions::default().compression_method(method);
+    for (path, bytes) in files {
+        archive.start_file(path.to_str().unwrap(), options).unwrap();
+        archive.write_all(bytes).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+fn files(all: &[(&str, &[u8])]) -> Files {
+    all.iter().map(|(path, bytes)| (path.into(), bytes.to_vec())).collect()
+}
+
+#[test]
+fn a_tar_file_conforms() {
+    let directory = tempfile::tempdir().unwrap();
+    write_tar(&directory.path().join("all.tar"), &some_files());
+    check(&open(directory.path(), None).unwrap(), &some_files());
+    check(&open(directory.path(), Some("all.tar")).unwrap(), &some_files());
+}
+
+#[test]
+fn a_zip_file_conforms() {
+    let directory = tempfile::tempdir().unwrap();
+    write_zip(&directory.path().join("all.ZIP"), &some_files(), CompressionMethod::Stored);
+    check(&open(directory.path(), None).unwrap(), &some_files());
+}
+
+#[test]
+fn many_archives_are_one_tree_beside_other_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |path: &str| directory.path().join(path);
+    std::fs::create_dir_all(at("val")).unwrap();
+    let mut all = Files::new();
+    for (nth, (path, bytes)) in some_files().into_iter().enumerate() {
+        let part = Files::from([(path.clone(), bytes.clone())]);
+        match nth % 3 {
+            0 => write_tar(&at(&format!("{nth}.tar")), &part),
+            1 => write_zip(&at(&format!("{nth}.zip")), &part, CompressionMethod::Stored),
+            _ => write_tar(&at(&format!("val/{nth}.tar")), &part),
+        }
+        all.insert(if nth % 3 == 2 { Path::new("val").join(path) } else { path }, bytes);
+    }
+    std::fs::write(at("labels.csv"), b"a,b\n").unwrap();
+    all.insert("labels.csv".into(), b"a,b\n".to_vec());
+    check(&open(directory.path(), None).unwrap(), &all);
+}
+
+#[test]
+fn members_have_their_own_times_and_the_rights_of_their_archive() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("a.tar");
+    write_tar(&archive, &files(&[("x", b"1")]));
+    std::fs::set_permissions(&archive, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let stat = open(directory.path(), None).unwrap().stat(Path::new("x")).unwrap();
+    assert_eq!((stat.mode, stat.mtime_ns), (0o440, 1_000_000_000_000_000));
+}
+
+#[test]
+fn a_path_that_comes_twice_in_a_tar_file_is_the_later_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("a.tar");
+    let mut builder = ::tar::Builder::new(std::fs::File::create(&archive).unwrap());
+    for bytes in [b"old", b"new"] {
+        let mut header = ::tar::Header::new_ustar();
+        header.set_size(3);
+        builder.append_data(&mut header, "./x", bytes.as_slice()).unwrap();
+    }
+    builder.finish().unwrap();
+    assert_eq!(read(&open(directory.path(), None).unwrap(), Path::new("x")).unwrap(), b"new");
+}
+
+#[test]
+fn an_archive_that_changes_changes_its_members() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("a.tar");
+    write_tar(&archive, &files(&[("x", b"old"), ("y", b"same")]));
+    let source = open(directory.path(), None).unwrap();
+    let before = source.stat(Path::new("x")).unwrap();
+    let other = directory.path().join("new");
+    write_tar(&other, &files(&[("x", b"newer"), ("z", b"z")]));
+    std::fs::rename(&other, &archive).unwrap();
+    let stale = crate::source::tests::conformance::read_version(
+        &source,
+        Path::new("x"),
+        before.fingerprint(),
+        0,
+        3,
+    );
+    assert_eq!(stale.unwrap_err(), ReadError::Changed);
+    // The version of an archive is believed for a moment.
+    while source.stat(Path::new("x")).unwrap().fingerprint() == before.fingerprint() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    check(&source, &files(&[("x", b"newer"), ("z", b"z")]));
+    std::fs::remove_file(&archive).unwrap();
+    write_tar(&directory.path().join("b.tar"), &files(&[("only", b"1")]));
+    while source.stat(Path::new("x")).is_ok() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    check(&source, &files(&[("only", b"1")]));
+}
+
+#[test]
+fn what_cannot_be_shown_is_refused_with_its_reason() {
+    let refused = |make: &dyn Fn(&Path)| {
+        let directory = tempfile::tempdir().unwrap();
+        make(directory.path());
+        let error = open(directory.path(), None).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Source);
+        error.to_string()
+    };
+    let none = refused(&|at| std::fs::write(at.join("a.jpg"), b"").unwrap());
+    assert!(none.contains("no .tar and no .zip"), "{none}");
+    let compressed = refused(&|at| {
+        let mut bytes = vec![0x1f, 0x8b, 8, 0];
+        bytes.resize(2000, 7);
+        std::fs::write(at.join("a.tar"), bytes).unwrap();
+    });
+    assert!(compressed.contains("a.tar") && compressed.contains("ompressed"), "{compressed}");
+    let cut = refused(&|at| {
+        write_tar(&at.join("a.tar"), &files(&[("x", &[1; 5000])]));
+        std::fs::File::options().write(true).open(at.join("a.tar")).unwrap().set_len(3000).unwrap();
+    });
+    assert!(cut.contains("a.tar"), "{cut}");
+    let no_zip = refused(&|at| std::fs::write(at.join("a.zip"), b"no zip").unwrap());
+    assert!(no_zip.contains("a.zip"), "{no_zip}");
+    let twice = refused(&|at| {
+        write_tar(&at.join("a.tar"), &files(&[("x", b"1")]));
+        write_tar(&at.join("b.tar"), &files(&[("x", b"2")]));
+    });
+    assert!(twice.contains("two files are x"), "{twice}");
+    let outside = refused(&|at| {
+        let mut header = ::tar::Header::new_old();
+        header.as_old_mut().name[..4].copy_from_slice(b"../x");
+        header.set_size(0);
+        header.set_cksum();
+        let mut builder = ::tar::Builder::new(std::fs::File::create(at.join("a.tar")).unwrap());
+        builder.append(&header, std::io::empty()).unwrap();
+        builder.finish().unwrap();
+    });
+    assert!(outside.contains("leads out of the tree"), "{outside}");
+}
+
+/// Any bytes are an archive or an error, and never a panic.
+#[test]
+fn archives_with_flipped_bits_are_read_or_refused() {
+    use rand::{RngExt, SeedableRng};
+    let mut random = rand::rngs::ChaCha8Rng::seed_from_u64(5);
+    let directory = tempfile::tempdir().unwrap();
+    let whole = files(&[("a/x", b"1"), ("a/y", &[2; 3000]), ("z", b"")]);
+    let [tar, zip] = ["a.tar", "a.zip"].map(|name| directory.path().join(name));
+    for format in [&tar, &zip] {
+        match format == &tar {
+            true => write_tar(format, &whole),
+            false => write_zip(format, &whole, CompressionMethod::Stored),
+        }
+        let bytes = std::fs::read(format).unwrap();
+        for _ in 0..300 {
+            let mut broken = bytes.clone();
+            for _ in 0..random.random_range(1..6) {
+                let at = random.random_range(0..broken.len());
+                broken[at] ^= 1 << random.random_range(0..8);
+            }
+            std::fs::write(format, &broken).unwrap();
+            if let Ok(source) = open(directory.path(), None) {
+                let mut names = Vec::new();
+                source
+                    .list_in_parts(Path::new(""), &mut |part| names.extend_from_slice(part))
+                    .unwrap();
+            }
+        }
+        std::fs::remove_file(format).unwrap();
+    }
+}

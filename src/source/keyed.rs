@@ -1,0 +1,220 @@
+//! A source of blobs that a store has under names.
+//!
+//! 1. The store is listed whole. What it lists becomes a [`Tree`] of directories.
+//! 2. If an attribute of the root is asked for, or that of a blob which is no longer as it was listed, the store is
+//!    listed again, unless it says that all is as before.
+//! 3. A read of a blob goes to the store with its key, if the tree has the version that is asked for. The store
+//!    delivers bytes of that version or none.
+
+use std::ffi::{OsStr, OsString};
+use std::hash::Hasher;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use siphasher::sip::SipHasher24;
+
+use super::tree::{Blob, Listing, PathFault, Tree, blob_stat};
+use super::{Fingerprint, Pool, ReadError, ReadRequest, Source, Stat};
+use crate::error::{Error, ErrorKind, Result as UserResult};
+use crate::sync::{Mutex, RwLock};
+
+/// How long a listing counts as new.
+const NEW_FOR: Duration = Duration::from_secs(1);
+
+/// Names of a directory that are reported at a time.
+const PART: usize = 64;
+
+/// A store of blobs under names, with no directories of its own.
+pub(super) trait Keyed: Send + Sync + 'static {
+    /// How a blob is found.
+    type Key: Send + Sync + 'static;
+
+    /// A number that tells this store from others, the same at each mount.
+    fn lasting_identity(&self) -> u128;
+
+    /// Lists everything, and counts names in `seen`. `None`: all is as it was listed last.
+    ///
+    /// # Errors
+    /// If not everything can be listed.
+    fn list(&self, seen: &AtomicU64) -> UserResult<Option<Listing<Self::Key>>>;
+
+    /// The error for paths that are no tree.
+    fn refuse(&self, fault: &PathFault) -> Error;
+
+    /// Whether a blob is still as it was listed.
+    fn is_current(&self, blob: &Blob<Self::Key>) -> Result<bool, Errno>;
+
+    /// Starts to read a range of a blob. Never blocks. The store delivers bytes of the blob as it was listed, or
+    /// [`ReadError::Changed`].
+    fn read(&self, blob: &Blob<Self::Key>, request: ReadRequest);
+
+    /// As [`Source::space`].
+    fn space(&self) -> Result<[u64; 7], Errno>;
+
+    /// As [`Source::close_idle`].
+    fn close_idle(&self) {}
+}
+
+/// The source that a [`Keyed`] store is.
+pub(super) struct KeyedSource<K: Keyed> {
+    store: K,
+    tree: RwLock<Arc<Tree<K::Key>>>,
+    listed: Mutex<Instant>,
+    /// Delivers the errors that are known at once.
+    refusals: Pool,
+}
+
+impl<K: Keyed> KeyedSource<K> {
+    /// Lists the store, and counts names in `seen`.
+    ///
+    /// # Errors
+    /// If it cannot be listed, or its paths are no tree.
+    pub(super) fn open(store: K, seen: &AtomicU64) -> UserResult<Self> {
+        let listing = store.list(seen)?;
+        let unlisted = || Error::new(ErrorKind::Internal, "the store was not listed");
+        let tree =
+            Tree::new(listing.ok_or_else(unlisted)?).map_err(|fault| store.refuse(&fault))?;
+        Ok(KeyedSource {
+            store,
+            tree: RwLock::new(Arc::new(tree)),
+            listed: Mutex::new(Instant::now()),
+            refusals: Pool::new("belady-refusals", 1, 0),
+        })
+    }
+
+    fn tree(&self) -> Arc<Tree<K::Key>> {
+        Arc::clone(&self.tree.read())
+    }
+
+    /// Lists the store again, unless that was done just now.
+    fn list_again(&self) -> Result<(), Errno> {
+        let mut listed = self.listed.lock();
+        if listed.elapsed() < NEW_FOR {
+            return Ok(());
+        }
+        let found = self.store.list(&AtomicU64::new(0)).and_then(|listing| {
+            let tree = listing.map(Tree::new).transpose();
+            tree.map_err(|fault| self.store.refuse(&fault))
+        });
+        match found {
+            Ok(tree) => {
+                if let Some(tree) = tree {
+                    *self.tree.write() = Arc::new(tree);
+                }
+                *listed = Instant::now();
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the source cannot be listed");
+                Err(Errno::EIO)
+            }
+        }
+    }
+}
+
+impl<K: Keyed> Source for KeyedSource<K> {
+    fn lasting_identity(&self) -> u128 {
+        self.store.lasting_identity()
+    }
+
+    fn list_in_parts(
+        &self,
+        directory: &Path,
+        each: &mut dyn FnMut(&[OsString]),
+    ) -> Result<(), Errno> {
+        let tree = self.tree();
+        let names = tree.names(directory).ok_or_else(|| match tree.stat(directory) {
+            Some(_) => Errno::ENOTDIR,
+            None => Errno::ENOENT,
+        })?;
+        let names: Vec<OsString> = names.map(OsStr::to_owned).collect();
+        names.chunks(PART).for_each(each);
+        Ok(())
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat, Errno> {
+        let tree = self.tree();
+        let is_current = match tree.blob(path) {
+            Some(blob) => self.store.is_current(blob)?,
+            // New names may be there.
+            None => !path.as_os_str().is_empty() && tree.stat(path).is_some(),
+        };
+        if is_current {
+            return tree.stat(path).ok_or(Errno::ENOENT);
+        }
+        self.list_again()?;
+        self.tree().stat(path).ok_or(Errno::ENOENT)
+    }
+
+    fn read_link(&self, _path: &Path) -> Result<OsString, Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    fn list_xattrs(&self, _path: &Path) -> Result<Vec<u8>, Errno> {
+        Ok(Vec::new())
+    }
+
+    fn xattr(&self, _path: &Path, _name: &OsStr) -> Result<Vec<u8>, Errno> {
+        Err(Errno::ENODATA)
+    }
+
+    fn space(&self) -> Result<[u64; 7], Errno> {
+        self.store.space()
+    }
+
+    fn close_idle(&self) {
+        self.store.close_idle();
+    }
+
+    fn read(&self, requests: Vec<ReadRequest>) {
+        let tree = self.tree();
+        for request in requests {
+            let listed = tree.blob(&request.path);
+            let is_version = |blob: &&Blob<K::Key>| is_version(&request, blob);
+            match listed.filter(is_version) {
+                Some(blob) => self.store.read(blob, request),
+                None => {
+                    let deliver = request.deliver;
+                    let refuse = move || deliver(Err(ReadError::Changed));
+                    self.refusals.submit(request.urgency, refuse);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the request is for the blob as it was listed.
+fn is_version<K>(request: &ReadRequest, blob: &Blob<K>) -> bool {
+    blob_stat(&request.path, blob).fingerprint() == request.fingerprint
+}
+
+/// What a fault of a path is, for people.
+pub(super) fn say_fault(fault: &PathFault) -> String {
+    match fault {
+        PathFault::Twice(path) => format!("two files are {}", path.display()),
+        PathFault::FileAndDirectory(path) => {
+            format!("{} is both a file and a directory", path.display())
+        }
+        PathFault::Outside(path) => {
+            format!(
+                "the path {:?} leads out of the tree",
+                path.as_os_str().as_bytes().escape_ascii().to_string()
+            )
+        }
+        PathFault::TooLong(path) => {
+            format!("a name in {} is longer than 255 bytes", path.display())
+        }
+    }
+}
+
+/// A version from what tells it.
+pub(super) fn version_of(fingerprint: &Fingerprint, offset: u64) -> u64 {
+    let mut hasher = SipHasher24::new();
+    hasher.write(fingerprint.lasting());
+    hasher.write_u64(offset);
+    hasher.finish()
+}

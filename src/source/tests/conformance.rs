@@ -1,0 +1,274 @@
+//! What every source has to do, checked against files in memory.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+use crate::error::{Error, ErrorKind, Result as UserResult};
+use crate::source::keyed::{Keyed, KeyedSource, say_fault};
+use crate::source::tree::{Access, Blob, Listing, PathFault};
+use crate::source::{Fingerprint, Kind, ReadError, ReadRequest, Source, Urgency};
+use crate::sync::Mutex;
+
+/// Files by path.
+pub(in crate::source) type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+/// Operations of a random check.
+const OPERATIONS: usize = 20_000;
+
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Files of many sizes in some directories.
+pub(in crate::source) fn some_files() -> Files {
+    let mut random = ChaCha8Rng::seed_from_u64(3);
+    let sizes = [0, 1, 511, 512, 513, 4096, 20_000, 110_000, (1 << 20) + 7];
+    let file = |nth: usize| {
+        let path = match nth % 4 {
+            0 => PathBuf::from(format!("n{:02}/{nth}.jpg", nth % 3)),
+            1 => PathBuf::from(format!("deep/er/n{:02}/{nth}.jpg", nth % 5)),
+            2 => PathBuf::from(format!("{nth}")),
+            _ => PathBuf::from(format!("names/{} ü {nth}", "long".repeat(40))),
+        };
+        let bytes = (0..sizes[nth % sizes.len()]).map(|_| random.random()).collect();
+        (path, bytes)
+    };
+    (0..60).map(file).collect()
+}
+
+/// Reads a range of a version of a file.
+pub(in crate::source) fn read_version(
+    source: &dyn Source,
+    path: &Path,
+    fingerprint: Fingerprint,
+    offset: u64,
+    length: usize,
+) -> Result<Vec<u8>, ReadError> {
+    let (send, answer) = mpsc::channel();
+    source.read(vec![ReadRequest {
+        path: path.into(),
+        fingerprint,
+        exact: true,
+        offset,
+        length,
+        urgency: Urgency::Demand,
+        deliver: Box::new(move |read| send.send(read).unwrap()),
+    }]);
+    answer.recv_timeout(PATIENCE).unwrap()
+}
+
+/// All of a file. Nobody asks for no bytes.
+pub(in crate::source) fn read(source: &dyn Source, path: &Path) -> Result<Vec<u8>, ReadError> {
+    let stat = source.stat(path).map_err(ReadError::Source)?;
+    match stat.size as usize {
+        0 => Ok(Vec::new()),
+        size => read_version(source, path, stat.fingerprint(), 0, size),
+    }
+}
+
+/// All directories that the files are in, with the names in each.
+fn directories(files: &Files) -> BTreeMap<PathBuf, BTreeSet<String>> {
+    let mut found: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
+    for path in files.keys() {
+        let mut at = path.as_path();
+        while let (Some(above), Some(name)) = (at.parent(), at.file_name()) {
+            found.entry(above.into()).or_default().insert(name.to_str().unwrap().into());
+            at = above;
+        }
+    }
+    found
+}
+
+/// Checks that a source shows exactly these files.
+pub(in crate::source) fn check(source: &dyn Source, files: &Files) {
+    for (directory, names) in directories(files) {
+        let mut listed = BTreeSet::new();
+        source
+            .list_in_parts(&directory, &mut |part| {
+                listed.extend(part.iter().map(|name| name.to_str().unwrap().to_owned()));
+            })
+            .unwrap();
+        assert_eq!(listed, names, "{}", directory.display());
+        assert_eq!(source.stat(&directory).unwrap().kind, Kind::Directory);
+    }
+    let mut inodes = HashMap::new();
+    for (path, bytes) in files {
+        let stat = source.stat(path).unwrap();
+        assert_eq!((stat.kind, stat.size), (Kind::File, bytes.len() as u64), "{}", path.display());
+        assert!(inodes.insert(stat.identity, path).is_none(), "{}", path.display());
+        assert_eq!(stat, source.stat_anew(path).unwrap());
+        assert!(read(source, path).unwrap() == *bytes, "{}", path.display());
+    }
+    check_errors(source, files);
+    check_at_random(source, files);
+}
+
+fn check_errors(source: &dyn Source, files: &Files) {
+    let file = files.keys().next().unwrap();
+    for missing in [Path::new("no such name"), &file.with_file_name("no such name")] {
+        assert_eq!(source.stat(missing).unwrap_err(), Errno::ENOENT);
+    }
+    let listed = source.list_in_parts(Path::new("no such name"), &mut |_| ());
+    assert_eq!(listed.unwrap_err(), Errno::ENOENT);
+    assert!(source.list_in_parts(file, &mut |_| ()).is_err());
+    let (path, bytes) = files.iter().find(|(_, bytes)| !bytes.is_empty()).unwrap();
+    let mut other = source.stat(path).unwrap();
+    other.mtime_ns += 1_000_000_000;
+    let read = read_version(source, path, other.fingerprint(), 0, bytes.len());
+    assert_eq!(read.unwrap_err(), ReadError::Changed);
+    let [whole, parts] =
+        [source.stat(path), source.stat_all(Path::new(""), &[path.into()]).remove(0)];
+    assert_eq!(whole, parts);
+}
+
+/// Reads ranges of files, many at once, in any order.
+fn check_at_random(source: &dyn Source, files: &Files) {
+    let mut random = ChaCha8Rng::seed_from_u64(11);
+    let files: Vec<_> = files.iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
+    let stats: Vec<_> = files.iter().map(|(path, _)| source.stat(path).unwrap()).collect();
+    let mut left = OPERATIONS;
+    while left > 0 {
+        let at_once = random.random_range(1..=64).min(left);
+        left -= at_once;
+        let (send, answers) = mpsc::channel();
+        let request = |_| {
+            let nth = random.random_range(0..files.len());
+            let (path, bytes) = files[nth];
+            let offset = random.random_range(0..bytes.len());
+            let length = random.random_range(1..=(bytes.len() - offset).min(40_000));
+            let send = send.clone();
+            ReadRequest {
+                path: path.as_path().into(),
+                fingerprint: stats[nth].fingerprint(),
+                exact: true,
+                offset: offset as u64,
+                length,
+                urgency: if random.random() { Urgency::Demand } else { Urgency::Prefetch },
+                deliver: Box::new(move |read| send.send((nth, offset, length, read)).unwrap()),
+            }
+        };
+        source.read((0..at_once).map(request).collect());
+        for _ in 0..at_once {
+            let (nth, offset, length, read) = answers.recv_timeout(PATIENCE).unwrap();
+            assert!(
+                read.unwrap() == files[nth].1[offset..offset + length],
+                "{nth} {offset} {length}"
+            );
+        }
+    }
+}
+
+/// Blobs in memory, with the version of each.
+pub(super) struct Memory {
+    files: Arc<Mutex<Versions>>,
+    listed: Mutex<Option<Versions>>,
+}
+
+type Versions = BTreeMap<PathBuf, (Vec<u8>, u64)>;
+
+const ACCESS: Access = Access { mode: 0o444, uid: 0, gid: 0 };
+
+impl Keyed for Memory {
+    type Key = PathBuf;
+
+    fn lasting_identity(&self) -> u128 {
+        7
+    }
+
+    fn list(&self, seen: &AtomicU64) -> UserResult<Option<Listing<PathBuf>>> {
+        let files = self.files.lock().clone();
+        if self.listed.lock().as_ref() == Some(&files) {
+            return Ok(None);
+        }
+        seen.store(files.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        let blob = |(path, (bytes, version)): (&PathBuf, &(Vec<u8>, u64))| {
+            let (size, key) = (bytes.len() as u64, path.clone());
+            let blob = Blob { size, mtime_ns: 1, version: *version, access: ACCESS, key };
+            (path.clone(), blob)
+        };
+        let blobs = files.iter().map(blob).collect();
+        *self.listed.lock() = Some(files);
+        Ok(Some(Listing { blobs, directories: Vec::new(), access: ACCESS }))
+    }
+
+    fn refuse(&self, fault: &PathFault) -> Error {
+        Error::new(ErrorKind::Source, say_fault(fault))
+    }
+
+    fn is_current(&self, blob: &Blob<PathBuf>) -> Result<bool, Errno> {
+        let files = self.files.lock();
+        Ok(files.get(&blob.key).is_some_and(|(_, version)| *version == blob.version))
+    }
+
+    fn read(&self, blob: &Blob<PathBuf>, request: ReadRequest) {
+        let files = self.files.lock();
+        let now = files.get(&blob.key).filter(|(_, version)| *version == blob.version);
+        let from = request.offset as usize;
+        let bytes = now.map(|(bytes, _)| bytes[from..from + request.length].to_vec());
+        (request.deliver)(bytes.ok_or(ReadError::Changed));
+    }
+
+    fn space(&self) -> Result<[u64; 7], Errno> {
+        Ok([0; 7])
+    }
+}
+
+#[test]
+fn a_directory_conforms() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = some_files();
+    for (path, bytes) in &files {
+        let path = directory.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    check(&crate::source::PosixSource::open(directory.path(), 8).unwrap(), &files);
+}
+
+#[test]
+fn blobs_in_memory_conform() {
+    let files = some_files();
+    let versions = files.iter().map(|(path, bytes)| (path.clone(), (bytes.clone(), 1))).collect();
+    let store = Memory { files: Arc::new(Mutex::new(versions)), listed: Mutex::default() };
+    let seen = AtomicU64::new(0);
+    let source = KeyedSource::open(store, &seen).unwrap();
+    assert_eq!(seen.into_inner(), files.len() as u64);
+    check(&source, &files);
+}
+
+/// Files are rewritten, added and removed while the source is open.
+#[test]
+fn a_store_that_changes_is_listed_again() {
+    let versions: Versions =
+        [("a/x".into(), (b"old".to_vec(), 1)), ("a/y".into(), (b"y".to_vec(), 1))].into();
+    let files = Arc::new(Mutex::new(versions));
+    let store = Memory { files: Arc::clone(&files), listed: Mutex::default() };
+    let source = KeyedSource::open(store, &AtomicU64::new(0)).unwrap();
+    let (path, root) = (Path::new("a/x"), Path::new(""));
+    let [before, other] = ["a/x", "a/y"].map(|path| source.stat(Path::new(path)).unwrap());
+    let directory = source.stat(Path::new("a")).unwrap();
+    files.lock().insert("a/x".into(), (b"new!".to_vec(), 2));
+    files.lock().insert("b/z".into(), (b"z".to_vec(), 1));
+    assert_eq!(
+        read_version(&source, path, before.fingerprint(), 0, 3).unwrap_err(),
+        ReadError::Changed
+    );
+    // A listing is not repeated at once.
+    while source.stat(path).unwrap().fingerprint() == before.fingerprint() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(read(&source, path).unwrap(), b"new!");
+    assert_eq!(source.stat(Path::new("a/y")).unwrap(), other);
+    assert_eq!(read(&source, Path::new("b/z")).unwrap(), b"z");
+    files.lock().remove(Path::new("a/y"));
+    while source.stat(root).is_ok() && source.stat(Path::new("a/y")).is_ok() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(source.stat(Path::new("a/y")).unwrap_err(), Errno::ENOENT);
+    assert!(source.stat(Path::new("a")).unwrap().fingerprint() != directory.fingerprint());
+}

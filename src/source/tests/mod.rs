@@ -1,0 +1,3 @@
+//! Tests of all kinds of sources.
+
+pub(super) mod conformance;

@@ -1,0 +1,150 @@
+//! Archives that are mounted as the files in them.
+//!
+//! Goal: a loader of files reads archives and cannot tell. Method: the same images are extracted beside the mount of
+//! archives that GNU tar and Python have written; torchvision compares both.
+
+use std::path::Path;
+use std::process::Command;
+
+use nix::libc;
+
+use crate::fixture::{Fixture, content, said, wait_until};
+use crate::mounted::Mounted;
+
+const CLASSES: u64 = 3;
+const FILES: u64 = 90;
+
+/// Compares the samples of an ImageFolder, their classes and their bytes.
+const COMPARE: &str = r#"
+import os, sys
+from torchvision.datasets import ImageFolder
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+def samples(top):
+    dataset = ImageFolder(top, loader=read)
+    names = [(os.path.relpath(path, top), label) for path, label in dataset.samples]
+    return dataset.classes, names, [dataset[nth][0] for nth in range(len(dataset))]
+
+extracted, shown = samples(sys.argv[1]), samples(sys.argv[2])
+assert extracted == shown
+print(len(shown[1]))
+"#;
+
+/// Writes a zip file without compression of the given files.
+const ZIP: &str = r#"
+import os, sys, zipfile
+os.chdir(sys.argv[1])
+with zipfile.ZipFile(sys.argv[2], "w") as archive:
+    for name in sys.argv[3:]:
+        archive.write(name)
+"#;
+
+fn python(script: &str, words: &[&Path]) -> String {
+    let mut command = Command::new("/usr/bin/python3");
+    let output = command.arg("-c").arg(script).args(words).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Images in a directory for each class, extracted, and in four archives of the source: some of all classes in each.
+fn make(fixture: &Fixture) {
+    let extracted = fixture.path("extracted");
+    let mut parts = vec![Vec::new(); 4];
+    for nth in 0..FILES {
+        let name = format!("class{}/{nth}.jpg", nth % CLASSES);
+        let path = extracted.join(&name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content(nth, 1000 + 777 * nth as usize)).unwrap();
+        parts[(nth / 5) as usize % 4].push(name);
+    }
+    for (nth, names) in parts.iter().enumerate() {
+        let format = ["gnu", "pax", "ustar", "zip"][nth];
+        if format == "zip" {
+            let archive = fixture.source("3.zip");
+            let names = names.iter().map(Path::new);
+            let words: Vec<_> = [&*extracted, &*archive].into_iter().chain(names).collect();
+            python(ZIP, &words);
+            continue;
+        }
+        let archive = fixture.source(format!("{nth}.tar"));
+        let mut tar = Command::new("tar");
+        tar.arg("-C").arg(&extracted).arg(format!("--format={format}")).arg("-cf").arg(archive);
+        let output = tar.args(names).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    }
+}
+
+#[test]
+fn a_loader_of_images_reads_archives_as_if_they_were_extracted() {
+    let fixture = Fixture::new();
+    make(&fixture);
+    let order = "torch-random:seed=7,index=imagefolder";
+    let mounted = Mounted::new(&fixture, &["--as", "files", "--ram", "64MiB", "--order", order]);
+    let (extracted, shown) = (fixture.path("extracted"), mounted.path(""));
+    wait_until("all files are fetched", || {
+        mounted.count("/source_times/operations/read/count") >= FILES
+    });
+    assert_eq!(python(COMPARE, &[&extracted, &shown]).trim(), FILES.to_string());
+    let status = mounted.status();
+    assert_eq!(status["cold"], 0, "{status}");
+    // The archives themselves are another view of the same source.
+    let plain = fixture.path("plain");
+    std::fs::create_dir(&plain).unwrap();
+    let source = fixture.source("");
+    let plain = Mounted::at(&fixture, &source, &plain, &["--ram", "16MiB"]);
+    let names = std::fs::read_dir(plain.path("")).unwrap().count();
+    assert_eq!(names, 4);
+    assert!(std::fs::metadata(mounted.path("class0/0.jpg")).is_ok());
+    plain.umount();
+    mounted.umount();
+}
+
+#[test]
+fn one_archive_is_mounted_and_changes_under_its_readers() {
+    let fixture = Fixture::new();
+    make(&fixture);
+    let (archive, point) = (fixture.source("0.tar"), fixture.path("mount"));
+    let options = ["--as", "files", "--ram", "64MiB", "--set", "source.revalidate=1s"];
+    let mounted = Mounted::at(&fixture, &archive, &point, &options);
+    let first = mounted.path("class0/0.jpg");
+    assert_eq!(std::fs::read(&first).unwrap(), content(0, 1000));
+    let (extracted, other) = (fixture.path("extracted"), fixture.path("new.tar"));
+    std::fs::write(extracted.join("class0/0.jpg"), b"new").unwrap();
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(&extracted).arg("-cf").arg(&other).args(["class0/0.jpg", "class1/1.jpg"]);
+    assert!(tar.status().unwrap().success());
+    std::fs::rename(&other, &archive).unwrap();
+    // Bytes of one version or the other, and never of both.
+    wait_until("the new version is there", || match std::fs::read(&first) {
+        Ok(bytes) if bytes == b"new" => true,
+        Ok(bytes) => {
+            assert_eq!(bytes, content(0, 1000));
+            false
+        }
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+            false
+        }
+    });
+    wait_until("files that are gone are not shown", || {
+        std::fs::metadata(mounted.path("class2/2.jpg")).is_err()
+    });
+    mounted.umount();
+}
+
+#[test]
+fn a_source_without_archives_is_refused() {
+    let fixture = Fixture::new();
+    fixture.write("a.jpg", b"1");
+    let (source, point) = (fixture.source(""), fixture.path("mount"));
+    let words = ["mount", source.to_str().unwrap(), point.to_str().unwrap(), "--as", "files"];
+    let said = fixture.run(4, &words);
+    assert!(said.contains("there is no .tar and no .zip file"), "{said}");
+    let file = fixture.source("a.jpg");
+    let words = ["mount", file.to_str().unwrap(), point.to_str().unwrap(), "--as", "files"];
+    let said = fixture.run(4, &words);
+    assert!(said.contains("is no .tar and no .zip file"), "{said}");
+}
