@@ -1,8 +1,8 @@
 //! A source of blobs that a store has under names.
 //!
 //! 1. The store is listed whole. What it lists becomes a [`Tree`] of directories.
-//! 2. If an attribute of the root is asked for, or that of a blob which is no longer as it was listed, the store is
-//!    listed again, unless it says that all is as before.
+//! 2. If a blob is asked for which is no longer as it was listed, the store is listed again. So it is if a directory
+//!    or a missing name is asked for, unless the listing is new.
 //! 3. A read of a blob goes to the store with its key, if the tree has the version that is asked for. The store
 //!    delivers bytes of that version or none.
 
@@ -22,7 +22,7 @@ use super::{Fingerprint, Pool, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::sync::{Mutex, RwLock};
 
-/// How long a listing counts as new.
+/// How long a listing is new.
 const NEW_FOR: Duration = Duration::from_secs(1);
 
 /// Names of a directory that are reported at a time.
@@ -90,10 +90,10 @@ impl<K: Keyed> KeyedSource<K> {
         Arc::clone(&self.tree.read())
     }
 
-    /// Lists the store again, unless that was done just now.
-    fn list_again(&self) -> Result<(), Errno> {
+    /// Lists the store again, unless another thread has done so since this tree was there.
+    fn list_again(&self, seen: &Arc<Tree<K::Key>>) -> Result<(), Errno> {
         let mut listed = self.listed.lock();
-        if listed.elapsed() < NEW_FOR {
+        if !Arc::ptr_eq(seen, &self.tree()) {
             return Ok(());
         }
         let found = self.store.list(&AtomicU64::new(0)).and_then(|listing| {
@@ -138,15 +138,13 @@ impl<K: Keyed> Source for KeyedSource<K> {
 
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {
         let tree = self.tree();
-        let is_current = match tree.blob(path) {
-            Some(blob) => self.store.is_current(blob)?,
-            // New names may be there.
-            None => !path.as_os_str().is_empty() && tree.stat(path).is_some(),
-        };
-        if is_current {
-            return tree.stat(path).ok_or(Errno::ENOENT);
+        match tree.blob(path) {
+            Some(blob) if self.store.is_current(blob)? => {}
+            Some(_) => self.list_again(&tree)?,
+            // Names may have come or gone.
+            None if self.listed.lock().elapsed() < NEW_FOR => {}
+            None => self.list_again(&tree)?,
         }
-        self.list_again()?;
         self.tree().stat(path).ok_or(Errno::ENOENT)
     }
 

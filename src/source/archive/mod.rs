@@ -25,7 +25,7 @@ use nix::errno::Errno;
 
 use super::keyed::{Keyed, say_fault, version_of};
 use super::tree::{Access, Blob, Listing, PathFault};
-use super::{Fingerprint, Kind, ReadRequest, Source, Stat};
+use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::sync::Mutex;
 use range_reader::RangeReader;
@@ -101,13 +101,13 @@ pub(super) struct Archives {
     /// The files that were listed last.
     listed: Mutex<HashMap<PathBuf, Fingerprint>>,
     /// When an archive was last found as it was listed.
-    known: Mutex<HashMap<Arc<Path>, Instant>>,
+    known: Arc<Mutex<HashMap<Arc<Path>, Instant>>>,
 }
 
 impl Archives {
     /// The archives of `source`, or the one named `only` at its top.
     pub(super) fn new(source: Arc<dyn Source>, only: Option<OsString>) -> Self {
-        Archives { source, only, listed: Mutex::default(), known: Mutex::default() }
+        Archives { source, only, listed: Mutex::default(), known: Arc::default() }
     }
 
     /// The identity of the archives of a source with this identity.
@@ -332,10 +332,19 @@ impl Keyed for Archives {
 
     fn read(&self, blob: &Blob<Place>, request: ReadRequest) {
         let Place { shard, offset } = &blob.key;
+        let (known, path, deliver) =
+            (Arc::clone(&self.known), Arc::clone(&shard.path), request.deliver);
+        let delivered = move |read: Result<Vec<u8>, ReadError>| {
+            if read == Err(ReadError::Changed) {
+                known.lock().remove(&path);
+            }
+            deliver(read);
+        };
         self.source.read(vec![ReadRequest {
             path: Arc::clone(&shard.path),
             fingerprint: shard.fingerprint,
             offset: offset + request.offset,
+            deliver: Box::new(delivered),
             ..request
         }]);
     }
