@@ -6,8 +6,9 @@
 //! 1. Answers are counted in rounds. A round has at least as many answers as the limit, and takes at least 20 ms.
 //!    The first answers after a change are skipped, since they were asked for under the old limit. So are rounds
 //!    with mostly answers to requests while which the limit was not nearly reached: they say nothing about it.
-//! 2. *Ramp*: the limit doubles as long as the rate grows by a fifth. It doubles at once, without a round, if the
-//!    first answers at a limit come as fast as those at half of it: then nothing queues, and the rate doubles, too.
+//! 2. *Ramp*: the limit doubles as long as the rate grows by a fifth and answers come as fast as before. It doubles
+//!    at once, without a round, if the first answers at a limit come as fast as those at half of it: then nothing
+//!    queues, and the rate doubles, too.
 //! 3. *Hold*: the limit is a quarter more than rate times latency. If that product falls, the limit follows.
 //! 4. *Probe up*: a quarter more is tried. If the rate grows, the limit stays there, and after two gains in a row it
 //!    doubles again.
@@ -67,6 +68,9 @@ const PROBE_DOWN: f64 = 0.75;
 /// The part of the limit that stays if a probe down shows that a lower limit gives to others.
 const GIVE: f64 = 0.8;
 
+/// Probes up from one probe down to the next.
+const PROBES_UP: u32 = 3;
+
 /// Growth of the rate that makes a probe up a gain, and what is left of it if a probe down lost nothing.
 const PROBE_GAIN: f64 = 1.08;
 const PROBE_KEPT: f64 = 0.98;
@@ -78,7 +82,7 @@ const FASTER: f64 = 0.87;
 /// The source has become slower if rate times latency is this part of what it was.
 const SLOWER: f64 = 0.7;
 
-/// A source whose median latency grows by more than this within a hold has changed.
+/// A source whose median latency grows by more than this from one round to the next has changed.
 const CHANGED: f64 = 2.0;
 
 /// The part of the limit that stays if a polite limiter gives way in its ramp and in a hold, and after the source
@@ -151,6 +155,9 @@ struct Found {
     /// The median latency in seconds, and the size class of the answers.
     median: f64,
     class: usize,
+    /// Whether answers take longer, and much longer, than before.
+    is_slower: bool,
+    has_changed: bool,
     /// Whether requests queue longer than a polite limiter accepts.
     queues: bool,
 }
@@ -215,7 +222,8 @@ impl Limiter {
             phase: Phase::Ramp { best: 0.0, stalled: false },
             round: Round { is_settling: true, first: Some(First::default()), ..Round::default() },
             left: 0,
-            probes: 0,
+            // The first probe goes down: others may have been there from the start.
+            probes: PROBES_UP,
             rate: 0.0,
             median: f64::INFINITY,
             rates: VecDeque::new(),
@@ -333,6 +341,8 @@ impl Limiter {
         let answers = &mut self.round.answers;
         let took_s = seconds(at_us - self.round.began_us);
         let (median, class) = (answers.median(), answers.size_class());
+        let is_slower = median > AS_FAST * self.median;
+        let has_changed = median > CHANGED * self.median;
         self.median = median;
         self.least[class] = self.least[class].min(median);
         self.latencies.push_back((at_us, answers.mean_latency()));
@@ -348,6 +358,8 @@ impl Limiter {
             product: self.best_rate() / self.round.answers.mean_bytes() * latency,
             median,
             class,
+            is_slower,
+            has_changed,
             queues: self.manners == Manners::Polite && median > POLITE * self.least[class],
         }
     }
@@ -361,7 +373,7 @@ impl Limiter {
             Phase::Ramp { .. } if found.queues => {
                 self.lower(scaled(self.limit, GIVE_WAY_IN_RAMP), found, at_us)
             }
-            Phase::Ramp { best, .. } if found.rate > RAMP_GAIN * best => {
+            Phase::Ramp { best, .. } if found.rate > RAMP_GAIN * best && !found.is_slower => {
                 self.phase = Phase::Ramp { best: found.rate, stalled: false };
                 self.set_limit(self.limit.saturating_mul(2), at_us);
             }
@@ -372,12 +384,12 @@ impl Limiter {
             Phase::Ramp { .. } => self.hold(wanted.min(self.limit), at_us),
             Phase::Hold if self.was_wrong(found) => self.forget(found, at_us),
             Phase::Hold if found.queues => self.lower(scaled(self.base, GIVE_WAY), found, at_us),
-            Phase::Hold if found.median > CHANGED * self.held.median() => {
+            Phase::Up { .. } if found.queues => self.hold_again(at_us),
+            Phase::Hold | Phase::Up { .. } | Phase::Down if found.has_changed => {
                 self.latencies.clear();
                 self.ramp(found.rate, at_us);
             }
             Phase::Hold => self.hold_on(found, wanted, at_us),
-            Phase::Up { .. } if found.queues => self.hold_again(at_us),
             Phase::Up { .. } | Phase::Down => {
                 self.probed.add(found);
                 self.left -= 1;
@@ -410,23 +422,25 @@ impl Limiter {
         self.hold(limit, at_us);
     }
 
-    /// Whether a round shows that the limit was lowered for nothing.
+    /// Whether a round shows that the limit was lowered for nothing. At the least limit it was: what queues there is
+    /// not ours.
     fn was_wrong(&self, found: Found) -> bool {
-        let is_least = self.limit <= LEAST;
         self.lowered.is_some_and(|before| {
             let is_clear = f64::from(self.limit) <= CLEARLY_LOWER * f64::from(before.base);
-            let costs_rate = found.rate < COSTS_RATE * before.rate || self.limit == before.base;
-            (is_clear || is_least) && found.median > NOT_FASTER * before.median && costs_rate
+            let is_as_slow = found.median > NOT_FASTER * before.median;
+            let costs_rate = found.rate < COSTS_RATE * before.rate;
+            is_clear && is_as_slow && costs_rate || self.limit <= LEAST && found.queues
         })
     }
 
-    /// The source answers more slowly than before: goes on from the limit before, with the present latency.
+    /// The source answers more slowly than before: goes on with the present latency, from the limit before or from
+    /// the least one.
     fn forget(&mut self, found: Found, at_us: u64) {
         if let Some(before) = self.lowered.take() {
             self.latencies.clear();
             self.least[found.class] = found.median;
-            self.base = before.base;
-            self.ramp(before.rate, at_us);
+            self.base = if self.limit <= LEAST { self.limit } else { before.base };
+            self.ramp(found.rate, at_us);
         }
     }
 
@@ -450,7 +464,7 @@ impl Limiter {
             return self.begin_round(at_us, false);
         }
         self.probes += 1;
-        match self.probes % 4 {
+        match self.probes % (PROBES_UP + 1) {
             0 => self.probe(Phase::Down, scaled(self.base, PROBE_DOWN), at_us),
             _ => self.probe_up(0, at_us),
         }
