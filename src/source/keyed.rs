@@ -36,11 +36,11 @@ pub(super) trait Keyed: Send + Sync + 'static {
     /// A number that tells this store from others, the same at each mount.
     fn lasting_identity(&self) -> u128;
 
-    /// Lists everything, and counts names in `seen`. `None`: all is as it was listed last.
+    /// Lists everything, and counts names in `seen`. `None`: the state is the known one.
     ///
     /// # Errors
     /// If not everything can be listed.
-    fn list(&self, seen: &AtomicU64) -> UserResult<Option<Listing<Self::Key>>>;
+    fn list(&self, known: Option<u64>, seen: &AtomicU64) -> UserResult<Option<Listing<Self::Key>>>;
 
     /// The error for paths that are no tree.
     fn refuse(&self, fault: &PathFault) -> Error;
@@ -59,11 +59,19 @@ pub(super) trait Keyed: Send + Sync + 'static {
     fn close_idle(&self) {}
 }
 
+/// The last listing, and when it was made.
+struct Listed<K> {
+    tree: Arc<Tree<K>>,
+    state: u64,
+    at: Instant,
+}
+
 /// The source that a [`Keyed`] store is.
 pub(super) struct KeyedSource<K: Keyed> {
     store: K,
-    tree: RwLock<Arc<Tree<K::Key>>>,
-    listed: Mutex<Instant>,
+    listed: RwLock<Listed<K::Key>>,
+    /// Held by the thread that lists.
+    listing: Mutex<()>,
     /// Delivers the errors that are known at once.
     refusals: Pool,
 }
@@ -74,45 +82,46 @@ impl<K: Keyed> KeyedSource<K> {
     /// # Errors
     /// If it cannot be listed, or its paths are no tree.
     pub(super) fn open(store: K, seen: &AtomicU64) -> UserResult<Self> {
-        let listing = store.list(seen)?;
         let unlisted = || Error::new(ErrorKind::Internal, "the store was not listed");
-        let tree =
-            Tree::new(listing.ok_or_else(unlisted)?).map_err(|fault| store.refuse(&fault))?;
+        let listing = store.list(None, seen)?.ok_or_else(unlisted)?;
+        let state = listing.state;
+        let tree = Tree::new(listing).map_err(|fault| store.refuse(&fault))?;
         Ok(KeyedSource {
             store,
-            tree: RwLock::new(Arc::new(tree)),
-            listed: Mutex::new(Instant::now()),
+            listed: RwLock::new(Listed { tree: Arc::new(tree), state, at: Instant::now() }),
+            listing: Mutex::default(),
             refusals: Pool::new("belady-refusals", 1, 0),
         })
     }
 
     fn tree(&self) -> Arc<Tree<K::Key>> {
-        Arc::clone(&self.tree.read())
+        Arc::clone(&self.listed.read().tree)
     }
 
-    /// Lists the store again, unless another thread has done so since this tree was there.
-    fn list_again(&self, seen: &Arc<Tree<K::Key>>) -> Result<(), Errno> {
-        let mut listed = self.listed.lock();
-        if !Arc::ptr_eq(seen, &self.tree()) {
-            return Ok(());
-        }
-        let found = self.store.list(&AtomicU64::new(0)).and_then(|listing| {
-            let tree = listing.map(Tree::new).transpose();
-            tree.map_err(|fault| self.store.refuse(&fault))
+    /// Lists the store again, unless another thread has done so after the listing at `seen`.
+    fn list_again(&self, seen: Instant) -> Result<(), Errno> {
+        let _one = self.listing.lock();
+        let known = {
+            let listed = self.listed.read();
+            if listed.at != seen {
+                return Ok(());
+            }
+            listed.state
+        };
+        let found = self.store.list(Some(known), &AtomicU64::new(0)).and_then(|listing| {
+            let tree = |listing: Listing<_>| Ok((listing.state, Tree::new(listing)?));
+            listing.map(tree).transpose().map_err(|fault| self.store.refuse(&fault))
         });
-        match found {
-            Ok(tree) => {
-                if let Some(tree) = tree {
-                    *self.tree.write() = Arc::new(tree);
-                }
-                *listed = Instant::now();
-                Ok(())
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the source cannot be listed");
-                Err(Errno::EIO)
-            }
+        let found = found.map_err(|error| {
+            tracing::warn!(%error, "the source cannot be listed");
+            Errno::EIO
+        })?;
+        let mut listed = self.listed.write();
+        if let Some((state, tree)) = found {
+            (listed.state, listed.tree) = (state, Arc::new(tree));
         }
+        listed.at = Instant::now();
+        Ok(())
     }
 }
 
@@ -137,13 +146,17 @@ impl<K: Keyed> Source for KeyedSource<K> {
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {
-        let tree = self.tree();
-        match tree.blob(path) {
-            Some(blob) if self.store.is_current(blob)? => {}
-            Some(_) => self.list_again(&tree)?,
+        let (tree, at) = {
+            let listed = self.listed.read();
+            (Arc::clone(&listed.tree), listed.at)
+        };
+        let is_current = match tree.blob(path) {
+            Some(blob) => self.store.is_current(blob)?,
             // Names may have come or gone.
-            None if self.listed.lock().elapsed() < NEW_FOR => {}
-            None => self.list_again(&tree)?,
+            None => at.elapsed() < NEW_FOR,
+        };
+        if !is_current {
+            self.list_again(at)?;
         }
         self.tree().stat(path).ok_or(Errno::ENOENT)
     }

@@ -54,6 +54,8 @@ pub(super) struct Listing<K> {
     pub(super) directories: Vec<PathBuf>,
     /// Of all directories.
     pub(super) access: Access,
+    /// Another listing with the same number has the same blobs.
+    pub(super) state: u64,
 }
 
 /// Why paths are not those of a tree.
@@ -87,7 +89,7 @@ impl<K> Tree<K> {
     /// # Errors
     /// If the paths are not those of a tree.
     pub(super) fn new(listing: Listing<K>) -> Result<Self, PathFault> {
-        let Listing { mut blobs, directories: listed, access } = listing;
+        let Listing { mut blobs, directories: listed, access, state: _ } = listing;
         let mut subdirectories: HashMap<PathBuf, BTreeSet<OsString>> = HashMap::new();
         subdirectories.entry(PathBuf::new()).or_default();
         for path in &listed {
@@ -169,7 +171,7 @@ fn add_directory(subdirectories: &mut HashMap<PathBuf, BTreeSet<OsString>>, path
 }
 
 /// A number that is the same at each mount.
-fn hash(parts: &[&[u8]]) -> u64 {
+pub(super) fn hash(parts: &[&[u8]]) -> u64 {
     let mut hasher = SipHasher24::new();
     for part in parts {
         hasher.write_u64(part.len() as u64);
@@ -241,6 +243,7 @@ mod tests {
             blobs: paths.iter().map(|path| blob(path, 1)).collect(),
             directories: directories.iter().map(PathBuf::from).collect(),
             access: Access { mode: 0o555, ..ACCESS },
+            state: 0,
         })
     }
 
@@ -271,7 +274,7 @@ mod tests {
     fn a_fingerprint_is_the_same_until_the_content_changes() {
         let stat = |version, path: &str| {
             let blobs = vec![blob(path, version), blob("d/other", 1)];
-            let listing = Listing { blobs, directories: Vec::new(), access: ACCESS };
+            let listing = Listing { blobs, directories: Vec::new(), access: ACCESS, state: 0 };
             let tree = Tree::new(listing).unwrap();
             let [file, directory] = [path, "d"].map(|at| tree.stat(Path::new(at)).unwrap());
             (file.fingerprint(), directory.fingerprint())

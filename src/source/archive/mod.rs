@@ -15,6 +15,7 @@ mod zip;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::keyed::{Keyed, say_fault, version_of};
-use super::tree::{Access, Blob, Listing, PathFault};
+use super::tree::{Access, Blob, Listing, PathFault, hash};
 use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::sync::Mutex;
@@ -98,8 +99,6 @@ pub(super) struct Archives {
     source: Arc<dyn Source>,
     /// The name of the one archive to show, if not all are.
     only: Option<OsString>,
-    /// The files that were listed last.
-    listed: Mutex<HashMap<PathBuf, Fingerprint>>,
     /// When an archive was last found as it was listed.
     known: Arc<Mutex<HashMap<Arc<Path>, Instant>>>,
 }
@@ -107,7 +106,7 @@ pub(super) struct Archives {
 impl Archives {
     /// The archives of `source`, or the one named `only` at its top.
     pub(super) fn new(source: Arc<dyn Source>, only: Option<OsString>) -> Self {
-        Archives { source, only, listed: Mutex::default(), known: Arc::default() }
+        Archives { source, only, known: Arc::default() }
     }
 
     /// The identity of the archives of a source with this identity.
@@ -204,6 +203,16 @@ impl Archives {
     }
 }
 
+/// A number that tells whether files or directories have changed.
+fn state_of(files: &[FoundFile], directories: &[PathBuf]) -> u64 {
+    let files = files
+        .iter()
+        .map(|(path, stat)| hash(&[path.as_os_str().as_bytes(), stat.fingerprint().lasting()]));
+    let directories = directories.iter().map(|path| hash(&[path.as_os_str().as_bytes()]));
+    // They may be listed in any order.
+    files.chain(directories).fold(0, u64::wrapping_add)
+}
+
 fn nth_of<T>(all: &[T], nth: usize) -> Option<(usize, &T)> {
     Some((nth, all.get(nth)?))
 }
@@ -258,13 +267,12 @@ impl Keyed for Archives {
         Archives::identity_in(self.source.lasting_identity())
     }
 
-    fn list(&self, seen: &AtomicU64) -> UserResult<Option<Listing<Place>>> {
+    fn list(&self, known: Option<u64>, seen: &AtomicU64) -> UserResult<Option<Listing<Place>>> {
         let root =
             self.source.stat(Path::new("")).map_err(|errno| unreadable(Path::new("."), errno))?;
         let (files, mut directories) = self.walk()?;
-        let now: HashMap<PathBuf, Fingerprint> =
-            files.iter().map(|(path, stat)| (path.clone(), stat.fingerprint())).collect();
-        if *self.listed.lock() == now {
+        let state = state_of(&files, &directories);
+        if known == Some(state) {
             return Ok(None);
         }
         if !files.iter().any(|(path, _)| Format::of(path).is_some()) {
@@ -298,10 +306,9 @@ impl Keyed for Archives {
                 (above.join(member.path), blob(member.offset, member.size, mtime_ns))
             }));
         }
-        *self.listed.lock() = now;
         directories.retain(|path| !path.as_os_str().is_empty());
         let access = Access { mode: root.mode & 0o555, uid: root.uid, gid: root.gid };
-        Ok(Some(Listing { blobs, directories, access }))
+        Ok(Some(Listing { blobs, directories, access, state }))
     }
 
     fn refuse(&self, fault: &PathFault) -> Error {

@@ -130,6 +130,23 @@ fn an_archive_that_changes_changes_its_members() {
     check(&source, &files(&[("only", b"1")]));
 }
 
+/// What was listed before is not taken for what is there now.
+#[test]
+fn archives_that_become_no_tree_are_an_error_until_they_are_one_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let [first, second] = ["a.tar", "b.tar"].map(|name| directory.path().join(name));
+    write_tar(&first, &files(&[("x", b"1")]));
+    let source = open(directory.path(), None).unwrap();
+    write_tar(&second, &files(&[("x", b"2")]));
+    while source.stat(Path::new("")).is_ok() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(source.stat(Path::new("")).unwrap_err(), Errno::EIO);
+    assert_eq!(read(&source, Path::new("x")).unwrap(), b"1");
+    std::fs::remove_file(&second).unwrap();
+    check(&source, &files(&[("x", b"1")]));
+}
+
 #[test]
 fn what_cannot_be_shown_is_refused_with_its_reason() {
     let refused = |make: &dyn Fn(&Path)| {

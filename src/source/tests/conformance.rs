@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::source::keyed::{Keyed, KeyedSource, say_fault};
-use crate::source::tree::{Access, Blob, Listing, PathFault};
+use crate::source::tree::{Access, Blob, Listing, PathFault, hash};
 use crate::source::{Fingerprint, Kind, ReadError, ReadRequest, Source, Urgency};
 use crate::sync::Mutex;
 
@@ -166,7 +166,6 @@ fn check_at_random(source: &dyn Source, files: &Files) {
 /// Blobs in memory, with the version of each.
 pub(super) struct Memory {
     files: Arc<Mutex<Versions>>,
-    listed: Mutex<Option<Versions>>,
 }
 
 type Versions = BTreeMap<PathBuf, (Vec<u8>, u64)>;
@@ -180,9 +179,13 @@ impl Keyed for Memory {
         7
     }
 
-    fn list(&self, seen: &AtomicU64) -> UserResult<Option<Listing<PathBuf>>> {
+    fn list(&self, known: Option<u64>, seen: &AtomicU64) -> UserResult<Option<Listing<PathBuf>>> {
         let files = self.files.lock().clone();
-        if self.listed.lock().as_ref() == Some(&files) {
+        let version = |(path, (_, version)): (&PathBuf, &(Vec<u8>, u64))| {
+            hash(&[path.to_str().unwrap().as_bytes(), &version.to_le_bytes()])
+        };
+        let state = files.iter().map(version).fold(0, u64::wrapping_add);
+        if known == Some(state) {
             return Ok(None);
         }
         seen.store(files.len() as u64, std::sync::atomic::Ordering::Relaxed);
@@ -192,8 +195,7 @@ impl Keyed for Memory {
             (path.clone(), blob)
         };
         let blobs = files.iter().map(blob).collect();
-        *self.listed.lock() = Some(files);
-        Ok(Some(Listing { blobs, directories: Vec::new(), access: ACCESS }))
+        Ok(Some(Listing { blobs, directories: Vec::new(), access: ACCESS, state }))
     }
 
     fn refuse(&self, fault: &PathFault) -> Error {
@@ -234,7 +236,7 @@ fn a_directory_conforms() {
 fn blobs_in_memory_conform() {
     let files = some_files();
     let versions = files.iter().map(|(path, bytes)| (path.clone(), (bytes.clone(), 1))).collect();
-    let store = Memory { files: Arc::new(Mutex::new(versions)), listed: Mutex::default() };
+    let store = Memory { files: Arc::new(Mutex::new(versions)) };
     let seen = AtomicU64::new(0);
     let source = KeyedSource::open(store, &seen).unwrap();
     assert_eq!(seen.into_inner(), files.len() as u64);
@@ -247,7 +249,7 @@ fn a_store_that_changes_is_listed_again() {
     let versions: Versions =
         [("a/x".into(), (b"old".to_vec(), 1)), ("a/y".into(), (b"y".to_vec(), 1))].into();
     let files = Arc::new(Mutex::new(versions));
-    let store = Memory { files: Arc::clone(&files), listed: Mutex::default() };
+    let store = Memory { files: Arc::clone(&files) };
     let source = KeyedSource::open(store, &AtomicU64::new(0)).unwrap();
     let (path, root) = (Path::new("a/x"), Path::new(""));
     let [before, other] = ["a/x", "a/y"].map(|path| source.stat(Path::new(path)).unwrap());
