@@ -3,12 +3,13 @@
 //! 1. The latency of a request goes into the histogram of its operation, which `status` shows.
 //! 2. An answer to a read goes to the [`Meter`]. If the limits that it finds have changed, the planner hears of
 //!    them ([`Event::Limited`]).
+//! 3. A read that has been under way for [`HELD_UP`] may hang, and does not count against the limit. Otherwise a part
+//!    of the source that hangs would stop all fetches ahead.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -55,12 +56,34 @@ pub struct Latencies {
     pub max_us: u64,
 }
 
+/// From then on a read under way does not count against the limit.
+const HELD_UP: Duration = Duration::from_secs(2);
+
+/// Reads under way.
+#[derive(Default)]
+struct UnderWay {
+    /// When each began, by its number. Later ones have higher numbers.
+    began: BTreeMap<u64, Instant>,
+    begun: u64,
+    /// How many of them were held up when that was counted last.
+    held_up: u32,
+}
+
+impl UnderWay {
+    /// Counts those that are held up. Returns whether that is another number than before.
+    fn count_held_up(&mut self) -> bool {
+        let held_up = self.began.values().take_while(|began| began.elapsed() >= HELD_UP).count();
+        let before = std::mem::replace(&mut self.held_up, held_up as u32);
+        before != self.held_up
+    }
+}
+
 /// What is measured of a source.
 pub struct SourceTimes {
     started: Instant,
     inbox: Arc<Inbox>,
     meter: Mutex<Meter>,
-    in_flight: AtomicU32,
+    under_way: Mutex<UnderWay>,
     /// By operation. `None` if there is no memory.
     histograms: [Option<Mutex<Histogram<u64>>>; Operation::ALL.len()],
 }
@@ -73,14 +96,30 @@ impl SourceTimes {
             started: Instant::now(),
             inbox: Arc::clone(inbox),
             meter: Mutex::new(meter),
-            in_flight: AtomicU32::new(0),
+            under_way: Mutex::default(),
             histograms: Operation::ALL.map(histogram),
         }
     }
 
     /// Reads under way.
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.under_way.lock().began.len() as u32
+    }
+
+    /// Tells the planner of limits, beside what is held up.
+    fn tell(&self, limits: FetchLimits) {
+        let held_up = self.under_way.lock().held_up;
+        let fetches = limits.fetches.saturating_add(held_up);
+        self.inbox.put(Event::Limited(FetchLimits { fetches, ..limits }), None);
+    }
+
+    /// Looks for reads that are held up.
+    fn look(&self) {
+        let is_new = self.under_way.lock().count_held_up();
+        if is_new {
+            let limits = self.meter.lock().limits();
+            self.tell(limits);
+        }
     }
 
     /// The limits of the reads, and the bytes a second that they have brought of late.
@@ -122,13 +161,17 @@ impl SourceTimes {
 /// A read under way.
 struct TimedRead {
     times: Arc<SourceTimes>,
+    number: u64,
     began: Instant,
 }
 
 impl TimedRead {
     fn begin(times: &Arc<SourceTimes>) -> Self {
-        times.in_flight.fetch_add(1, Ordering::Relaxed);
-        TimedRead { times: Arc::clone(times), began: Instant::now() }
+        let mut under_way = times.under_way.lock();
+        let (number, began) = (under_way.begun, Instant::now());
+        under_way.begun += 1;
+        under_way.began.insert(number, began);
+        TimedRead { times: Arc::clone(times), number, began }
     }
 
     fn answered(&self, result: Result<&Vec<u8>, &ReadError>) {
@@ -137,7 +180,10 @@ impl TimedRead {
         times.note(Operation::Read, latency, 1);
         let latency_us = latency.as_micros() as u64;
         let at_us = times.started.elapsed().as_micros() as u64;
-        let in_flight = times.in_flight();
+        let in_flight = {
+            let under_way = times.under_way.lock();
+            (under_way.began.len() as u32).saturating_sub(under_way.held_up)
+        };
         let mut meter = times.meter.lock();
         let limits = match result {
             Ok(bytes) => {
@@ -149,14 +195,14 @@ impl TimedRead {
         };
         drop(meter);
         if let Some(limits) = limits {
-            times.inbox.put(Event::Limited(limits), None);
+            times.tell(limits);
         }
     }
 }
 
 impl Drop for TimedRead {
     fn drop(&mut self) {
-        self.times.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.times.under_way.lock().began.remove(&self.number);
     }
 }
 
@@ -235,6 +281,7 @@ impl Source for TimedSource {
     }
 
     fn close_idle(&self) {
+        self.times.look();
         self.source.close_idle();
     }
 
@@ -305,5 +352,32 @@ mod tests {
         assert_eq!(source.times().in_flight(), 1);
         drop(read);
         assert_eq!(source.times().in_flight(), 0);
+    }
+
+    #[test]
+    fn a_read_that_hangs_leaves_its_place_to_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let inbox = Arc::new(Inbox::new(1));
+        let source = source(directory.path(), &inbox);
+        let times = source.times();
+        let told = || {
+            let mut messages = Vec::new();
+            inbox.take(&mut messages, &mut Vec::new(), Duration::ZERO);
+            messages.iter().rev().find_map(|message| match message.event {
+                Event::Limited(limits) => Some(limits.fetches),
+                _ => None,
+            })
+        };
+        assert_eq!(told(), Some(8));
+        let reads = [TimedRead::begin(times), TimedRead::begin(times)];
+        source.close_idle();
+        assert_eq!(told(), None);
+        let long_ago = Instant::now().checked_sub(HELD_UP).unwrap();
+        times.under_way.lock().began.insert(reads[0].number, long_ago);
+        source.close_idle();
+        assert_eq!(told(), Some(9));
+        drop(reads);
+        source.close_idle();
+        assert_eq!((told(), times.in_flight()), (Some(8), 0));
     }
 }

@@ -52,6 +52,16 @@ pub(super) trait Keyed: Send + Sync + 'static {
     /// [`ReadError::Changed`].
     fn read(&self, blob: &Blob<Self::Key>, request: ReadRequest);
 
+    /// As [`Source::list_xattrs`], of a directory.
+    fn list_xattrs(&self, _directory: &Path) -> Result<Vec<u8>, Errno> {
+        Ok(Vec::new())
+    }
+
+    /// As [`Source::xattr`], of a directory.
+    fn xattr(&self, _directory: &Path, _name: &OsStr) -> Result<Vec<u8>, Errno> {
+        Err(Errno::ENODATA)
+    }
+
     /// As [`Source::space`].
     fn space(&self) -> Result<[u64; 7], Errno>;
 
@@ -59,7 +69,7 @@ pub(super) trait Keyed: Send + Sync + 'static {
     fn close_idle(&self) {}
 }
 
-/// The last listing, and when it was made.
+/// The last listing, and when it was begun.
 struct Listed<K> {
     tree: Arc<Tree<K>>,
     state: u64,
@@ -83,12 +93,13 @@ impl<K: Keyed> KeyedSource<K> {
     /// If it cannot be listed, or its paths are no tree.
     pub(super) fn open(store: K, seen: &AtomicU64) -> UserResult<Self> {
         let unlisted = || Error::new(ErrorKind::Internal, "the store was not listed");
+        let at = Instant::now();
         let listing = store.list(None, seen)?.ok_or_else(unlisted)?;
         let state = listing.state;
         let tree = Tree::new(listing).map_err(|fault| store.refuse(&fault))?;
         Ok(KeyedSource {
             store,
-            listed: RwLock::new(Listed { tree: Arc::new(tree), state, at: Instant::now() }),
+            listed: RwLock::new(Listed { tree: Arc::new(tree), state, at }),
             listing: Mutex::default(),
             refusals: Pool::new("belady-refusals", 1, 0),
         })
@@ -98,16 +109,17 @@ impl<K: Keyed> KeyedSource<K> {
         Arc::clone(&self.listed.read().tree)
     }
 
-    /// Lists the store again, unless another thread has done so after the listing at `seen`.
-    fn list_again(&self, seen: Instant) -> Result<(), Errno> {
+    /// Lists the store again, unless another thread has begun to do so after `asked`.
+    fn list_again(&self, asked: Instant) -> Result<(), Errno> {
         let _one = self.listing.lock();
         let known = {
             let listed = self.listed.read();
-            if listed.at != seen {
+            if listed.at > asked {
                 return Ok(());
             }
             listed.state
         };
+        let at = Instant::now();
         let found = self.store.list(Some(known), &AtomicU64::new(0)).and_then(|listing| {
             let tree = |listing: Listing<_>| Ok((listing.state, Tree::new(listing)?));
             listing.map(tree).transpose().map_err(|fault| self.store.refuse(&fault))
@@ -117,10 +129,14 @@ impl<K: Keyed> KeyedSource<K> {
             Errno::EIO
         })?;
         let mut listed = self.listed.write();
-        if let Some((state, tree)) = found {
-            (listed.state, listed.tree) = (state, Arc::new(tree));
-        }
-        listed.at = Instant::now();
+        listed.at = at;
+        let before = found.map(|(state, tree)| {
+            listed.state = state;
+            std::mem::replace(&mut listed.tree, Arc::new(tree))
+        });
+        drop(listed);
+        // Readers need not wait until all of it is freed.
+        drop(before);
         Ok(())
     }
 }
@@ -146,6 +162,7 @@ impl<K: Keyed> Source for KeyedSource<K> {
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {
+        let asked = Instant::now();
         let (tree, at) = {
             let listed = self.listed.read();
             (Arc::clone(&listed.tree), listed.at)
@@ -156,7 +173,7 @@ impl<K: Keyed> Source for KeyedSource<K> {
             None => at.elapsed() < NEW_FOR,
         };
         if !is_current {
-            self.list_again(at)?;
+            self.list_again(asked)?;
         }
         self.tree().stat(path).ok_or(Errno::ENOENT)
     }
@@ -165,12 +182,18 @@ impl<K: Keyed> Source for KeyedSource<K> {
         Err(Errno::EINVAL)
     }
 
-    fn list_xattrs(&self, _path: &Path) -> Result<Vec<u8>, Errno> {
-        Ok(Vec::new())
+    fn list_xattrs(&self, path: &Path) -> Result<Vec<u8>, Errno> {
+        match self.tree().blob(path) {
+            Some(_) => Ok(Vec::new()),
+            None => self.store.list_xattrs(path),
+        }
     }
 
-    fn xattr(&self, _path: &Path, _name: &OsStr) -> Result<Vec<u8>, Errno> {
-        Err(Errno::ENODATA)
+    fn xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        match self.tree().blob(path) {
+            Some(_) => Err(Errno::ENODATA),
+            None => self.store.xattr(path, name),
+        }
     }
 
     fn space(&self) -> Result<[u64; 7], Errno> {
@@ -217,7 +240,7 @@ pub(super) fn say_fault(fault: &PathFault) -> String {
             )
         }
         PathFault::TooLong(path) => {
-            format!("a name in {} is longer than 255 bytes", path.display())
+            format!("a name in {} is longer than 255 bytes, or the path than 4096", path.display())
         }
     }
 }

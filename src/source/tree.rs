@@ -5,7 +5,7 @@
 //! 2. The inode of a directory comes from its path, that of a file from its path and version: so two versions of a
 //!    file have different fingerprints, and each version has the same one at every mount.
 //! 3. The time of a directory is that of its latest blob. Its nanoseconds are a digest of what is in it, so the
-//!    time changes if names come or go.
+//!    time changes if names come or go, or rights change.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -18,10 +18,13 @@ use siphasher::sip::SipHasher24;
 
 use super::{Kind, Stat};
 
-/// The longest name that the kernel takes.
+/// The longest name and the longest path that the kernel takes.
 const NAME_BYTES_MAX: usize = 255;
+const PATH_BYTES_MAX: usize = 4096;
 
 const SECOND_NS: i64 = 1_000_000_000;
+
+const NOBODY: Access = Access { mode: 0, uid: 0, gid: 0 };
 
 /// Who may do what with a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub(super) struct Blob<K> {
     pub(super) size: u64,
     /// Modification time in nanoseconds since 1970.
     pub(super) mtime_ns: i64,
+    /// When it was last changed, in any way, in nanoseconds since 1970.
+    pub(super) changed_ns: i64,
     /// Different content has a different version.
     pub(super) version: u64,
     pub(super) access: Access,
@@ -50,10 +55,11 @@ pub(super) struct Blob<K> {
 pub(super) struct Listing<K> {
     /// Blobs by path, in any order.
     pub(super) blobs: Vec<(PathBuf, Blob<K>)>,
-    /// Directories that may have no blobs.
+    /// Directories, also such without blobs.
     pub(super) directories: Vec<PathBuf>,
-    /// Of all directories.
-    pub(super) access: Access,
+    /// The access of some directories, the root's in any case. Other directories have that of the nearest one above
+    /// them.
+    pub(super) access: HashMap<PathBuf, Access>,
     /// Another listing with the same number has the same blobs.
     pub(super) state: u64,
 }
@@ -67,7 +73,7 @@ pub(super) enum PathFault {
     FileAndDirectory(PathBuf),
     /// It leads out of the tree, or is empty.
     Outside(PathBuf),
-    /// A name in it is longer than the kernel takes.
+    /// It, or a name in it, is longer than the kernel takes.
     TooLong(PathBuf),
 }
 
@@ -115,6 +121,8 @@ impl<K> Tree<K> {
         let directory = |(path, subdirectories): (PathBuf, BTreeSet<OsString>)| {
             let from = blobs.partition_point(|(blob, _)| blob.parent() < Some(&path));
             let to = blobs.partition_point(|(blob, _)| blob.parent() <= Some(&path));
+            let access = path.ancestors().find_map(|above| access.get(above));
+            let access = access.copied().unwrap_or(NOBODY);
             let stat = directory_stat(&path, &subdirectories, &blobs[from..to], access);
             (path, Directory { blobs: from..to, subdirectories, stat })
         };
@@ -151,7 +159,8 @@ fn check(path: &Path) -> Result<(), PathFault> {
     if path.as_os_str().is_empty() || !path.components().all(is_name) {
         return Err(PathFault::Outside(path.to_owned()));
     }
-    if path.iter().any(|name| name.len() > NAME_BYTES_MAX) {
+    let is_long = path.iter().any(|name| name.len() > NAME_BYTES_MAX);
+    if is_long || path.as_os_str().len() > PATH_BYTES_MAX {
         return Err(PathFault::TooLong(path.to_owned()));
     }
     Ok(())
@@ -181,7 +190,7 @@ pub(super) fn hash(parts: &[&[u8]]) -> u64 {
 }
 
 pub(super) fn blob_stat<K>(path: &Path, blob: &Blob<K>) -> Stat {
-    let Blob { size, mtime_ns, version, access, .. } = *blob;
+    let Blob { size, mtime_ns, changed_ns, version, access, .. } = *blob;
     let inode = hash(&[path.as_os_str().as_bytes(), &version.to_le_bytes()]);
     Stat {
         kind: Kind::File,
@@ -194,7 +203,7 @@ pub(super) fn blob_stat<K>(path: &Path, blob: &Blob<K>) -> Stat {
         blocks: size.div_ceil(512),
         atime_ns: mtime_ns,
         mtime_ns,
-        ctime_ns: mtime_ns,
+        ctime_ns: changed_ns,
         identity: (0, inode),
     }
 }
@@ -209,6 +218,8 @@ fn directory_stat<K>(
     let names: Vec<&[u8]> =
         names.chain(blobs.iter().map(|(path, _)| path.as_os_str().as_bytes())).collect();
     let latest = blobs.iter().map(|(_, blob)| blob.mtime_ns.div_euclid(SECOND_NS)).max();
+    let rights = format!("{} {} {}", access.mode, access.uid, access.gid);
+    let names = [&[rights.as_bytes()], names.as_slice()].concat();
     let digest = (hash(&names) % SECOND_NS as u64) as i64;
     let time_ns = latest.unwrap_or_default().saturating_mul(SECOND_NS).saturating_add(digest);
     Stat {
@@ -218,7 +229,7 @@ fn directory_stat<K>(
         uid: access.uid,
         gid: access.gid,
         rdev: 0,
-        size: names.len() as u64,
+        size: names.len() as u64 - 1,
         blocks: 0,
         atime_ns: time_ns,
         mtime_ns: time_ns,
@@ -234,7 +245,9 @@ mod tests {
     const ACCESS: Access = Access { mode: 0o444, uid: 1, gid: 2 };
 
     fn blob(path: &str, version: u64) -> (PathBuf, Blob<()>) {
-        let blob = Blob { size: 7, mtime_ns: 5 * SECOND_NS, version, access: ACCESS, key: () };
+        let time = 5 * SECOND_NS;
+        let blob =
+            Blob { size: 7, mtime_ns: time, changed_ns: time, version, access: ACCESS, key: () };
         (path.into(), blob)
     }
 
@@ -242,7 +255,9 @@ mod tests {
         Tree::new(Listing {
             blobs: paths.iter().map(|path| blob(path, 1)).collect(),
             directories: directories.iter().map(PathBuf::from).collect(),
-            access: Access { mode: 0o555, ..ACCESS },
+            access: [("", 0o555), ("a", 0o500)]
+                .map(|(path, mode)| (path.into(), Access { mode, ..ACCESS }))
+                .into(),
             state: 0,
         })
     }
@@ -264,7 +279,8 @@ mod tests {
         let [file, directory] =
             ["a/x/1.jpg", "a/x"].map(|path| tree.stat(Path::new(path)).unwrap());
         assert_eq!((file.kind, file.size, file.mode), (Kind::File, 7, 0o444));
-        assert_eq!((directory.kind, directory.mode), (Kind::Directory, 0o555));
+        assert_eq!((directory.kind, directory.mode), (Kind::Directory, 0o500), "as the one above");
+        assert_eq!(tree.stat(Path::new("b")).unwrap().mode, 0o555);
         for missing in ["a/x/2.jpg", "c", "b/2.jpg/x"] {
             assert!(tree.stat(Path::new(missing)).is_none(), "{missing}");
         }
@@ -274,7 +290,8 @@ mod tests {
     fn a_fingerprint_is_the_same_until_the_content_changes() {
         let stat = |version, path: &str| {
             let blobs = vec![blob(path, version), blob("d/other", 1)];
-            let listing = Listing { blobs, directories: Vec::new(), access: ACCESS, state: 0 };
+            let listing =
+                Listing { blobs, directories: Vec::new(), access: HashMap::new(), state: 0 };
             let tree = Tree::new(listing).unwrap();
             let [file, directory] = [path, "d"].map(|at| tree.stat(Path::new(at)).unwrap());
             (file.fingerprint(), directory.fingerprint())

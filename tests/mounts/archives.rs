@@ -86,6 +86,7 @@ fn a_loader_of_images_reads_archives_as_if_they_were_extracted() {
     let (extracted, shown) = (fixture.path("extracted"), mounted.path(""));
     wait_until("all files are fetched", || {
         mounted.count("/source_times/operations/read/count") >= FILES
+            && mounted.count("/fetching") == 0
     });
     assert_eq!(python(COMPARE, &[&extracted, &shown]).trim(), FILES.to_string());
     let status = mounted.status();
@@ -130,9 +131,29 @@ fn one_archive_is_mounted_and_changes_under_its_readers() {
         }
     });
     wait_until("files that are gone are not shown", || {
-        std::fs::metadata(mounted.path("class2/2.jpg")).is_err()
+        let gone = std::fs::metadata(mounted.path("class2/2.jpg"));
+        gone.is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT))
     });
     mounted.umount();
+}
+
+/// GNU tar writes holes in pax form as an ordinary file of another content.
+#[test]
+fn a_tar_file_with_holes_is_refused() {
+    let fixture = Fixture::new();
+    let file = std::fs::File::create(fixture.path("holes")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    for format in ["gnu", "posix"] {
+        let mut tar = Command::new("tar");
+        tar.arg("-C").arg(fixture.path("")).args(["--sparse", &format!("--format={format}")]);
+        assert!(
+            tar.arg("-cf").arg(fixture.source("a.tar")).arg("holes").status().unwrap().success()
+        );
+        let (source, point) = (fixture.source(""), fixture.path("mount"));
+        let words = ["mount", source.to_str().unwrap(), point.to_str().unwrap(), "--as", "files"];
+        let said = fixture.run(4, &words);
+        assert!(said.contains("has holes"), "{format}: {said}");
+    }
 }
 
 #[test]

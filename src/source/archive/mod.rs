@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
@@ -33,6 +33,12 @@ use range_reader::RangeReader;
 
 /// Archives whose headers are read at once.
 const THREADS: usize = 16;
+
+/// The most bytes of a header in a tar file. One that claims more is broken.
+const TAR_HEADER_MAX: u64 = 1 << 20;
+
+/// How long after a change of a file whose filesystem has whole seconds another change may look the same.
+const UNSETTLED_FOR: Duration = Duration::from_secs(2);
 
 /// How long the version of an archive counts as known.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
@@ -67,7 +73,7 @@ struct Shard {
     fingerprint: Fingerprint,
 }
 
-/// A file of the source.
+/// A file or directory of the source.
 type FoundFile = (PathBuf, Stat);
 
 /// Where the bytes of a file are.
@@ -115,15 +121,17 @@ impl Archives {
     }
 
     /// All regular files of the source, and all directories.
-    fn walk(&self) -> UserResult<(Vec<FoundFile>, Vec<PathBuf>)> {
-        let (mut files, mut directories) = (Vec::new(), vec![PathBuf::new()]);
+    fn walk(&self) -> UserResult<(Vec<FoundFile>, Vec<FoundFile>)> {
+        let root = self.source.stat(Path::new(""));
+        let root = root.map_err(|errno| unreadable(Path::new("."), errno))?;
+        let (mut files, mut directories) = (Vec::new(), vec![(PathBuf::new(), root)]);
         if let Some(only) = &self.only {
             let path = PathBuf::from(only);
             let stat = self.source.stat(&path).map_err(|errno| unreadable(&path, errno))?;
             return Ok((vec![(path, stat)], directories));
         }
         let mut next = 0;
-        while let Some(directory) = directories.get(next).cloned() {
+        while let Some((directory, _)) = directories.get(next).cloned() {
             next += 1;
             let mut names = Vec::new();
             let listed =
@@ -132,7 +140,7 @@ impl Archives {
             for (name, stat) in names.iter().zip(self.source.stat_all(&directory, &names)) {
                 let path = directory.join(name);
                 match stat {
-                    Ok(stat) if stat.kind == Kind::Directory => directories.push(path),
+                    Ok(stat) if stat.kind == Kind::Directory => directories.push((path, stat)),
                     Ok(stat) if stat.kind == Kind::File => files.push((path, stat)),
                     // It has gone since it was listed.
                     Ok(_) | Err(Errno::ENOENT) => {}
@@ -143,10 +151,12 @@ impl Archives {
         Ok((files, directories))
     }
 
-    /// The members of each archive among the files.
+    /// The members of each archive among the files. After the first time, an archive that is broken has none: it may
+    /// just be written.
     fn read_archives(
         &self,
         files: &[FoundFile],
+        is_first: bool,
         seen: &AtomicU64,
     ) -> UserResult<Vec<Option<Members>>> {
         let next = AtomicUsize::new(0);
@@ -162,7 +172,11 @@ impl Archives {
                         seen.fetch_add(members.files.len() as u64, Ordering::Relaxed);
                         found.lock()[nth] = Some(members);
                     }
-                    Err(error) => {
+                    Err(Failure { error, of_source: false }) if !is_first => {
+                        tracing::warn!(%error, "an archive is not shown");
+                        found.lock()[nth] = Some(Members::default());
+                    }
+                    Err(Failure { error, .. }) => {
                         next.store(files.len(), Ordering::Relaxed);
                         failed.lock().get_or_insert(error);
                     }
@@ -183,17 +197,28 @@ impl Archives {
         }
     }
 
-    fn read_archive(&self, path: &Path, stat: &Stat, format: Format) -> UserResult<Members> {
-        let reader = RangeReader::new(Arc::clone(&self.source), path, stat);
+    fn read_archive(&self, path: &Path, stat: &Stat, format: Format) -> Result<Members, Failure> {
+        let run_max = match format {
+            Format::Tar => TAR_HEADER_MAX,
+            // The directory of a zip file is read in one go.
+            Format::Zip => u64::MAX,
+        };
+        let reader = RangeReader::new(Arc::clone(&self.source), path, stat, run_max);
+        let failed = reader.failed();
         let members = match format {
             Format::Tar => tar::members(reader),
             Format::Zip => zip::members(reader),
         };
-        let members = members.map_err(|fault| fault.at(path))?;
+        let failure = |fault: Fault| Failure {
+            error: fault.at(path),
+            of_source: failed.load(Ordering::Relaxed),
+        };
+        let members = members.map_err(failure)?;
         let is_cut = |member: &&Member| member.offset.saturating_add(member.size) > stat.size;
         if let Some(member) = members.files.iter().find(is_cut) {
             let what = format!("it ends within {}", member.path.display());
-            return Err(broken(path, &what).hint("is the copy of the archive whole?"));
+            let error = broken(path, &what).hint("is the copy of the archive whole?");
+            return Err(Failure { error, of_source: false });
         }
         if members.others > 0 {
             let (archive, others) = (path.display(), members.others);
@@ -204,13 +229,27 @@ impl Archives {
 }
 
 /// A number that tells whether files or directories have changed.
-fn state_of(files: &[FoundFile], directories: &[PathBuf]) -> u64 {
+fn state_of(files: &[FoundFile], directories: &[FoundFile]) -> u64 {
     let files = files
         .iter()
         .map(|(path, stat)| hash(&[path.as_os_str().as_bytes(), stat.fingerprint().lasting()]));
-    let directories = directories.iter().map(|path| hash(&[path.as_os_str().as_bytes()]));
+    let directories = directories.iter().map(|(path, stat)| {
+        let Access { mode, uid, gid } = access_of(stat, 0o777);
+        hash(&[path.as_os_str().as_bytes(), format!("{mode} {uid} {gid}").as_bytes()])
+    });
     // They may be listed in any order.
     files.chain(directories).fold(0, u64::wrapping_add)
+}
+
+/// Whether the file may have changed since without another time.
+fn is_unsettled(stat: &Stat) -> bool {
+    let changed = UNIX_EPOCH + Duration::from_nanos(stat.ctime_ns.max(0) as u64);
+    let is_whole = stat.ctime_ns % 1_000_000_000 == 0;
+    is_whole && SystemTime::now().duration_since(changed).is_ok_and(|age| age < UNSETTLED_FOR)
+}
+
+fn access_of(stat: &Stat, mask: u16) -> Access {
+    Access { mode: stat.mode & mask, uid: stat.uid, gid: stat.gid }
 }
 
 fn nth_of<T>(all: &[T], nth: usize) -> Option<(usize, &T)> {
@@ -224,6 +263,13 @@ fn unreadable(path: &Path, errno: Errno) -> Error {
 
 fn broken(archive: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Source, format!("the archive {}: {what}", archive.display()))
+}
+
+/// An archive that cannot be shown.
+struct Failure {
+    error: Error,
+    /// Whether the source did not give its bytes, whatever they are.
+    of_source: bool,
 }
 
 /// Why an archive cannot be shown.
@@ -240,7 +286,8 @@ impl Fault {
             Fault::Io(error) => broken(archive, &error.to_string())
                 .hint("is it whole? Compressed archives must be named other than .tar"),
             Fault::Unsupported(what) => broken(archive, &what).hint(
-                "members are read in place: write the archive without compression (`tar cf`, `zip -0`)",
+                "members are read in place: write the archive without compression and holes \
+                 (`tar cf`, `zip -0`)",
             ),
         }
     }
@@ -268,11 +315,9 @@ impl Keyed for Archives {
     }
 
     fn list(&self, known: Option<u64>, seen: &AtomicU64) -> UserResult<Option<Listing<Place>>> {
-        let root =
-            self.source.stat(Path::new("")).map_err(|errno| unreadable(Path::new("."), errno))?;
-        let (files, mut directories) = self.walk()?;
-        let state = state_of(&files, &directories);
-        if known == Some(state) {
+        let (files, found) = self.walk()?;
+        let state = state_of(&files, &found);
+        if known == Some(state) && !files.iter().any(|(_, stat)| is_unsettled(stat)) {
             return Ok(None);
         }
         if !files.iter().any(|(path, _)| Format::of(path).is_some()) {
@@ -282,15 +327,19 @@ impl Keyed for Archives {
             )
             .hint("without `--as files` its files are shown as they are"));
         }
-        let archives = self.read_archives(&files, seen)?;
+        let archives = self.read_archives(&files, known.is_none(), seen)?;
+        let access = |(path, stat): &FoundFile| (path.clone(), access_of(stat, 0o555));
+        let access = found.iter().map(access).collect();
+        let mut directories: Vec<PathBuf> = found.into_iter().map(|(path, _)| path).collect();
         let mut blobs = Vec::new();
         for ((path, stat), members) in files.into_iter().zip(archives) {
             let fingerprint = stat.fingerprint();
             let shard = Arc::new(Shard { path: path.as_path().into(), fingerprint });
-            let access = Access { mode: stat.mode & 0o444, uid: stat.uid, gid: stat.gid };
+            let access = access_of(&stat, 0o444);
             let blob = |offset, size, mtime_ns| Blob {
                 size,
                 mtime_ns,
+                changed_ns: stat.ctime_ns,
                 version: version_of(&fingerprint, offset),
                 access,
                 key: Place { shard: Arc::clone(&shard), offset },
@@ -307,13 +356,14 @@ impl Keyed for Archives {
             }));
         }
         directories.retain(|path| !path.as_os_str().is_empty());
-        let access = Access { mode: root.mode & 0o555, uid: root.uid, gid: root.gid };
         Ok(Some(Listing { blobs, directories, access, state }))
     }
 
     fn refuse(&self, fault: &PathFault) -> Error {
         let hint = match fault {
-            PathFault::Twice(_) => "archives in one directory are shown as one: move them apart",
+            PathFault::Twice(_) => {
+                "archives are shown as if they had been extracted where they are: move one of them"
+            }
             _ => "extracting the archives would fail, too",
         };
         let message = format!("the archives are no tree of files: {}", say_fault(fault));
@@ -326,13 +376,14 @@ impl Keyed for Archives {
         if self.known.lock().get(&shard.path).is_some_and(is_new) {
             return Ok(true);
         }
+        let asked = Instant::now();
         let is_current = match self.source.stat_anew(&shard.path) {
             Ok(stat) => stat.fingerprint() == shard.fingerprint,
             Err(Errno::ENOENT) => false,
             Err(errno) => return Err(errno),
         };
         if is_current {
-            self.known.lock().insert(Arc::clone(&shard.path), Instant::now());
+            self.known.lock().insert(Arc::clone(&shard.path), asked);
         }
         Ok(is_current)
     }
@@ -354,6 +405,21 @@ impl Keyed for Archives {
             deliver: Box::new(delivered),
             ..request
         }]);
+    }
+
+    fn list_xattrs(&self, directory: &Path) -> Result<Vec<u8>, Errno> {
+        match self.source.list_xattrs(directory) {
+            // It is a directory in an archive.
+            Err(Errno::ENOENT) => Ok(Vec::new()),
+            listed => listed,
+        }
+    }
+
+    fn xattr(&self, directory: &Path, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        match self.source.xattr(directory, name) {
+            Err(Errno::ENOENT) => Err(Errno::ENODATA),
+            found => found,
+        }
     }
 
     fn space(&self) -> Result<[u64; 7], Errno> {

@@ -2,6 +2,7 @@
 
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use crate::source::{Fingerprint, ReadError, ReadRequest, Source, Stat, Urgency};
@@ -16,20 +17,34 @@ pub(super) struct RangeReader {
     fingerprint: Fingerprint,
     size: u64,
     at: u64,
+    /// Bytes that were read since the last seek, and the most that a parser may ask for in a row.
+    run: u64,
+    run_max: u64,
+    /// Set if the source does not give bytes. Parsers wrap errors, so that theirs do not tell.
+    failed: Arc<AtomicBool>,
     /// The bytes that were read last, and where they begin.
     piece: (u64, Vec<u8>),
 }
 
 impl RangeReader {
-    pub(super) fn new(source: Arc<dyn Source>, path: &Path, stat: &Stat) -> Self {
+    /// A reader of a file that does not read more than `run_max` bytes without a seek.
+    pub(super) fn new(source: Arc<dyn Source>, path: &Path, stat: &Stat, run_max: u64) -> Self {
         RangeReader {
             source,
             path: path.into(),
             fingerprint: stat.fingerprint(),
             size: stat.size,
             at: 0,
+            run: 0,
+            run_max,
+            failed: Arc::default(),
             piece: (0, Vec::new()),
         }
+    }
+
+    /// Whether the source did not give bytes, from now on.
+    pub(super) fn failed(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.failed)
     }
 
     /// Reads a range, and waits for it.
@@ -47,9 +62,15 @@ impl RangeReader {
         }]);
         match answer.recv() {
             Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(ReadError::Source(errno))) => Err(errno.into()),
             Ok(Err(ReadError::Changed)) => Err(Error::other("it was changed while it was read")),
-            Err(mpsc::RecvError) => Err(Error::other("the source is closed")),
+            Ok(Err(ReadError::Source(errno))) => {
+                self.failed.store(true, Ordering::Relaxed);
+                Err(errno.into())
+            }
+            Err(mpsc::RecvError) => {
+                self.failed.store(true, Ordering::Relaxed);
+                Err(Error::other("the source is closed"))
+            }
         }
     }
 }
@@ -70,6 +91,10 @@ impl Read for RangeReader {
         let length = there.len().min(buffer.len());
         buffer[..length].copy_from_slice(&there[..length]);
         self.at += length as u64;
+        self.run += length as u64;
+        if self.run > self.run_max {
+            return Err(Error::other("a header is too large"));
+        }
         Ok(length)
     }
 }
@@ -81,6 +106,7 @@ impl Seek for RangeReader {
             SeekFrom::End(by) => self.size.checked_add_signed(by),
             SeekFrom::Current(by) => self.at.checked_add_signed(by),
         };
+        self.run = 0;
         self.at = at.ok_or_else(|| Error::from(ErrorKind::InvalidInput))?;
         Ok(self.at)
     }

@@ -27,6 +27,10 @@ pub(super) fn members(reader: impl Read + Seek) -> Result<Members, Fault> {
             let how = if file.encrypted() { "encrypted" } else { "compressed" };
             return Err(Fault::Unsupported(format!("{} is {how}", path.display())));
         }
+        if file.compressed_size() != file.size() {
+            let what = format!("{} has two sizes", path.display());
+            return Err(Fault::Io(std::io::Error::other(what)));
+        }
         let Some(offset) = file.data_start() else {
             return Err(Fault::Io(std::io::Error::other("a member has no local header")));
         };

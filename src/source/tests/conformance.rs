@@ -71,6 +71,14 @@ pub(in crate::source) fn read(source: &dyn Source, path: &Path) -> Result<Vec<u8
     }
 }
 
+pub(in crate::source) fn wait_until(mut condition: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "the condition is never met");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// All directories that the files are in, with the names in each.
 fn directories(files: &Files) -> BTreeMap<PathBuf, BTreeSet<String>> {
     let mut found: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
@@ -191,11 +199,13 @@ impl Keyed for Memory {
         seen.store(files.len() as u64, std::sync::atomic::Ordering::Relaxed);
         let blob = |(path, (bytes, version)): (&PathBuf, &(Vec<u8>, u64))| {
             let (size, key) = (bytes.len() as u64, path.clone());
-            let blob = Blob { size, mtime_ns: 1, version: *version, access: ACCESS, key };
+            let (version, access) = (*version, ACCESS);
+            let blob = Blob { size, mtime_ns: 1, changed_ns: 1, version, access, key };
             (path.clone(), blob)
         };
         let blobs = files.iter().map(blob).collect();
-        Ok(Some(Listing { blobs, directories: Vec::new(), access: ACCESS, state }))
+        let access = [(PathBuf::new(), ACCESS)].into();
+        Ok(Some(Listing { blobs, directories: Vec::new(), access, state }))
     }
 
     fn refuse(&self, fault: &PathFault) -> Error {
@@ -251,7 +261,7 @@ fn a_store_that_changes_is_listed_again() {
     let files = Arc::new(Mutex::new(versions));
     let store = Memory { files: Arc::clone(&files) };
     let source = KeyedSource::open(store, &AtomicU64::new(0)).unwrap();
-    let (path, root) = (Path::new("a/x"), Path::new(""));
+    let path = Path::new("a/x");
     let [before, other] = ["a/x", "a/y"].map(|path| source.stat(Path::new(path)).unwrap());
     let directory = source.stat(Path::new("a")).unwrap();
     files.lock().insert("a/x".into(), (b"new!".to_vec(), 2));
@@ -260,17 +270,11 @@ fn a_store_that_changes_is_listed_again() {
         read_version(&source, path, before.fingerprint(), 0, 3).unwrap_err(),
         ReadError::Changed
     );
-    // A listing is not repeated at once.
-    while source.stat(path).unwrap().fingerprint() == before.fingerprint() {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until(|| source.stat(path).unwrap().fingerprint() != before.fingerprint());
     assert_eq!(read(&source, path).unwrap(), b"new!");
     assert_eq!(source.stat(Path::new("a/y")).unwrap(), other);
     assert_eq!(read(&source, Path::new("b/z")).unwrap(), b"z");
     files.lock().remove(Path::new("a/y"));
-    while source.stat(root).is_ok() && source.stat(Path::new("a/y")).is_ok() {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert_eq!(source.stat(Path::new("a/y")).unwrap_err(), Errno::ENOENT);
+    wait_until(|| source.stat(Path::new("a/y")) == Err(Errno::ENOENT));
     assert!(source.stat(Path::new("a")).unwrap().fingerprint() != directory.fingerprint());
 }
