@@ -34,7 +34,7 @@ pub(super) struct SettingsArgs {
     /// Space to use in the cache directory: 900GiB, 80%, auto
     #[arg(long, alias = "nvme", value_name = "SIZE")]
     pub(super) disk: Option<String>,
-    /// What to show of the source: its files (`directory`), or the files in its archives (`files`)
+    /// What is shown: the `directory`, or the `files` in its tar and zip files
     #[arg(long = "as", value_name = "VIEW")]
     pub(super) view: Option<String>,
     /// Access order: a file, or a sampler as `torch-distributed:seed=0,index=imagefolder`

@@ -5,7 +5,7 @@
 //!
 //! 1. Answers are counted in rounds. A round has at least as many answers as the limit, and takes at least 20 ms.
 //!    The first answers after a change are skipped, since they were asked for under the old limit. So are rounds
-//!    with mostly answers to requests while which the limit was not nearly reached: they say nothing about it.
+//!    in which the limit has bounded few requests: they say nothing about it.
 //! 2. *Ramp*: the limit doubles as long as the rate grows by a fifth and answers come as fast as before. It doubles
 //!    at once, without a round, if the first answers at a limit come as fast as those at half of it: then nothing
 //!    queues, and the rate doubles, too.

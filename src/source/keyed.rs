@@ -7,18 +7,15 @@
 //!    delivers bytes of that version or none.
 
 use std::ffi::{OsStr, OsString};
-use std::hash::Hasher;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use siphasher::sip::SipHasher24;
 
 use super::tree::{Blob, Listing, PathFault, Tree, blob_stat};
-use super::{Fingerprint, Pool, ReadError, ReadRequest, Source, Stat};
+use super::{Pool, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::sync::{Mutex, RwLock};
 
@@ -234,21 +231,10 @@ pub(super) fn say_fault(fault: &PathFault) -> String {
             format!("{} is both a file and a directory", path.display())
         }
         PathFault::Outside(path) => {
-            format!(
-                "the path {:?} leads out of the tree",
-                path.as_os_str().as_bytes().escape_ascii().to_string()
-            )
+            format!("the path {} leads out of the tree", path.display())
         }
         PathFault::TooLong(path) => {
             format!("a name in {} is longer than 255 bytes, or the path than 4096", path.display())
         }
     }
-}
-
-/// A version from what tells it.
-pub(super) fn version_of(fingerprint: &Fingerprint, offset: u64) -> u64 {
-    let mut hasher = SipHasher24::new();
-    hasher.write(fingerprint.lasting());
-    hasher.write_u64(offset);
-    hasher.finish()
 }

@@ -1,13 +1,12 @@
 //! Opens what is mounted.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use std::os::unix::fs::MetadataExt;
-
 use super::archive::{Archives, is_archive};
-use super::keyed::KeyedSource;
+use super::keyed::{Keyed, KeyedSource};
 use super::{PosixSource, Source};
 use crate::config::View;
 use crate::error::{Error, ErrorKind, Result};
@@ -67,7 +66,7 @@ pub fn lasting_identity(path: &Path, view: View) -> Option<u128> {
         View::Files => {
             let is_file = std::fs::metadata(path).ok()?.is_file();
             let archives = archives(path, is_file, 1).ok()?;
-            Some(super::keyed::Keyed::lasting_identity(&archives))
+            Some(archives.lasting_identity())
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! 1. The blobs of one directory stand next to each other, sorted by name. A directory has their range and the names
 //!    of its subdirectories.
-//! 2. The inode of a directory comes from its path, that of a file from its path and version: so two versions of a
-//!    file have different fingerprints, and each version has the same one at every mount.
+//! 2. The inode of a directory comes from its path. That of a file comes from its path and version, so two versions
+//!    have different fingerprints. Each version has the same one at every mount.
 //! 3. The time of a directory is that of its latest blob. Its nanoseconds are a digest of what is in it, so the
 //!    time changes if names come or go, or rights change.
 
@@ -219,8 +219,8 @@ fn directory_stat<K>(
         names.chain(blobs.iter().map(|(path, _)| path.as_os_str().as_bytes())).collect();
     let latest = blobs.iter().map(|(_, blob)| blob.mtime_ns.div_euclid(SECOND_NS)).max();
     let rights = format!("{} {} {}", access.mode, access.uid, access.gid);
-    let names = [&[rights.as_bytes()], names.as_slice()].concat();
-    let digest = (hash(&names) % SECOND_NS as u64) as i64;
+    let digested = [&[rights.as_bytes()], names.as_slice()].concat();
+    let digest = (hash(&digested) % SECOND_NS as u64) as i64;
     let time_ns = latest.unwrap_or_default().saturating_mul(SECOND_NS).saturating_add(digest);
     Stat {
         kind: Kind::Directory,
@@ -229,7 +229,7 @@ fn directory_stat<K>(
         uid: access.uid,
         gid: access.gid,
         rdev: 0,
-        size: names.len() as u64 - 1,
+        size: names.len() as u64,
         blocks: 0,
         atime_ns: time_ns,
         mtime_ns: time_ns,

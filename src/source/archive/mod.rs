@@ -1,7 +1,7 @@
 //! A source in which archives are directories: tar files and zip files show the files in them.
 //!
 //! 1. The directories of the source are listed. A file whose name ends in `.tar` or `.zip` is an archive. All other
-//!    files are shown as they are, and links are left out.
+//!    regular files are shown, too. Links are left out.
 //! 2. The headers of each archive are read ([`tar`], [`zip`]), some archives at a time. Its members are shown in the
 //!    directory that the archive is in, as if it had been extracted there.
 //! 3. A read of a member is a read of its range in the archive. The source checks the version of the archive before
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
-use super::keyed::{Keyed, say_fault, version_of};
+use super::keyed::{Keyed, say_fault};
 use super::tree::{Access, Blob, Listing, PathFault, hash};
 use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -113,11 +113,6 @@ impl Archives {
     /// The archives of `source`, or the one named `only` at its top.
     pub(super) fn new(source: Arc<dyn Source>, only: Option<OsString>) -> Self {
         Archives { source, only, known: Arc::default() }
-    }
-
-    /// The identity of the archives of a source with this identity.
-    pub(super) fn identity_in(source: u128) -> u128 {
-        source ^ VIEW
     }
 
     /// All regular files of the source, and all directories.
@@ -311,7 +306,7 @@ impl Keyed for Archives {
     type Key = Place;
 
     fn lasting_identity(&self) -> u128 {
-        Archives::identity_in(self.source.lasting_identity())
+        self.source.lasting_identity() ^ VIEW
     }
 
     fn list(&self, known: Option<u64>, seen: &AtomicU64) -> UserResult<Option<Listing<Place>>> {
@@ -340,7 +335,7 @@ impl Keyed for Archives {
                 size,
                 mtime_ns,
                 changed_ns: stat.ctime_ns,
-                version: version_of(&fingerprint, offset),
+                version: hash(&[fingerprint.lasting(), &u64::to_le_bytes(offset)]),
                 access,
                 key: Place { shard: Arc::clone(&shard), offset },
             };
