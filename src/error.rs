@@ -82,6 +82,11 @@ impl Error {
         self.kind
     }
 
+    /// What to do about it.
+    pub fn advice(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
     /// The message without the hint.
     pub fn message(&self) -> &str {
         &self.message

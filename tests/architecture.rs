@@ -54,14 +54,17 @@ const IMPURE: [&str; 15] = [
 ];
 
 /// Crates that only some rooms may use.
-const HOMES: [(&str, &[&str]); 10] = [
+const HOMES: [(&str, &[&str]); 13] = [
     ("fuser::", &["fuse"]),
     ("clap::", &["cli"]),
     ("indicatif::", &["cli"]),
     ("glob::", &["engine"]),
-    ("tokio::", &["control", "mount"]),
+    ("object_store::", &["source"]),
+    ("redis::", &["source"]),
+    ("tokio::", &["control", "mount", "source"]),
     ("tar::", &["source"]),
     ("toml::", &["config"]),
+    ("url::", &["source"]),
     ("zip::", &["source"]),
     ("lru::", &["fuse", "plan", "rehearsal", "source"]),
     ("crc32c::", &["catalog", "disk", "learning", "rehearsal", "store"]),

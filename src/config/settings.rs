@@ -55,6 +55,8 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSettings {
     pub view: View,
+    /// An absolute path, or empty.
+    pub credentials: PathBuf,
     /// After this time a name is checked again; `None` if files never change.
     pub revalidate: Option<Duration>,
     pub scan_threads: u32,
@@ -99,6 +101,8 @@ pub struct DiskSettings {
 pub struct PrefetchSettings {
     pub enabled: bool,
     pub inflight: u32,
+    /// Bytes a second, not 0; `None` without limit.
+    pub rate: Option<u64>,
     pub manners: Manners,
     /// Bytes staged ahead and not kept, at most `ram_bytes`; `None` if the planner derives it.
     pub window_bytes: Option<u64>,

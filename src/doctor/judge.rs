@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{DirectoryFindings, Findings, Kernel, system};
+use super::{BucketFindings, DirectoryFindings, Findings, Kernel, SourceFindings, system};
 use crate::config::Bytes;
 use crate::error::ErrorKind;
 
@@ -81,17 +81,22 @@ pub fn judge(findings: &Findings) -> Vec<Row> {
     rows.extend(reclaim(findings));
     rows.extend(system::rows(&findings.system));
     match &findings.source {
-        Some(Ok(source)) => rows.extend([self::source(source), over_mount(source, findings.root)]),
-        Some(Err(why)) => rows.push(Row {
-            kind: ErrorKind::Source,
-            ..Row::missing("source", why).fix("is the parallel filesystem mounted on this node?")
-        }),
+        Some(Ok(SourceFindings::Directory(source))) => {
+            rows.extend([self::source(source), over_mount(source, findings.root)]);
+        }
+        Some(Ok(SourceFindings::Bucket(source))) => rows.push(bucket(source)),
+        Some(Err(why)) => {
+            let fix = why.advice().unwrap_or("is it there, and does it answer?");
+            let row = Row::missing("source", why.message()).fix(fix);
+            rows.push(Row { kind: ErrorKind::Source, ..row });
+        }
         None => {}
     }
     match &findings.cache {
         Some(Ok(cache)) => {
             let source = findings.source.as_ref().and_then(|source| source.as_ref().ok());
-            rows.extend([self::cache(cache), disk_speed(cache, source)]);
+            let read = source.and_then(SourceFindings::read);
+            rows.extend([self::cache(cache), disk_speed(cache, read)]);
         }
         Some(Err(why)) => rows.push(Row {
             kind: ErrorKind::Cache,
@@ -303,6 +308,15 @@ fn source(source: &DirectoryFindings) -> Row {
     Row::ok("source", found)
 }
 
+fn bucket(source: &BucketFindings) -> Row {
+    let name = &source.name;
+    let Some(answer_ms) = source.answer_ms else {
+        return Row::ok("source", format!("{name}: no object found"));
+    };
+    let read = rate(source.read);
+    Row::ok("source", format!("{name}, read {read} by one reader, {answer_ms:.1} ms a request"))
+}
+
 /// Filesystems that are not on the list of those over which fusermount3 mounts for ordinary users.
 const UNLISTED: [&str; 3] = ["beegfs", "orangefs", "panfs"];
 
@@ -335,9 +349,9 @@ fn cache(cache: &DirectoryFindings) -> Row {
 }
 
 /// A disk that is slower than the source costs more than it saves.
-fn disk_speed(cache: &DirectoryFindings, source: Option<&DirectoryFindings>) -> Row {
+fn disk_speed(cache: &DirectoryFindings, source: Option<u64>) -> Row {
     let found = format!("read {}, written {}", rate(cache.read), rate(cache.write));
-    match (cache.read, source.and_then(|source| source.read)) {
+    match (cache.read, source) {
         (Some(disk), Some(source)) if disk < source => Row::note(
             "cache disk",
             format!("{found}: slower than the source, {}", rate(Some(source))),

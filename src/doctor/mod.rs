@@ -9,6 +9,7 @@ mod system;
 #[cfg(test)]
 mod tests;
 
+use crate::error::Error;
 pub use filesystem::Filesystem;
 pub use judge::{Row, Verdict, judge, missing};
 pub use system::{Deadlock, System, hazards};
@@ -46,7 +47,7 @@ pub struct Findings {
     /// The directory of control sockets.
     pub runtime: Result<String, String>,
     /// The source, if one was named.
-    pub source: Option<Result<DirectoryFindings, String>>,
+    pub source: Option<Result<SourceFindings, Error>>,
     /// The cache directory, if one was named.
     pub cache: Option<Result<DirectoryFindings, String>>,
 }
@@ -90,6 +91,33 @@ pub struct MemoryFindings {
     pub budget: u64,
     /// How the budget was decided.
     pub because: String,
+}
+
+/// What was found of a source.
+#[derive(Clone, Debug)]
+pub enum SourceFindings {
+    Directory(DirectoryFindings),
+    Bucket(BucketFindings),
+}
+
+impl SourceFindings {
+    /// Bytes a second that one reader gets. None if there was nothing to read.
+    pub fn read(&self) -> Option<u64> {
+        match self {
+            SourceFindings::Directory(directory) => directory.read,
+            SourceFindings::Bucket(bucket) => bucket.read,
+        }
+    }
+}
+
+/// A bucket of an object store.
+#[derive(Clone, Debug)]
+pub struct BucketFindings {
+    pub name: String,
+    /// The shortest time that a read took, in milliseconds. None if there was nothing to read.
+    pub answer_ms: Option<f64>,
+    /// Bytes a second that one reader gets.
+    pub read: Option<u64>,
 }
 
 /// The source or the cache directory.

@@ -1,6 +1,10 @@
 use super::*;
 use crate::error::ErrorKind;
 
+fn source(magic: u32) -> SourceFindings {
+    SourceFindings::Directory(directory(magic))
+}
+
 fn directory(magic: u32) -> DirectoryFindings {
     DirectoryFindings {
         path: "/data".into(),
@@ -54,7 +58,7 @@ fn best() -> Findings {
             because: "a quarter".into(),
         },
         runtime: Ok("/run/belady".into()),
-        source: Some(Ok(directory(0x0bd0_0bd0))),
+        source: Some(Ok(source(0x0bd0_0bd0))),
         cache: Some(Ok(directory(0x5846_5342))),
     }
 }
@@ -95,7 +99,9 @@ fn what_belady_cannot_do_without_is_missing() {
         ("mounting", ErrorKind::Mount, |f| f.mount = Err("not permitted".into())),
         ("openat2", ErrorKind::Mount, |f| f.openat2 = Err("not implemented".into())),
         ("control sockets", ErrorKind::Mount, |f| f.runtime = Err("not yours".into())),
-        ("source", ErrorKind::Source, |f| f.source = Some(Err("no such directory".into()))),
+        ("source", ErrorKind::Source, |f| {
+            f.source = Some(Err(Error::new(ErrorKind::Source, "no such directory")));
+        }),
         ("cache directory", ErrorKind::Cache, |f| f.cache = Some(Err("read-only".into()))),
         ("push into page cache", ErrorKind::Mount, |f| {
             if let Ok(kernel) = &mut f.mount {
@@ -115,6 +121,23 @@ fn what_belady_cannot_do_without_is_missing() {
 }
 
 #[test]
+fn a_bucket_has_no_row_about_mounting_over_it() {
+    let bucket = |answer_ms: Option<f64>| {
+        let (name, read) = ("s3://images".into(), answer_ms.map(|_| 5_000_000));
+        let found = SourceFindings::Bucket(BucketFindings { name, answer_ms, read });
+        judge(&Findings { source: Some(Ok(found)), ..best() })
+    };
+    let rows = bucket(Some(12.34));
+    let source = rows.iter().find(|row| row.check == "source").unwrap();
+    assert!(
+        source.found.contains("s3://images, read at 4.8 MiB/s by one reader, 12.3 ms a request")
+    );
+    assert!(rows.iter().all(|row| row.check != "mount over the source"));
+    let empty = bucket(None);
+    assert!(empty.iter().any(|row| row.found == "s3://images: no object found"));
+}
+
+#[test]
 fn what_only_makes_it_better_is_a_note() {
     let cases: [(&str, Harm); 17] = [
         ("mounts for other users", |f| f.user_allow_other = false),
@@ -128,9 +151,10 @@ fn what_only_makes_it_better_is_a_note() {
         ("open files", |f| f.open_files = 256),
         ("threads", |f| f.processes = 100),
         ("memory", |f| f.memory.budget = 1 << 20),
-        ("source", |f| f.source = Some(Ok(directory(0xef53)))),
+        ("source", |f| f.source = Some(Ok(source(0xef53)))),
         ("mount over the source", |f| {
-            f.source = Some(Ok(DirectoryFindings { writable: false, ..directory(0x6969) }));
+            let found = DirectoryFindings { writable: false, ..directory(0x6969) };
+            f.source = Some(Ok(SourceFindings::Directory(found)));
         }),
         ("cache directory", |f| f.cache = Some(Ok(directory(0x6969)))),
         ("cache directory", |f| {

@@ -112,7 +112,7 @@ impl Basis {
         let OpenedStore { store_dir, store, moved, fault } = opening::open(settings, &owner)?;
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let meter = Meter::new(settings.prefetch.inflight, settings.prefetch.manners);
-        let source = TimedSource::new(source, &inbox, meter);
+        let source = TimedSource::new(source, &inbox, meter, settings.prefetch.rate);
         let times = Arc::clone(source.times());
         let source: Arc<dyn Source> = Arc::new(source);
         let (from, settings) = (Arc::clone(&source), &*settings);

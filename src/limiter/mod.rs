@@ -4,11 +4,13 @@
 //! under way. The planner hears of it as [`FetchLimits`], together with the bytes that have to be staged ahead so
 //! that this number of fetches can be under way, and so that the slowest ones are in time.
 
+mod cap;
 mod concurrency;
 mod tail;
 #[cfg(test)]
 mod tests;
 
+pub use cap::RateCap;
 pub use concurrency::Limiter;
 use tail::Tail;
 
@@ -43,7 +45,7 @@ pub struct Answer {
 /// What the answers of the source say about fetching ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetchLimits {
-    /// Fetches from the source that may be under way at once.
+    /// Fetches from the source that may be under way at once. With 0, none begins for now.
     pub fetches: u32,
     /// Bytes that have to be staged ahead so that this number can be under way.
     pub ahead_bytes: u64,

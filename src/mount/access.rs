@@ -18,7 +18,7 @@ use nix::libc;
 
 use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
-use crate::source::Source;
+use crate::source::{Location, Source};
 
 /// The note of a mount for other users about lists that are never seen.
 pub(super) const UNSEEN: &str = "other users: modes and owners in the source are followed; access \
@@ -46,7 +46,11 @@ fn refuse_list(path: &Path) -> Error {
 }
 
 /// Refuses a source that a mount would open to users who cannot reach it.
-pub(super) fn check(source: &Path) -> Result<()> {
+pub(super) fn check(source: &Location) -> Result<()> {
+    let Some(source) = source.path() else {
+        let source = source.name().display();
+        return Err(refuse(&format!("{source} is asked with your rights, which others may lack")));
+    };
     for ancestor in source.ancestors().skip(1) {
         let searchable = fs::metadata(ancestor).is_ok_and(|found| found.mode() & 0o001 != 0);
         if !searchable {

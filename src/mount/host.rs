@@ -8,7 +8,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::config::{Host, Reading, View};
 use crate::disk::unless_it_hangs;
-use crate::source::lasting_identity;
+use crate::source::{Location, lasting_identity};
 use crate::store::directory::{self, Owner};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -26,7 +26,7 @@ struct CacheDirectory {
 
 /// Looks at the machine, and at the filesystem of the cache directory. What the store of this source holds
 /// there counts as free. If the disk does not answer, a thread is left behind that waits for it.
-pub fn detect(cache_directory: Option<&Path>, source: Option<(&Path, View)>) -> Host {
+pub fn detect(cache_directory: Option<&Path>, source: Option<(&Location, View)>) -> Host {
     let cache = cache_directory.map(|directory| {
         let (directory, owner) = (directory.to_path_buf(), source.and_then(owner_of));
         unless_it_hangs(move || find_cache(&directory, owner.as_ref()))
@@ -75,8 +75,8 @@ fn find_cache(directory: &Path, owner: Option<&Owner>) -> CacheDirectory {
 }
 
 /// The owner of a source's store.
-fn owner_of((source, view): (&Path, View)) -> Option<Owner> {
-    Some(Owner::new(source, lasting_identity(source, view)?))
+fn owner_of((source, view): (&Location, View)) -> Option<Owner> {
+    Some(Owner::new(source.name(), lasting_identity(source, view)?))
 }
 
 /// How many bytes a store may take at this moment on a filesystem in memory.

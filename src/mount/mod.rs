@@ -28,9 +28,10 @@ use crate::disk::{TICK, unless_it_hangs};
 use crate::engine::{Engine, RecordSelection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
-use crate::source::{self, Opened};
+use crate::source::{Location, Opening};
 pub use point::{
-    check_apart, cut_off_by_force, cut_off_killed, is_dead, is_noted, prepare, take_away,
+    check_apart, check_outside, cut_off_by_force, cut_off_killed, is_dead, is_noted, prepare,
+    take_away,
 };
 pub use probe::{MEASURED_BYTES, examine};
 use watcher::Watcher;
@@ -50,8 +51,8 @@ const SIGNALLED_PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The directory or archive to serve, absolute.
-    pub source: PathBuf,
+    /// What to serve.
+    pub source: Location,
     /// Where to mount it, absolute. It may be the source itself.
     pub mountpoint: PathBuf,
     pub settings: Settings,
@@ -81,16 +82,29 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     if guarded {
         access::check(&plan.source)?;
     }
-    let inflight = plan.settings.prefetch.inflight as usize;
-    let view = plan.settings.source.view;
-    let Opened { source, identity } = source::open(&plan.source, view, inflight, seen)?;
+    // Before something covers its path.
+    let identity = plan.source.identity().unwrap_or_default();
+    let opening = Opening {
+        view: plan.settings.source.view,
+        is_immutable: plan.settings.source.revalidate.is_none(),
+        inflight: plan.settings.prefetch.inflight as usize,
+        seen,
+    };
+    let source = opening.open(&plan.source)?;
     let (settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
     // Orders are checked against all files, and any directory may have an access control list.
     let all = guarded || !plan.settings.streams.is_empty();
-    let engine =
-        Engine::start(settings, rendered, &plan.source, source, all, seen, &host::readings())?;
+    let engine = Engine::start(
+        settings,
+        rendered,
+        plan.source.name(),
+        source,
+        all,
+        seen,
+        &host::readings(),
+    )?;
     let checked = match guarded {
-        true => access::check_directories(engine.catalog(), engine.source(), &plan.source),
+        true => access::check_directories(engine.catalog(), engine.source(), plan.source.name()),
         false => Ok(()),
     };
     let watcher = start_watcher();
@@ -149,7 +163,7 @@ fn serve(
     let runtime = control_runtime()?;
     let mut note = MountNote {
         pid: std::process::id(),
-        source: plan.source.clone(),
+        source: plan.source.name().to_owned(),
         identity,
         view: plan.settings.source.view,
         mountpoint: plan.mountpoint.clone(),
@@ -188,7 +202,7 @@ fn serve(
     drop(inside);
     notes.push(engine.consistency());
     notes.extend(plan.settings.mount.allow_other.then(|| access::UNSEEN.to_owned()));
-    let (at, from) = (plan.mountpoint.display(), plan.source.display());
+    let (at, from) = (plan.mountpoint.display(), plan.source.name().display());
     ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
     wait(engine, &messages);
     let over = engine.serving().is_over();
@@ -259,7 +273,7 @@ impl Handler {
     fn attach(&self, mountpoint: &Path) -> Result<Value> {
         if let Some(cache) = &self.cache {
             let (apart, at) = (cache.clone(), mountpoint.to_path_buf());
-            let check = move || point::check_outside(&apart, "the mount point", &at);
+            let check = move || point::check_directories_apart(&apart, "the mount point", &at);
             unless_it_hangs(check)
                 .map_err(|error| Error::new(ErrorKind::Internal, format!("thread: {error}")))?
                 .unwrap_or_else(|| Err(hanging_disk_error(cache)))?;

@@ -13,6 +13,7 @@ use crate::fuse::{
     path_on_device, unmount,
 };
 use crate::process::has_ended;
+use crate::source::Location;
 
 /// How often, and at which interval, a daemon without mounts is asked whether it has ended.
 const END_CHECKS: u32 = 100;
@@ -71,7 +72,7 @@ pub fn take_away(mountpoint: &Path, noted: Option<&MountNote>, force: bool) -> R
 /// # Errors
 /// If other users can write to the directory of the sockets, there is no such mount point, or a mount of ours
 /// serves there. Also if the source would contain itself, or files would be hidden that are not the source's.
-pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
+pub fn prepare(source: &Location, mountpoint: &Path) -> Result<()> {
     let at = mountpoint.display();
     let refuse = |kind, what: &str| Error::new(kind, format!("the mount point {at} {what}"));
     control::create_runtime()?;
@@ -111,8 +112,8 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
     if !found.is_dir() {
         return Err(refuse(ErrorKind::Mount, "is not a directory"));
     }
-    let same = fs::metadata(source).is_ok_and(|s| (s.dev(), s.ino()) == (found.dev(), found.ino()));
-    if !same && is_inside(mountpoint, source) {
+    let same = source.identity() == Some((found.dev(), found.ino()));
+    if !same && source.path().is_some_and(|source| is_inside(mountpoint, source)) {
         return Err(refuse(ErrorKind::Mount, "is inside the source, which would contain itself")
             .hint("use an empty directory outside of it, or the source itself"));
     }
@@ -128,16 +129,25 @@ pub fn prepare(source: &Path, mountpoint: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if one contains another.
-pub fn check_apart(cache: &Path, source: &Path, mountpoint: &Path) -> Result<()> {
-    check_outside(cache, "the source", source)?;
-    check_outside(cache, "the mount point", mountpoint)
+pub fn check_apart(cache: &Path, source: &Location, mountpoint: &Path) -> Result<()> {
+    check_outside(cache, source)?;
+    check_directories_apart(cache, "the mount point", mountpoint)
+}
+
+/// Makes sure that the cache directory is apart from the source.
+///
+/// # Errors
+/// [`ErrorKind::Config`] if one contains the other.
+pub fn check_outside(cache: &Path, source: &Location) -> Result<()> {
+    let outside = |source| check_directories_apart(cache, "the source", source);
+    source.path().map_or(Ok(()), outside)
 }
 
 /// Makes sure that the cache directory is apart from another directory.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if one contains the other.
-pub(super) fn check_outside(cache: &Path, what: &str, path: &Path) -> Result<()> {
+pub(super) fn check_directories_apart(cache: &Path, what: &str, path: &Path) -> Result<()> {
     if !is_inside(cache, path) && !is_inside(path, cache) {
         return Ok(());
     }
@@ -187,7 +197,8 @@ mod tests {
         fs::create_dir_all(at("source/deep")).unwrap();
         fs::create_dir(at("mount")).unwrap();
         std::os::unix::fs::symlink(at("source"), at("link")).unwrap();
-        let apart = |cache: &str| check_apart(&at(cache), &at("source"), &at("mount")).is_ok();
+        let source = Location::Path(at("source"));
+        let apart = |cache: &str| check_apart(&at(cache), &source, &at("mount")).is_ok();
         assert!(apart("cache/new") && apart("mount2"));
         for overlapping in ["source", "source/new", "link/deep/new", "mount/x", "."] {
             assert!(!apart(overlapping), "{overlapping}");

@@ -5,8 +5,11 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc;
 use std::time::Instant;
 
+use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, PosixFadviseAdvice, openat2, posix_fadvise};
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
@@ -16,8 +19,13 @@ use nix::unistd::{AccessFlags, access};
 use super::{host, kernel};
 use crate::config::{Budget, Config, resolve};
 use crate::control;
-use crate::doctor::{DirectoryFindings, Filesystem, Findings, Fusermount, MemoryFindings};
+use crate::doctor::{
+    BucketFindings, DirectoryFindings, Filesystem, Findings, Fusermount, MemoryFindings,
+    SourceFindings,
+};
+use crate::error::{Error as UserError, ErrorKind as UserErrorKind, Result as UserResult};
 use crate::fuse;
+use crate::source::{Kind, Location, Opening, ReadError, ReadRequest, Source, Stat, Urgency};
 use crate::store::directory;
 
 /// How many bytes a measurement moves.
@@ -30,10 +38,17 @@ const ALIGNMENT: usize = 4096;
 /// How many names are looked at to find files.
 const NAMES_MAX: usize = 10_000;
 
+/// Names of a source whose attributes are asked for at once.
+const NAMES_AT_ONCE: usize = 64;
+
 /// Looks at the machine and at these directories. `moved` is called with the bytes that a measurement moved
 /// since the last call. Together they are at most [`MEASURED_BYTES`] for the source, and twice that for the
 /// cache directory.
-pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64)) -> Findings {
+pub fn examine(
+    source: Option<UserResult<Location>>,
+    cache: Option<&Path>,
+    moved: &dyn Fn(u64),
+) -> Findings {
     let words = |error: Error| error.to_string();
     Findings {
         root: nix::unistd::geteuid().is_root(),
@@ -61,7 +76,7 @@ pub fn examine(source: Option<&Path>, cache: Option<&Path>, moved: &dyn Fn(u64))
         runtime: control::create_runtime()
             .map(|path| path.display().to_string())
             .map_err(|error| error.message().to_owned()),
-        source: source.map(|path| examine_source(path, moved).map_err(words)),
+        source: source.map(|source| examine_source(&source?, moved)),
         cache: cache.map(|path| examine_cache(path, moved).map_err(words)),
     }
 }
@@ -151,10 +166,90 @@ fn filesystem(path: &Path) -> Result<Filesystem> {
 }
 
 /// Measures the source. It is only read.
-fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<DirectoryFindings> {
-    let path = fs::canonicalize(path).map_err(|error| at(path, &error))?;
+fn examine_source(location: &Location, moved: &dyn Fn(u64)) -> UserResult<SourceFindings> {
+    if let Some(path) = location.path() {
+        let found = examine_directory(path, moved)
+            .map_err(|error| UserError::new(UserErrorKind::Source, error.to_string()))?;
+        return Ok(SourceFindings::Directory(found));
+    }
+    Ok(SourceFindings::Bucket(examine_bucket(location, moved)?))
+}
+
+/// Reads objects one after the other.
+fn examine_bucket(location: &Location, moved: &dyn Fn(u64)) -> UserResult<BucketFindings> {
+    let source = Opening::for_names(&AtomicU64::new(0)).open(location)?;
+    let failed = |what: String| UserError::new(UserErrorKind::Source, what);
+    let (mut bytes, mut answers) = (0, Vec::new());
+    for (path, stat) in objects(&*source).map_err(|errno| failed(errno.desc().to_owned()))? {
+        let length = stat.size.min(CHUNK as u64) as usize;
+        let (send, answer) = mpsc::channel();
+        let began = Instant::now();
+        source.read(vec![ReadRequest {
+            path: path.as_path().into(),
+            fingerprint: stat.fingerprint(),
+            exact: true,
+            offset: 0,
+            length,
+            urgency: Urgency::Demand,
+            // Whoever waits for it waits until it is there.
+            deliver: Box::new(move |read| {
+                let _ = send.send(read.map(|bytes| bytes.len()));
+            }),
+        }]);
+        match answer.recv() {
+            Ok(Ok(count)) => {
+                bytes += count as u64;
+                answers.push(began.elapsed().as_secs_f64());
+                moved(count as u64);
+            }
+            Ok(Err(ReadError::Source(errno))) => {
+                return Err(failed(format!("{}: {}", path.display(), errno.desc())));
+            }
+            // It changes just now.
+            Ok(Err(ReadError::Changed)) => {}
+            Err(_) => return Err(failed(format!("{}: no answer", path.display()))),
+        }
+    }
+    let seconds: f64 = answers.iter().sum();
+    Ok(BucketFindings {
+        name: location.name().display().to_string(),
+        answer_ms: answers.iter().copied().reduce(f64::min).map(|seconds| seconds * 1e3),
+        read: (bytes > 0).then(|| (bytes as f64 / seconds.max(1e-6)) as u64),
+    })
+}
+
+/// Files of a source, until there are enough bytes or names.
+fn objects(source: &dyn Source) -> std::result::Result<Vec<(PathBuf, Stat)>, Errno> {
+    let (mut found, mut bytes, mut names) = (Vec::new(), 0, 0);
+    let mut directories = vec![PathBuf::new()];
+    while let Some(directory) = directories.pop() {
+        let mut inside = Vec::new();
+        source.list_in_parts(&directory, &mut |part| inside.extend_from_slice(part))?;
+        for part in inside.chunks(NAMES_AT_ONCE) {
+            for (name, stat) in part.iter().zip(source.stat_all(&directory, part)) {
+                let (path, stat) = (directory.join(name), stat?);
+                names += 1;
+                match stat.kind {
+                    Kind::Directory => directories.push(path),
+                    _ if stat.size > 0 => {
+                        bytes += stat.size.min(CHUNK as u64);
+                        found.push((path, stat));
+                    }
+                    _ => {}
+                }
+            }
+            if bytes >= MEASURED_BYTES || names >= NAMES_MAX {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Measures a directory.
+fn examine_directory(path: &Path, moved: &dyn Fn(u64)) -> Result<DirectoryFindings> {
     let (mut measurement, mut refused) = (ReadMeasurement::new(), None);
-    for file in files(&path)? {
+    for file in files(path)? {
         if measurement.bytes >= MEASURED_BYTES {
             break;
         }
@@ -167,8 +262,8 @@ fn examine_source(path: &Path, moved: &dyn Fn(u64)) -> Result<DirectoryFindings>
         return Err(error);
     }
     Ok(DirectoryFindings {
-        filesystem: filesystem(&path)?,
-        writable: access(&path, AccessFlags::W_OK).is_ok(),
+        filesystem: filesystem(path)?,
+        writable: access(path, AccessFlags::W_OK).is_ok(),
         direct: (measurement.bytes > 0).then_some(measurement.direct),
         read: measurement.rate(),
         write: None,

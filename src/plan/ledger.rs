@@ -469,7 +469,7 @@ impl Ledger {
 
     /// See [`Event::Limited`](super::Event::Limited).
     pub(super) fn limit_fetches(&mut self, limits: FetchLimits) {
-        self.source_fetches_max = limits.fetches.clamp(1, self.inflight_max);
+        self.source_fetches_max = limits.fetches.min(self.inflight_max);
         self.window.limit(limits.ahead_bytes, limits.lead_bytes);
     }
 

@@ -26,6 +26,11 @@ pub(super) fn is_image(directory: &impl AsFd) -> bool {
     fstatfs(directory).is_ok_and(|found| IMAGES.contains(&(found.filesystem_type().0 as u32)))
 }
 
+/// Whether a path is in an image: a filesystem whose inode numbers and times do not tell its version.
+pub fn is_in_image(path: &Path) -> bool {
+    fs::File::open(path).is_ok_and(|opened| is_image(&opened))
+}
+
 /// The kernel's directory about a block device.
 pub(super) fn device(number: libc::dev_t) -> PathBuf {
     let (major, minor) = (libc::major(number), libc::minor(number));

@@ -19,8 +19,9 @@ use super::{Pool, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::sync::{Mutex, RwLock};
 
-/// How long a listing is new.
+/// How long a listing is new at least, and for how many times as long as it took.
 const NEW_FOR: Duration = Duration::from_secs(1);
+const NEW_FOR_TIMES: u32 = 10;
 
 /// Names of a directory that are reported at a time.
 const PART: usize = 64;
@@ -71,6 +72,14 @@ struct Listed<K> {
     tree: Arc<Tree<K>>,
     state: u64,
     at: Instant,
+    took: Duration,
+}
+
+impl<K> Listed<K> {
+    /// Whether names that have come or gone since are found later.
+    fn is_new(&self) -> bool {
+        self.at.elapsed() < NEW_FOR.max(self.took * NEW_FOR_TIMES)
+    }
 }
 
 /// The source that a [`Keyed`] store is.
@@ -96,7 +105,7 @@ impl<K: Keyed> KeyedSource<K> {
         let tree = Tree::new(listing).map_err(|fault| store.refuse(&fault))?;
         Ok(KeyedSource {
             store,
-            listed: RwLock::new(Listed { tree: Arc::new(tree), state, at }),
+            listed: RwLock::new(Listed { tree: Arc::new(tree), state, at, took: at.elapsed() }),
             listing: Mutex::default(),
             refusals: Pool::new("belady-refusals", 1, 0),
         })
@@ -126,7 +135,7 @@ impl<K: Keyed> KeyedSource<K> {
             Errno::EIO
         })?;
         let mut listed = self.listed.write();
-        listed.at = at;
+        (listed.at, listed.took) = (at, at.elapsed());
         let before = found.map(|(state, tree)| {
             listed.state = state;
             std::mem::replace(&mut listed.tree, Arc::new(tree))
@@ -160,14 +169,14 @@ impl<K: Keyed> Source for KeyedSource<K> {
 
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {
         let asked = Instant::now();
-        let (tree, at) = {
+        let (tree, is_new) = {
             let listed = self.listed.read();
-            (Arc::clone(&listed.tree), listed.at)
+            (Arc::clone(&listed.tree), listed.is_new())
         };
         let is_current = match tree.blob(path) {
             Some(blob) => self.store.is_current(blob)?,
             // Names may have come or gone.
-            None => at.elapsed() < NEW_FOR,
+            None => is_new,
         };
         if !is_current {
             self.list_again(asked)?;

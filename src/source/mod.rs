@@ -1,18 +1,24 @@
-//! Where the bytes come from: a directory on a parallel filesystem, or the archives in it.
+//! Where the bytes come from: a directory on a parallel filesystem, a bucket of an object store, a
+//! Redis database, or the archives in one of these.
 //!
 //! A [`Source`] lists directories, gives the attributes of a name, and reads byte ranges. Any number of
 //! reads run at once and complete in any order. Each read is checked against the [`Fingerprint`] in the
 //! catalog: bytes of another version are never handed out as this version.
 
+mod address;
 mod archive;
 mod file_reader;
 mod image;
 mod keyed;
 mod keyed_pool;
+mod location;
+mod object;
 mod open_files;
 mod opening;
 mod pool;
 mod posix;
+mod redis;
+mod remote;
 #[cfg(test)]
 pub(crate) mod stub;
 #[cfg(test)]
@@ -24,9 +30,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use image::is_in_image;
 pub use keyed_pool::{JobKey, KeyedPool};
+pub use location::Location;
 use nix::errno::Errno;
-pub use opening::{Opened, lasting_identity, open};
+pub use opening::{Opening, lasting_identity};
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;
 use serde::{Deserialize, Serialize};
@@ -47,6 +55,11 @@ impl Fingerprint {
         let mut size = [0; 8];
         size.copy_from_slice(&self.0[16..24]);
         u64::from_le_bytes(size)
+    }
+
+    /// Whether both are of one inode and have one size.
+    fn is_file_of(&self, other: &Fingerprint) -> bool {
+        self.0[..24] == other.0[..24]
     }
 
     /// Whether both have the same content: at most their change times differ. A rename, other rights or a

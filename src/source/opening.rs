@@ -1,72 +1,88 @@
 //! Opens what is mounted.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::archive::{Archives, is_archive};
-use super::keyed::{Keyed, KeyedSource};
-use super::{PosixSource, Source};
+use super::keyed::KeyedSource;
+use super::object::ObjectSource;
+use super::redis::RedisStore;
+use super::{Location, PosixSource, Source};
 use crate::config::View;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A source that is open.
-pub struct Opened {
-    pub source: Arc<dyn Source>,
-    /// Device and inode of its path. They identify it, whatever its path.
-    pub identity: (u64, u64),
+/// How a source is opened.
+#[derive(Clone, Copy)]
+pub struct Opening<'a> {
+    /// What is shown. With [`View::Files`], a path may be that of one archive.
+    pub view: View,
+    /// Whether files never change.
+    pub is_immutable: bool,
+    /// The most prefetches that run at once.
+    pub inflight: usize,
+    /// Counts the names that are found meanwhile.
+    pub seen: &'a AtomicU64,
 }
 
-/// Opens the directory at a path, or with [`View::Files`] its archives. Then the path may be that of one archive. At
-/// most `inflight` prefetches run at once. Names that are found meanwhile are counted in `seen`.
-///
-/// # Errors
-/// If it cannot be opened, or cannot be shown so.
-pub fn open(path: &Path, view: View, inflight: usize, seen: &AtomicU64) -> Result<Opened> {
-    match view {
-        View::Directory => {
-            let source = PosixSource::open(path, inflight)?;
-            let identity = source.identity()?;
-            Ok(Opened { source: Arc::new(source), identity })
+impl<'a> Opening<'a> {
+    /// For a look at the files of a source.
+    pub fn for_names(seen: &'a AtomicU64) -> Self {
+        Opening { view: View::Directory, is_immutable: true, inflight: 1, seen }
+    }
+
+    /// Opens the source at a location.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or cannot be shown so.
+    pub fn open(self, location: &Location) -> Result<Arc<dyn Source>> {
+        match self.view {
+            View::Directory => self.files(location),
+            View::Files => Ok(Arc::new(KeyedSource::open(self.archives(location)?, self.seen)?)),
         }
-        View::Files => {
-            let found = std::fs::metadata(path).map_err(|error| {
-                let message = format!("cannot open the source {}: {error}", path.display());
-                Error::new(ErrorKind::Source, message)
-            })?;
-            let archives = archives(path, found.is_file(), inflight)?;
-            let source = KeyedSource::open(archives, seen)?;
-            Ok(Opened { source: Arc::new(source), identity: (found.dev(), found.ino()) })
+    }
+
+    /// The files at a location.
+    fn files(self, location: &Location) -> Result<Arc<dyn Source>> {
+        Ok(match location {
+            Location::Path(path) => Arc::new(PosixSource::open(path, self.inflight)?),
+            Location::Bucket(bucket) => Arc::new(ObjectSource::open(bucket)?),
+            Location::Database(database) => {
+                let store = RedisStore::open(database, self.is_immutable)?;
+                Arc::new(KeyedSource::open(store, self.seen)?)
+            }
+        })
+    }
+    /// The archives at a location, or the archive that it is.
+    fn archives(self, location: &Location) -> Result<Archives> {
+        let only = location.path().filter(|path| path.is_file());
+        let Some(path) = only else { return Ok(Archives::new(self.files(location)?, None)) };
+        match (path.parent(), path.file_name()) {
+            (Some(directory), Some(name)) if is_archive(name) => {
+                let source = Arc::new(PosixSource::open(directory, self.inflight)?);
+                Ok(Archives::new(source, Some(name.to_owned())))
+            }
+            _ => {
+                let message = format!("the source {} is no .tar and no .zip file", path.display());
+                Err(Error::new(ErrorKind::Source, message)
+                    .hint("SOURCE must be a directory, or with `--as files` an archive"))
+            }
         }
     }
 }
 
-/// The archives of a directory, or the archive that is a file.
-fn archives(path: &Path, is_file: bool, inflight: usize) -> Result<Archives> {
-    let (directory, only) = match (is_file, path.parent(), path.file_name()) {
-        (true, Some(directory), Some(name)) if is_archive(name) => {
-            (directory, Some(name.to_owned()))
+/// The [lasting identity](Source::lasting_identity) of the source at a location; `None` if it cannot be opened. No
+/// store is asked.
+pub fn lasting_identity(location: &Location, view: View) -> Option<u128> {
+    let of_files = match location {
+        Location::Path(path) => {
+            let directory = if path.is_file() { path.parent()? } else { path };
+            PosixSource::open(directory, 1).ok()?.lasting_identity()
         }
-        (true, ..) => {
-            let message = format!("the source {} is no .tar and no .zip file", path.display());
-            return Err(Error::new(ErrorKind::Source, message)
-                .hint("SOURCE must be a directory, or with `--as files` an archive"));
-        }
-        _ => (path, None),
+        Location::Bucket(bucket) => bucket.identity(),
+        Location::Database(database) => database.identity(),
     };
-    let source: Arc<dyn Source> = Arc::new(PosixSource::open(directory, inflight)?);
-    Ok(Archives::new(source, only))
-}
-
-/// The [lasting identity](Source::lasting_identity) of what a path is the source of; `None` if it cannot be opened.
-pub fn lasting_identity(path: &Path, view: View) -> Option<u128> {
-    match view {
-        View::Directory => Some(PosixSource::open(path, 1).ok()?.lasting_identity()),
-        View::Files => {
-            let is_file = std::fs::metadata(path).ok()?.is_file();
-            let archives = archives(path, is_file, 1).ok()?;
-            Some(archives.lasting_identity())
-        }
-    }
+    Some(match view {
+        View::Directory => of_files,
+        View::Files => Archives::identity(of_files),
+    })
 }

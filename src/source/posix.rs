@@ -71,20 +71,6 @@ impl PosixSource {
         Ok(PosixSource { root, pool, reader })
     }
 
-    /// Device and inode of the directory. They identify the source, whatever its path.
-    pub fn identity(&self) -> UserResult<(u64, u64)> {
-        let stat = fstat(&self.root).map_err(|errno| {
-            Error::new(ErrorKind::Source, format!("cannot stat the source: {}", errno.desc()))
-        })?;
-        Ok((stat.st_dev, stat.st_ino))
-    }
-
-    /// Whether the directory is in an image: a filesystem whose inode numbers and times do not tell its
-    /// version.
-    pub fn is_image(&self) -> bool {
-        image::is_image(&self.root)
-    }
-
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }

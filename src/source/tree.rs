@@ -19,10 +19,10 @@ use siphasher::sip::SipHasher24;
 use super::{Kind, Stat};
 
 /// The longest name and the longest path that the kernel takes.
-const NAME_BYTES_MAX: usize = 255;
+pub(super) const NAME_BYTES_MAX: usize = 255;
 const PATH_BYTES_MAX: usize = 4096;
 
-const SECOND_NS: i64 = 1_000_000_000;
+pub(super) const SECOND_NS: i64 = 1_000_000_000;
 
 const NOBODY: Access = Access { mode: 0, uid: 0, gid: 0 };
 
@@ -123,7 +123,12 @@ impl<K> Tree<K> {
             let to = blobs.partition_point(|(blob, _)| blob.parent() <= Some(&path));
             let access = path.ancestors().find_map(|above| access.get(above));
             let access = access.copied().unwrap_or(NOBODY);
-            let stat = directory_stat(&path, &subdirectories, &blobs[from..to], access);
+            let files = &blobs[from..to];
+            let names = subdirectories.iter().map(|name| name.as_bytes());
+            let paths = files.iter().map(|(path, _)| path.as_os_str().as_bytes());
+            let names: Vec<&[u8]> = names.chain(paths).collect();
+            let latest_ns = files.iter().map(|(_, blob)| blob.mtime_ns).max();
+            let stat = directory_stat(&path, &names, latest_ns, access);
             (path, Directory { blobs: from..to, subdirectories, stat })
         };
         let directories = subdirectories.into_iter().map(directory).collect();
@@ -208,20 +213,18 @@ pub(super) fn blob_stat<K>(path: &Path, blob: &Blob<K>) -> Stat {
     }
 }
 
-fn directory_stat<K>(
+/// The attributes of a directory with these names, whose latest blob is of this time.
+pub(super) fn directory_stat(
     path: &Path,
-    subdirectories: &BTreeSet<OsString>,
-    blobs: &[(PathBuf, Blob<K>)],
+    names: &[&[u8]],
+    latest_ns: Option<i64>,
     access: Access,
 ) -> Stat {
-    let names = subdirectories.iter().map(|name| name.as_bytes());
-    let names: Vec<&[u8]> =
-        names.chain(blobs.iter().map(|(path, _)| path.as_os_str().as_bytes())).collect();
-    let latest = blobs.iter().map(|(_, blob)| blob.mtime_ns.div_euclid(SECOND_NS)).max();
     let rights = format!("{} {} {}", access.mode, access.uid, access.gid);
-    let digested = [&[rights.as_bytes()], names.as_slice()].concat();
+    let digested = [&[rights.as_bytes()], names].concat();
     let digest = (hash(&digested) % SECOND_NS as u64) as i64;
-    let time_ns = latest.unwrap_or_default().saturating_mul(SECOND_NS).saturating_add(digest);
+    let latest_s = latest_ns.unwrap_or_default().div_euclid(SECOND_NS);
+    let time_ns = latest_s.saturating_mul(SECOND_NS).saturating_add(digest);
     Stat {
         kind: Kind::Directory,
         mode: access.mode,

@@ -15,7 +15,7 @@ const CLASSES: u64 = 3;
 const FILES: u64 = 90;
 
 /// Compares the samples of an ImageFolder, their classes and their bytes.
-const COMPARE: &str = r#"
+pub(crate) const COMPARE: &str = r#"
 import os, sys
 from torchvision.datasets import ImageFolder
 
@@ -42,7 +42,7 @@ with zipfile.ZipFile(sys.argv[2], "w") as archive:
         archive.write(name)
 "#;
 
-fn python(script: &str, words: &[&Path]) -> String {
+pub(crate) fn python(script: &str, words: &[&Path]) -> String {
     let mut command = Command::new("/usr/bin/python3");
     let output = command.arg("-c").arg(script).args(words).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::documents::{Block, MOUNT, Page, Scene, UNREAD, is_belady, pages};
 use crate::fixture::{Choice, Fixture, program, said, wait_until};
 use crate::mounted::Mounted;
+use crate::object_server::ObjectServer;
 
 /// Who has mounted the present mount.
 #[derive(PartialEq, Eq)]
@@ -24,16 +25,24 @@ enum By {
 /// The commands of a page, one after the other.
 struct Session {
     mounted: Option<(Mounted, By)>,
+    /// The server of the buckets that the page names.
+    server: Option<ObjectServer>,
     scene: Scene,
     // The last field, so that it is dropped last: it takes away everything that is left.
     fixture: Fixture,
 }
 
 impl Session {
-    fn new() -> Self {
+    fn new(page: &Page) -> Self {
         let fixture = Fixture::new();
         let scene = Scene::new(&fixture.path(""));
-        Session { mounted: None, scene, fixture }
+        let server = page.text.contains("belady mount s3://").then(|| {
+            let server = ObjectServer::start();
+            server.fill("imagenet", &scene.source);
+            server.fill("shards", &scene.work.join("shards"));
+            server
+        });
+        Session { mounted: None, server, scene, fixture }
     }
 
     /// A command of a page, with the runtime directory of this test.
@@ -41,6 +50,7 @@ impl Session {
         let mut shell = self.scene.shell(at, command, &program("belady"));
         let belady = self.fixture.belady();
         shell.envs(belady.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.envs(self.server.iter().flat_map(ObjectServer::variables));
         shell
     }
 
@@ -137,7 +147,7 @@ fn run(page: &Page) -> usize {
     if !blocks.iter().any(|block| block.is_shell() && block.mounts()) {
         return 0;
     }
-    let mut session = Session::new();
+    let mut session = Session::new(page);
     let mut run = 0;
     for block in blocks {
         session.scene.keep(&block);

@@ -11,11 +11,13 @@
 
 mod archives;
 mod beneath;
+mod buckets;
 mod cache_dir;
 mod cgroup;
 mod changes;
 mod commands;
 mod control;
+mod databases;
 mod docs;
 mod doctor;
 #[path = "../documents/mod.rs"]
@@ -40,6 +42,7 @@ mod memory;
 mod metadata;
 mod modes;
 mod mounted;
+mod object_server;
 mod order;
 mod parts;
 mod passthrough;

@@ -9,13 +9,14 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use clap::Subcommand;
 use output::Target;
 use serde_json::Value;
 
 use super::scan::await_scan;
-use super::settings::absolute_order;
+use super::settings::{absolute_order, credentials};
 use super::status::{self, orders_for_people, orders_of};
 use super::{say, say_json};
 use crate::catalog::Catalog;
@@ -29,7 +30,7 @@ use crate::order::Order;
 use crate::order::file::write_text;
 use crate::order::spec::help;
 use crate::plan::Layout;
-use crate::source::PosixSource;
+use crate::source::{Location, Opening};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
@@ -39,7 +40,7 @@ pub(super) enum Verb {
         /// The order: a file, or a sampler as `torch-distributed:seed=0,index=imagefolder`; --help
         /// lists the samplers
         order: String,
-        /// The dataset: a source or a mount
+        /// The dataset: a source, which may be a URL, or a mount
         dataset: PathBuf,
         /// Epochs to print
         #[arg(long, default_value_t = 1)]
@@ -54,7 +55,7 @@ pub(super) enum Verb {
     Check {
         /// The order
         order: String,
-        /// The dataset: a source or a mount
+        /// The dataset: a source, which may be a URL, or a mount
         dataset: PathBuf,
         /// Print JSON
         #[arg(long)]
@@ -136,8 +137,9 @@ pub(super) struct Resolved {
 }
 
 pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
-    let root = absolute(dataset);
-    let source = Arc::new(PosixSource::open(&root, 1)?);
+    let location = Location::parse(dataset, &credentials())?;
+    let source = Opening::for_names(&AtomicU64::new(0)).open(&location)?;
+    let root = location.name().to_owned();
     let catalog = Catalog::scan(source, SCAN_THREADS, None);
     let catalog = catalog.map_err(|(path, errno)| {
         let at = root.join(path);

@@ -115,6 +115,11 @@ impl Archives {
         Archives { source, only, known: Arc::default() }
     }
 
+    /// The lasting identity of the archives of a source that has this one.
+    pub(super) fn identity(source: u128) -> u128 {
+        source ^ VIEW
+    }
+
     /// All regular files of the source, and all directories.
     fn walk(&self) -> UserResult<(Vec<FoundFile>, Vec<FoundFile>)> {
         let root = self.source.stat(Path::new(""));
@@ -306,7 +311,7 @@ impl Keyed for Archives {
     type Key = Place;
 
     fn lasting_identity(&self) -> u128 {
-        self.source.lasting_identity() ^ VIEW
+        Archives::identity(self.source.lasting_identity())
     }
 
     fn list(&self, known: Option<u64>, seen: &AtomicU64) -> UserResult<Option<Listing<Place>>> {

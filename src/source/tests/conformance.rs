@@ -127,6 +127,7 @@ fn check_errors(source: &dyn Source, files: &Files) {
     let (path, bytes) = files.iter().find(|(_, bytes)| !bytes.is_empty()).unwrap();
     let mut other = source.stat(path).unwrap();
     other.mtime_ns += 1_000_000_000;
+    other.identity.1 ^= 1;
     let read = read_version(source, path, other.fingerprint(), 0, bytes.len());
     assert_eq!(read.unwrap_err(), ReadError::Changed);
     let [whole, parts] =

@@ -1,0 +1,69 @@
+//! A hard cap on the bytes a second that are asked of a source.
+
+/// Bytes of this time may be asked for at once.
+const BURST_US: u64 = 100_000;
+
+/// Bytes are paid for with time. What was asked for in advance is paid for before anything else is fetched ahead.
+#[derive(Debug)]
+pub struct RateCap {
+    bytes_per_s: u64,
+    /// When all bytes that were asked for are paid for, in microseconds of a clock that never goes back.
+    paid_us: u64,
+}
+
+impl RateCap {
+    /// A cap of this many bytes a second, which are not 0.
+    pub fn new(bytes_per_s: u64) -> Self {
+        RateCap { bytes_per_s, paid_us: 0 }
+    }
+
+    /// Bytes are asked for, whoever wants them.
+    pub fn take(&mut self, now_us: u64, bytes: u64) {
+        let cost_us = u128::from(bytes) * 1_000_000 / u128::from(self.bytes_per_s.max(1));
+        let cost_us = u64::try_from(cost_us).unwrap_or(u64::MAX);
+        self.paid_us = self.paid_us.max(now_us.saturating_sub(BURST_US)).saturating_add(cost_us);
+    }
+
+    /// For how many microseconds nothing may be fetched ahead.
+    pub fn pause_us(&self, now_us: u64) -> u64 {
+        self.paid_us.saturating_sub(now_us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fetches as many bytes ahead as the cap allows, and returns how many in a time.
+    fn fetched(cap: &mut RateCap, demand: u64, until_us: u64) -> u64 {
+        let (mut now_us, mut bytes) = (BURST_US, 0);
+        while now_us < until_us {
+            cap.take(now_us, demand);
+            if cap.pause_us(now_us) == 0 {
+                cap.take(now_us, 100_000);
+                bytes += 100_000;
+            } else {
+                now_us += 1000;
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn no_more_is_fetched_than_the_cap_allows_however_large_the_parts_are() {
+        for rate in [1_000_000, 50_000_000, 3_000_000_000] {
+            let bytes = fetched(&mut RateCap::new(rate), 0, 10_000_000 + BURST_US);
+            let share = bytes as f64 / (10.0 * rate as f64);
+            assert!((0.99..=1.13).contains(&share), "{rate}: {share}");
+        }
+    }
+
+    #[test]
+    fn what_readers_wait_for_counts_and_never_overflows() {
+        let mut cap = RateCap::new(1_000_000);
+        assert!(fetched(&mut cap, 500, 10_000_000) < 6_000_000, "half of it goes to readers");
+        cap.take(10_000_000, u64::MAX);
+        cap.take(10_000_000, u64::MAX);
+        assert!(cap.pause_us(10_000_000) > 0);
+    }
+}

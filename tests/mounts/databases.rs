@@ -1,0 +1,118 @@
+//! Values of a Redis database that are mounted.
+//!
+//! Goal: a loader of files reads values and cannot tell. Method: a real server, which redis-cli fills with the files of
+//! a directory beside the mount.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::archives::{COMPARE, python};
+use crate::fixture::{Fixture, content, said, wait_until};
+use crate::mounted::Mounted;
+use crate::programs::Watchdog;
+
+const FILES: u64 = 60;
+
+struct Server {
+    child: Child,
+    port: String,
+    _watchdog: Watchdog,
+}
+
+impl Server {
+    fn start() -> Self {
+        loop {
+            // Another program may take the port meanwhile. Then the server ends.
+            let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let port = free.port().to_string();
+            let mut child = Command::new("redis-server")
+                .args(["--port", &port, "--bind", "127.0.0.1", "--save", ""])
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("redis-server is missing: scripts/test installs it");
+            let watchdog = Watchdog::over(child.id() as i32);
+            let mut has_ended = false;
+            wait_until("the server", || {
+                has_ended = child.try_wait().unwrap().is_some();
+                has_ended || TcpStream::connect(free).is_ok()
+            });
+            if !has_ended {
+                return Server { child, port, _watchdog: watchdog };
+            }
+        }
+    }
+
+    /// Runs a request whose last word is a file's content, if one is given.
+    fn ask(&self, words: &[&str], file: Option<&Path>) {
+        let mut cli = Command::new("redis-cli");
+        cli.args(["-p", &self.port]);
+        if let Some(file) = file {
+            cli.arg("-x").stdin(std::fs::File::open(file).unwrap());
+        }
+        let output = cli.args(words).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/3/images", self.port)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_loader_of_images_reads_a_database_as_a_directory() {
+    let (fixture, server) = (Fixture::new(), Server::start());
+    for nth in 0..FILES {
+        let name = format!("class{}/{nth}.jpg", nth % 3);
+        fixture.write(&name, &content(nth, 1000 + 777 * nth as usize));
+        let key = format!("images/{name}");
+        server.ask(&["-n", "3", "SET", &key], Some(&fixture.source(&name)));
+    }
+    let (url, point) = (server.url(), fixture.path("mount"));
+    let refused = fixture.run(4, &["mount", &url, point.to_str().unwrap()]);
+    assert!(refused.contains("there is no hash images:index"), "{refused}");
+    let order = "torch-random:seed=7,index=imagefolder";
+    let options = ["--set", "source.consistency=immutable", "--ram", "64MiB", "--order", order];
+    let mounted = Mounted::at(&fixture, Path::new(&url), &point, &options);
+    wait_until("all files are fetched", || {
+        mounted.count("/source_times/operations/read/count") >= FILES
+            && mounted.count("/fetching") == 0
+    });
+    let (source, shown) = (fixture.source(""), mounted.path(""));
+    assert_eq!(python(COMPARE, &[&source, &shown]).trim(), FILES.to_string());
+    let status = mounted.status();
+    assert_eq!((&status["cold"], &status["source"]), (&0.into(), &url.as_str().into()));
+    mounted.umount();
+    let found = fixture.run(0, &["order", "check", order, &url]);
+    assert!(found.contains("60 files in the dataset, 60 samples"), "{found}");
+}
+
+#[test]
+fn a_server_that_asks_for_a_password_gets_it_from_a_file() {
+    let (fixture, server) = (Fixture::new(), Server::start());
+    server.ask(&["-n", "3", "SET", "images/a", "1"], None);
+    server.ask(&["CONFIG", "SET", "requirepass", "some-word"], None);
+    let (url, point) = (server.url(), fixture.path("mount"));
+    let immutable = ["--set", "source.consistency=immutable"];
+    let words = [&["mount", &url, point.to_str().unwrap()], &immutable[..]].concat();
+    let refused = fixture.run(4, &words);
+    assert!(refused.contains("set REDIS_USERNAME and REDIS_PASSWORD"), "{refused}");
+    let file = fixture.path("password");
+    std::fs::write(&file, "redis_password = some-word\n").unwrap();
+    let setting = format!("source.credentials={}", file.display());
+    let words = [&words[..], &["--set", &setting]].concat();
+    let refused = fixture.run(3, &words);
+    assert!(refused.contains("may be read by others"), "{refused}");
+    assert!(Command::new("chmod").arg("600").arg(&file).status().unwrap().success());
+    let mounted = Mounted::by(&fixture, fixture.belady().args(&words), &point);
+    assert_eq!(std::fs::read(mounted.path("a")).unwrap(), b"1");
+    assert!(!mounted.log().contains("some-word"));
+    mounted.umount();
+}
