@@ -18,14 +18,11 @@ import random
 import threading
 import time
 
-from driver import RunError
+from epochs import LONGEST, Job, read_file, run_epoch
 from hotdata import Shape, names_of, write_files
 from mounts import Belady, Slowpfs, Watchdog
 from parts import Parts
 
-THREADS = 8
-BATCH = 32
-LONGEST = 240                # seconds until a mount counts as hung
 OPERATIONS = 3               # of a file: lookup, open, read
 WAN = Shape("wan", files=12_000, size=20_000, folders=50)
 FAR = Shape("far", files=15_000, size=110_000, folders=50)
@@ -36,56 +33,6 @@ FAR_OPTIONS = ("--lookup-ms", 50, "--getattr-ms", 50, "--open-ms", 50, "--read-m
 TAIL_OPTIONS = ("--tail-p", .01, "--tail-x", 10)
 DEMAND = .8
 SETTLED_S = 5                # when the limit is to be found
-
-
-def read_file(path):
-    """Reads a file, and returns its bytes."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        total = 0
-        while chunk := os.read(fd, 1 << 20):
-            total += len(chunk)
-        return total
-    finally:
-        os.close(fd)
-
-
-class Job:
-    """Threads that read files batch by batch. `done` has the seconds and bytes of each file."""
-
-    def __init__(self, top, names):
-        self.top, self.done, self.failed = top, [], None
-        self.batches = iter([names[i:i + BATCH] for i in range(0, len(names), BATCH)])
-        self.lock, self.began = threading.Lock(), time.perf_counter()
-        self.threads = [threading.Thread(target=self.work) for _ in range(THREADS)]
-
-    def work(self):
-        try:
-            while True:
-                with self.lock:
-                    batch = next(self.batches, None)
-                if batch is None:
-                    return
-                for name in batch:
-                    size = read_file(os.path.join(self.top, name))
-                    self.done.append((time.perf_counter() - self.began, size))
-        except OSError as e:
-            self.failed = e
-
-    def run(self):
-        """Reads all, and returns the seconds."""
-        for thread in self.threads:
-            thread.start()
-        for thread in self.threads:
-            thread.join()
-        if self.failed:
-            raise RunError(f"a reader failed: {self.failed}")
-        return time.perf_counter() - self.began
-
-    def rate_from(self, start):
-        """Bytes a second from a time to the end."""
-        end = max(at for at, _ in self.done)
-        return sum(size for at, size in self.done if at >= start) / (end - start)
 
 
 class Bench(Parts):
@@ -126,16 +73,8 @@ class Bench(Parts):
         data, order, names = self.shuffled(shape)
         slow, belady = self.mounts(data, order, preset, options, settings=settings)
         with slow:
-            began = time.perf_counter()
-            with belady:
-                belady.await_scan()
-                scan = time.perf_counter() - began
-                with Watchdog(LONGEST, [slow, belady]) as dog:
-                    job = Job(belady.mountpoint, names[:files])
-                    seconds = job.run()
-                if dog.bitten:
-                    raise RunError("the job did not end")
-                return job, seconds, scan, slow.stats()["in_flight_max"]
+            job, seconds, scan = run_epoch(belady, names[:files], [slow])
+            return job, seconds, scan, slow.stats()["in_flight_max"]
 
     def wan(self):
         """20 KB behind 100 ms and 200 Mb/s."""

@@ -150,13 +150,15 @@ class Slowpfs(Served):
 
 
 class Belady:
-    """belady over `source` at `mountpoint`; `options` are further arguments of `belady mount`.
+    """belady over `source` at `mountpoint`; `options` are further arguments of `belady mount`, `variables` those of its
+    environment.
 
     It must serve within `patience` seconds, and end within as many.
     """
 
-    def __init__(self, source, mountpoint, options, cgroup=None, patience=60):
+    def __init__(self, source, mountpoint, options, cgroup=None, patience=60, variables=None):
         self.source, self.mountpoint, self.options = source, mountpoint, options
+        self.environment = {**os.environ, **(variables or {})}
         self.cgroup, self.patience = cgroup, patience
 
     def __enter__(self):
@@ -167,7 +169,7 @@ class Belady:
         try:
             with open(log, "w+") as out:
                 done = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
-                                      timeout=self.patience, check=False, preexec_fn=enter)
+                                      timeout=self.patience, check=False, preexec_fn=enter, env=self.environment)
                 out.seek(0)
                 said = out.read()[-800:].strip() or "(it said nothing)"
             if done.returncode != 0:

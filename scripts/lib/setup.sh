@@ -58,6 +58,19 @@ install_object_servers() {
     echo "$wanted" >"$venv/installed"
 }
 
+# Installs a server of Azure Blob Storage, and its client, once.
+install_azurite() {
+    local top=${CARGO_TARGET_DIR:-$ROOT/target}/azurite wanted="azurite@3.35.0 azure-storage-blob==12.31.1"
+    [ "$(cat "$top/installed" 2>/dev/null)" != "$wanted" ] || return 0
+    echo "installing $wanted" >&2
+    rm -rf "$top"
+    mkdir -p "$top"
+    patiently npm install --silent --no-audit --no-fund --prefix "$top" ${wanted% *} >&2 || die "Azurite could not be installed with npm"
+    "$PYTHON" -m venv "$top/venv" && patiently "$top/venv/bin/pip" install --quiet --disable-pip-version-check "${wanted#* }" >&2 ||
+        die "the client of Azure could not be installed with pip"
+    echo "$wanted" >"$top/installed"
+}
+
 # Installs the libraries whose loaders are measured, once: about 4.5 GB, outside of the checkout. LOADERS is their
 # environment.
 install_loaders() {

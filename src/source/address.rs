@@ -11,8 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 
 /// What URLs can be mounted.
-const USAGE: &str = "SOURCE is a directory, s3://BUCKET/DIRECTORY, gs://BUCKET/DIRECTORY, or \
-                     redis://HOST:PORT/DATABASE/PREFIX";
+const USAGE: &str = "SOURCE is a directory, s3://BUCKET/DIRECTORY, gs://BUCKET/DIRECTORY, \
+                     az://CONTAINER/DIRECTORY, or redis://HOST:PORT/DATABASE/PREFIX";
 
 /// Names of options in lower case, and values, some of which are secret.
 pub(super) type Options = BTreeMap<String, String>;

@@ -54,7 +54,7 @@ impl FileReader {
     pub(super) fn read(&self, request: &ReadRequest) -> Result<(Vec<u8>, Pages), ReadError> {
         for _ in 0..SHORT_READS_MAX {
             let read = match self.open_files.get(&request.path, &request.fingerprint) {
-                Some(file) => self.read_once(&file, request).or_else(|_| {
+                Some(file) => self.read_once(&file, request, true).or_else(|_| {
                     // The path may lead to another file by now.
                     drop(self.open_files.forget(&request.path));
                     self.open_and_read(request)
@@ -77,14 +77,16 @@ impl FileReader {
         if request.is_part() || request.length > self.piece {
             let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
         }
-        let read = self.read_once(&file, request)?;
+        // What never changes is as it was opened.
+        let read = self.read_once(&file, request, request.exact)?;
         if read.is_some() && request.is_part() && opened == request.fingerprint {
             drop(self.open_files.keep(&request.path, &file, opened));
         }
         Ok(read)
     }
 
-    /// Reads the range of a file that was opened as the right version. Returns none after a short read.
+    /// Reads the range of a file that was opened as the right version. Returns none after a short read. `checks`:
+    /// whether the file may have changed since.
     ///
     /// A short read is not continued. A network filesystem's client may have taken it for the end of the
     /// file, and may give zeros for the bytes after it.
@@ -92,6 +94,7 @@ impl FileReader {
         &self,
         file: &Arc<File>,
         request: &ReadRequest,
+        checks: bool,
     ) -> Result<Option<(Vec<u8>, Pages)>, ReadError> {
         if request.length > self.piece {
             for at in (0..request.length).step_by(self.piece) {
@@ -106,7 +109,9 @@ impl FileReader {
         bytes.truncate(request.length);
         let pages =
             Pages { file: Arc::clone(file), offset: request.offset, length: request.length };
-        version(file, request)?;
+        if checks {
+            version(file, request)?;
+        }
         Ok((bytes.len() == request.length).then_some((bytes, pages)))
     }
 }

@@ -135,7 +135,7 @@ pub type Deliver = Box<dyn FnOnce(Result<Vec<u8>, ReadError>) + Send>;
 pub struct ReadRequest {
     pub path: Arc<Path>,
     pub fingerprint: Fingerprint,
-    /// Whether a different change time alone makes it another version.
+    /// Whether a different change time alone makes it another version. If not, files never change.
     pub exact: bool,
     pub offset: u64,
     /// Number of bytes. The version has at least `offset + length`.
@@ -163,7 +163,7 @@ impl ReadRequest {
 /// - Two versions of a file must differ in inode, size or modification time. If only the change time differs, the
 ///   content is taken for the same.
 /// - A read compares the fingerprint of the file before and after, and delivers [`ReadError::Changed`] if it is
-///   not the requested one.
+///   not the requested one. If files never change, which a request says by not being `exact`, before is enough.
 /// - A delivery may block: it may push the bytes into a mount.
 pub trait Source: Send + Sync + 'static {
     /// A number that tells this source from other sources, the same at each mount. With 0, only the path tells

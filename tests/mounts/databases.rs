@@ -3,12 +3,15 @@
 //! Goal: a loader of files reads values and cannot tell. Method: a real server, which redis-cli fills with the files of
 //! a directory beside the mount.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use crate::archives::{COMPARE, python};
-use crate::fixture::{Fixture, content, said, wait_until};
+use crate::fixture::{Fixture, content, program, said, wait_until};
 use crate::mounted::Mounted;
 use crate::programs::Watchdog;
 
@@ -59,6 +62,46 @@ impl Server {
     }
 }
 
+/// A link to a server, which can be cut.
+struct Link {
+    child: Child,
+    port: String,
+    control: PathBuf,
+    _watchdog: Watchdog,
+}
+
+impl Link {
+    fn to(fixture: &Fixture, server: &Server) -> Self {
+        let control = fixture.path("link.socket");
+        let mut child = Command::new(program("slowlink"))
+            .args(["--to", &format!("127.0.0.1:{}", server.port), "--delay", "1ms", "--control"])
+            .arg(&control)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let watchdog = Watchdog::over(child.id() as i32);
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().rsplit(':').next().unwrap().to_owned();
+        Link { child, port, control, _watchdog: watchdog }
+    }
+
+    fn tell(&self, word: &str) {
+        let socket = UnixStream::connect(&self.control).unwrap();
+        writeln!(&socket, "{word}").unwrap();
+        let mut answer = String::new();
+        BufReader::new(&socket).read_line(&mut answer).unwrap();
+        assert_eq!(answer, "ok\n");
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -92,6 +135,43 @@ fn a_loader_of_images_reads_a_database_as_a_directory() {
     mounted.umount();
     let found = fixture.run(0, &["order", "check", order, &url]);
     assert!(found.contains("60 files in the dataset, 60 samples"), "{found}");
+}
+
+#[test]
+fn a_link_that_is_dead_for_a_while_costs_readers_time_and_no_error() {
+    let (fixture, server) = (Fixture::new(), Server::start());
+    for nth in 0..8 {
+        fixture.write(&nth.to_string(), &content(nth, 300_000));
+        let key = format!("images/{nth}");
+        server.ask(&["-n", "3", "SET", &key], Some(&fixture.source(nth.to_string())));
+    }
+    let link = Link::to(&fixture, &server);
+    let (url, point) = (format!("redis://127.0.0.1:{}/3/images", link.port), fixture.path("mount"));
+    let options = [
+        ["--set", "source.consistency=immutable"],
+        ["--set", "prefetch.enabled=false"],
+        ["--set", "log.level=debug"],
+    ];
+    let mounted = Mounted::at(&fixture, Path::new(&url), &point, options.as_flattened());
+    for (word, numbers) in [("cut", 0..4), ("stall", 4..8)] {
+        link.tell(word);
+        let paths: Vec<_> = numbers.clone().map(|nth| mounted.path(nth.to_string())).collect();
+        let read = |path: PathBuf| thread::spawn(move || std::fs::read(path));
+        let readers: Vec<_> = paths.into_iter().map(read).collect();
+        wait_until("requests are under way", || {
+            mounted.count("/source_times/in_flight") == 4
+        });
+        if word == "cut" {
+            wait_until("a request is made again", || {
+                mounted.log().contains("the store is asked again")
+            });
+        }
+        link.tell("go");
+        for (nth, reader) in numbers.zip(readers) {
+            assert!(reader.join().unwrap().unwrap() == content(nth, 300_000), "{word}: {nth}");
+        }
+    }
+    mounted.umount();
 }
 
 #[test]

@@ -28,6 +28,7 @@ const PROGRAMS: &str = "BELADY_TEST_PROGRAMS";
 pub(crate) fn program(name: &str) -> PathBuf {
     let built = match name {
         "belady" => env!("CARGO_BIN_EXE_belady"),
+        "slowlink" => env!("CARGO_BIN_EXE_slowlink"),
         "slowpfs" => env!("CARGO_BIN_EXE_slowpfs"),
         other => panic!("no program {other}"),
     };

@@ -30,6 +30,9 @@ pub enum Reshuffle {
     Same,
     /// Shuffles the original list with a new generator, seeded with `seed + epoch`.
     Reseed,
+    /// Shuffles the list that the last epoch left with a new generator, seeded with `seed + epoch`, as
+    /// cassandra-dali does.
+    ReseedAgain,
     /// Shuffles the original list. One generator draws all epochs.
     Fresh,
     /// Shuffles the list that the last epoch left. One generator draws all epochs.
@@ -40,6 +43,7 @@ impl Words for Reshuffle {
     const WORDS: &'static [(&'static str, Self)] = &[
         ("same", Reshuffle::Same),
         ("reseed", Reshuffle::Reseed),
+        ("reseed-again", Reshuffle::ReseedAgain),
         ("fresh", Reshuffle::Fresh),
         ("again", Reshuffle::Again),
     ];
@@ -84,18 +88,27 @@ impl Shuffle {
         }
     }
 
-    /// Whether one generator draws all epochs.
-    fn uses_one_generator(&self) -> bool {
-        matches!(self.reshuffle, Reshuffle::Fresh | Reshuffle::Again)
+    /// Whether an epoch needs all epochs before it.
+    fn needs_all(&self) -> bool {
+        let needs_all = [Reshuffle::Fresh, Reshuffle::Again, Reshuffle::ReseedAgain];
+        needs_all.contains(&self.reshuffle)
+    }
+
+    /// Whether each epoch has a generator of its own.
+    fn reseeds(&self) -> bool {
+        matches!(self.reshuffle, Reshuffle::Reseed | Reshuffle::ReseedAgain)
+    }
+
+    /// Whether the list of the last epoch is shuffled.
+    fn goes_on(&self) -> bool {
+        matches!(self.reshuffle, Reshuffle::Again | Reshuffle::ReseedAgain)
     }
 
     fn check_sample(&self) -> Result<()> {
-        match (self.sample, self.reshuffle) {
-            (Some(_), Reshuffle::Again) => {
-                Err(wrong("random.sample leaves the list as it is: epochs=again needs a shuffle"))
-            }
-            _ => Ok(()),
+        if self.sample.is_some() && self.goes_on() {
+            return Err(wrong("random.sample leaves the list as it is: epochs=again needs a shuffle"));
         }
+        Ok(())
     }
 }
 
@@ -147,9 +160,8 @@ impl SamplerInfo for Shuffle {
 
 impl Sampling for Shuffle {
     fn validate(&self) -> Result<()> {
-        let reseeds = self.reshuffle == Reshuffle::Reseed;
         match (&self.seed, self.algorithm) {
-            (PythonSeed::Text(_), Algorithm::Python) if reseeds => {
+            (PythonSeed::Text(_), Algorithm::Python) if self.reseeds() => {
                 Err(wrong("a seed that is a text cannot count up with the epochs"))
             }
             (PythonSeed::Text(_), Algorithm::Python) => self.check_sample(),
@@ -175,7 +187,7 @@ impl Sampling for Shuffle {
     }
 
     fn draws_before(&self, n: u32, k: u32) -> u64 {
-        if self.uses_one_generator() {
+        if self.needs_all() {
             u64::from(n.max(1)) * u64::from(self.epoch.saturating_add(k))
         } else {
             0
@@ -184,7 +196,7 @@ impl Sampling for Shuffle {
 
     fn epochs(&self, n: u32) -> SamplerEpochs {
         let (generator, sampler) = (self.generator(0), self.clone());
-        let running = RunningShuffle { generator, sampler, n, list: Vec::new() };
+        let running = RunningShuffle { generator, sampler, n, list: Vec::new(), drawn: 0 };
         SamplerEpochs::new(running).skip_epochs(self.epoch)
     }
 }
@@ -206,6 +218,8 @@ struct RunningShuffle {
     n: u32,
     /// The list of the last epoch. Empty before the first.
     list: Vec<u32>,
+    /// Epochs that were drawn, if each needs all before it.
+    drawn: u64,
 }
 
 impl RunningSampler for RunningShuffle {
@@ -213,19 +227,20 @@ impl RunningSampler for RunningShuffle {
         let is_drawn = !self.list.is_empty();
         match self.sampler.reshuffle {
             Reshuffle::Same if is_drawn => return self.list.clone(),
-            Reshuffle::Again if is_drawn => {}
+            _ if is_drawn && self.sampler.goes_on() => {}
             _ => self.list = (0..self.n).collect(),
         }
-        if self.sampler.reshuffle == Reshuffle::Reseed {
+        if self.sampler.reseeds() {
             self.generator = self.sampler.generator(k);
         }
         self.draw();
+        self.drawn += 1;
         self.list.clone()
     }
 
     fn skip(&mut self, count: u64) {
-        if self.sampler.uses_one_generator() {
-            (0..count).for_each(|_| _ = self.epoch(0));
+        if self.sampler.needs_all() {
+            (0..count).for_each(|_| _ = self.epoch(self.drawn));
         }
     }
 }

@@ -3,7 +3,7 @@ use super::*;
 /// One of each sampler and of each setting of its epochs, with the seed that a script would give.
 fn running() -> Vec<Sampler> {
     let mut all = Sampler::all();
-    for words in ["reseed", "fresh", "again"] {
+    for words in ["reseed", "reseed-again", "fresh", "again"] {
         for mut sampler in Sampler::all().into_iter().filter(|s| matches!(s, Sampler::Shuffle(_))) {
             set(&mut sampler, "epochs", words);
             all.push(sampler);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::list::PaginatedListStore;
 use object_store::path::Path as Key;
@@ -31,11 +32,22 @@ const RETRIES_FOR: Duration = Duration::from_secs(10);
 /// Connections that are kept when nothing is asked. There is one for each request under way.
 const CONNECTIONS: usize = 1024;
 
-/// Options that say where a store is, rather than who asks it.
-const PLACES: [&str; 3] = ["aws_endpoint", "aws_endpoint_url_s3", "google_base_url"];
+/// Options that are the address of a store.
+const ADDRESSES: [&str; 4] =
+    ["aws_endpoint", "aws_endpoint_url_s3", "azure_storage_endpoint", "google_base_url"];
+
+/// The option that says whose containers are meant.
+const ACCOUNT: &str = "azure_storage_account_name";
 
 /// Options that say who asks. They come from one place.
-const KEY: [&str; 3] = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
+const KEY: [&str; 6] = [
+    "aws_access_key_id",
+    "aws_secret_access_key",
+    "aws_session_token",
+    "azure_storage_account_key",
+    "azure_storage_sas_key",
+    "azure_storage_token",
+];
 
 /// A store: its objects, and its listings page by page.
 pub(super) struct Store {
@@ -52,6 +64,7 @@ impl Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     S3,
+    Azure,
     Gcs,
 }
 
@@ -59,6 +72,7 @@ impl Kind {
     fn of(scheme: &str) -> Option<Self> {
         match scheme {
             "s3" | "s3a" => Some(Kind::S3),
+            "az" => Some(Kind::Azure),
             "gs" => Some(Kind::Gcs),
             _ => None,
         }
@@ -67,6 +81,7 @@ impl Kind {
     fn scheme(self) -> &'static str {
         match self {
             Kind::S3 => "s3",
+            Kind::Azure => "az",
             Kind::Gcs => "gs",
         }
     }
@@ -75,6 +90,7 @@ impl Kind {
     fn prefix(self) -> &'static str {
         match self {
             Kind::S3 => "aws_",
+            Kind::Azure => "azure_",
             Kind::Gcs => "google_",
         }
     }
@@ -83,6 +99,7 @@ impl Kind {
     fn option(self, name: &str) -> Option<String> {
         match self {
             Kind::S3 => Some(AmazonS3ConfigKey::from_str(name).ok()?.as_ref().to_owned()),
+            Kind::Azure => Some(AzureConfigKey::from_str(name).ok()?.as_ref().to_owned()),
             Kind::Gcs => Some(GoogleConfigKey::from_str(name).ok()?.as_ref().to_owned()),
         }
     }
@@ -93,6 +110,10 @@ impl Kind {
             Kind::S3 => {
                 "does the store run, and is AWS_ENDPOINT_URL or AWS_REGION right? Without a key, \
                  this machine's cloud is asked for one"
+            }
+            Kind::Azure => {
+                "is AZURE_STORAGE_ACCOUNT_NAME right? Without a key, this machine's cloud is asked for \
+                 one"
             }
             Kind::Gcs => "does the store run? Without a key, this machine's cloud is asked for one",
         }
@@ -105,6 +126,10 @@ impl Kind {
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a file with them in \
                  source.credentials; they need s3:ListBucket and s3:GetObject. A public bucket \
                  needs AWS_SKIP_SIGNATURE=true instead"
+            }
+            Kind::Azure => {
+                "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or \
+                 AZURE_STORAGE_SAS_KEY; they need the rights to list and to read"
             }
             Kind::Gcs => {
                 "set GOOGLE_SERVICE_ACCOUNT to the key file of an account that has \
@@ -152,9 +177,9 @@ impl Bucket {
         let slash = if prefix.as_ref().is_empty() { "" } else { "/" };
         let name = format!("{}://{bucket}{slash}{prefix}", kind.scheme()).into();
         let bucket = Bucket { kind, url, prefix, name, options };
-        for place in bucket.places() {
-            if !Url::parse(place).is_ok_and(|url| ["http", "https"].contains(&url.scheme())) {
-                let message = format!("the address {place:?} of the store is none");
+        for address in bucket.addresses() {
+            if !Url::parse(address).is_ok_and(|url| ["http", "https"].contains(&url.scheme())) {
+                let message = format!("the address {address:?} of the store is none");
                 return Err(
                     Error::new(ErrorKind::Source, message).hint("write it as https://HOST:PORT")
                 );
@@ -174,15 +199,16 @@ impl Bucket {
     /// A number that is the same for the same objects, whoever asks for them.
     pub(in crate::source) fn identity(&self) -> u128 {
         let mut parts = vec![self.name.as_os_str().as_encoded_bytes()];
-        parts.extend(self.places().map(|place| place.trim_end_matches('/').as_bytes()));
+        parts.extend(self.addresses().map(|address| address.trim_end_matches('/').as_bytes()));
+        parts.extend(self.options.get(ACCOUNT).map(|account| account.as_bytes()));
         let low = hash(&parts);
         parts.push(b"bucket");
         u128::from(hash(&parts)) << 64 | u128::from(low)
     }
 
     /// The addresses that the options name.
-    fn places(&self) -> impl Iterator<Item = &str> {
-        PLACES.iter().filter_map(|place| Some(self.options.get(*place)?.as_str()))
+    fn addresses(&self) -> impl Iterator<Item = &str> {
+        ADDRESSES.iter().filter_map(|address| Some(self.options.get(*address)?.as_str()))
     }
 
     /// The store. Nothing is asked of it yet.
@@ -191,8 +217,13 @@ impl Bucket {
     /// If the options do not fit together.
     pub(super) fn connect(&self) -> Result<Store> {
         // Who writes such an address wants it. An address of Google's may be in the key file.
-        let allows_http =
-            self.kind == Kind::Gcs || self.places().any(|place| place.starts_with("http://"));
+        let is_plain = |address: &str| address.starts_with("http://");
+        let is_emulator = |(name, value): (&String, &String)| {
+            name == "azure_storage_use_emulator" && value == "true"
+        };
+        let allows_http = self.kind == Kind::Gcs
+            || self.addresses().any(is_plain)
+            || self.options.iter().any(is_emulator);
         // Else Google unpacks objects that are stored packed, and their sizes are not the listed ones.
         let mut packed = HeaderMap::new();
         packed.insert("accept-encoding", HeaderValue::from_static("gzip"));
@@ -203,7 +234,7 @@ impl Bucket {
             .with_pool_max_idle_per_host(CONNECTIONS)
             .with_allow_http(allows_http);
         let client = match self.kind {
-            Kind::S3 => client,
+            Kind::S3 | Kind::Azure => client,
             Kind::Gcs => client.with_default_headers(packed),
         };
         let retry = RetryConfig {
@@ -230,6 +261,7 @@ impl Bucket {
         }
         let built = match self.kind {
             Kind::S3 => build!(AmazonS3Builder),
+            Kind::Azure => build!(MicrosoftAzureBuilder),
             Kind::Gcs => build!(GoogleCloudStorageBuilder),
         };
         built.map_err(|error| self.refuse(&error.into()))
@@ -271,6 +303,7 @@ mod tests {
             ("s3a://bucket/", "s3://bucket", ""),
             ("s3://bucket/a/b%20c/", "s3://bucket/a/b c", "a/b c"),
             ("gs://bucket/a", "gs://bucket/a", "a"),
+            ("az://container/a/", "az://container/a", "a"),
         ] {
             let bucket = parse(text).unwrap();
             assert_eq!((bucket.name(), bucket.prefix().as_ref()), (Path::new(name), prefix));
@@ -285,7 +318,7 @@ mod tests {
             "s3://bucket/a//b",
             "s3://me:SECRET@bucket/x",
             "s3://bucket/x?token=SECRET",
-            "az://SECRET@account",
+            "az://SECRET@account.blob.core.windows.net",
         ] {
             let error = parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Source);
