@@ -16,7 +16,7 @@ import time
 
 from driver import RunError
 from hotdata import Shape, names_of, write_files
-from mounts import TARGET, Belady, Watchdog, binary, exit_on_signals, fresh_dir, say
+from mounts import TARGET, Belady, MountError, Watchdog, exit_on_signals, fresh_dir, say
 from servers import BOTO_PYTHON, BUCKET, Azurite, Ceph, Link, Redis
 
 SAMPLES = Shape("samples", files=2_000, size=110_000, folders=20)
@@ -62,6 +62,31 @@ def read_range(path, offset, length):
         return os.pread(fd, length, offset)
     finally:
         os.close(fd)
+
+
+class Meanwhile:
+    """Work that begins after some time, while something else goes on. Its error is raised at the end."""
+
+    def __init__(self, seconds, work):
+        self.seconds, self.work, self.began, self.failed = seconds, work, None, None
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        time.sleep(self.seconds)
+        self.began = time.monotonic()
+        try:
+            self.work()
+        except Exception as e:              # whatever it is, it is raised at the end
+            self.failed = e
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind, *_):
+        self.thread.join()
+        if kind is None and self.failed:
+            raise self.failed
 
 
 class Servers:
@@ -123,10 +148,9 @@ class Servers:
             with Link(os.path.join(self.top, "link"), self.server.port, "5ms", "40MB") as link:
                 with self.mount(link.port, "--order", order) as belady, Watchdog(PATIENCE, [belady]) as dog:
                     belady.await_scan()
-                    timer = threading.Timer(1, lambda: link.pause(word, AWAY_S))
-                    timer.start()
-                    self.same(self.mountpoint, self.names)
-                    timer.join()
+                    with Meanwhile(1, lambda link=link, word=word: link.pause(word, AWAY_S)) as away:
+                        self.same(self.mountpoint, self.names)
+                        check(away.began, f"{self.name}: all was read before the link was away")
                 check(not dog.bitten, f"{self.name}: readers hang after {word}")
 
     def run(self, *checks):
@@ -173,20 +197,20 @@ class Bucket(Servers):
         for url, variables, said in ((f"s3://{BUCKET}", {"AWS_ACCESS_KEY_ID": "nobody"}, "InvalidAccessKeyId"),
                                      (f"s3://{BUCKET}", {"AWS_SECRET_ACCESS_KEY": "x"}, "SignatureDoesNotMatch"),
                                      ("s3://nothing", {}, "NoSuchBucket")):
-            done = subprocess.run([binary("belady"), "mount", url, fresh_dir(self.mountpoint)], capture_output=True,
-                                  text=True, timeout=PATIENCE, check=False,
-                                  env={**os.environ, **right, **variables})
-            check(done.returncode == 4 and said in done.stderr, f"{url}: {done.returncode} {done.stderr}")
+            belady = Belady(url, self.mountpoint, [], variables={**right, **variables})
+            try:
+                with belady:
+                    raise RunError(f"{url} is mounted with {variables}")
+            except MountError as e:
+                check(" gave 4: " in str(e) and said in str(e), str(e))
 
     def restarts(self):
         """The server is ended in the middle of an epoch, and started again."""
         with self.mount(self.server.port, "--set", "prefetch.enabled=false") as belady:
             belady.await_scan()
-            with Watchdog(PATIENCE, [belady]) as dog:
-                timer = threading.Timer(.5, self.server.restart_gateway)
-                timer.start()
+            with Watchdog(PATIENCE, [belady]) as dog, Meanwhile(.2, self.server.restart_gateway) as away:
                 self.same(self.mountpoint, self.names)
-                timer.join()
+                check(away.began, f"{self.name}: all was read before the server was away")
             check(not dog.bitten, f"{self.name}: readers hang after a restart")
 
 

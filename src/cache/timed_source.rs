@@ -11,7 +11,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -92,8 +91,8 @@ pub struct SourceTimes {
     meter: Mutex<Meter>,
     under_way: Mutex<UnderWay>,
     cap: Option<Mutex<RateCap>>,
-    /// Whether the planner was told that no fetch may begin.
-    is_paused: AtomicBool,
+    /// Whether no fetch may begin. It is held while the planner is told.
+    is_paused: Mutex<bool>,
     /// By operation. `None` if there is no memory.
     histograms: [Option<Mutex<Histogram<u64>>>; Operation::ALL.len()],
 }
@@ -108,7 +107,7 @@ impl SourceTimes {
             meter: Mutex::new(meter),
             under_way: Mutex::default(),
             cap: rate.map(|rate| Mutex::new(RateCap::new(rate))),
-            is_paused: AtomicBool::new(false),
+            is_paused: Mutex::default(),
             histograms: Operation::ALL.map(histogram),
         }
     }
@@ -118,14 +117,27 @@ impl SourceTimes {
         self.under_way.lock().began.len() as u32
     }
 
-    /// Tells the planner of limits, beside what is held up.
-    fn tell(&self, limits: FetchLimits) {
-        let held_up = self.under_way.lock().held_up;
-        let fetches = match self.is_paused.load(Ordering::Relaxed) {
-            true => 0,
-            false => limits.fetches.saturating_add(held_up),
-        };
+    /// Tells the planner of the limits.
+    fn tell(&self, is_paused: &bool) {
+        let limits = self.meter.lock().limits();
+        let fetches = self.fetches(&limits, *is_paused);
         self.inbox.put(Event::Limited(FetchLimits { fetches, ..limits }), None);
+    }
+
+    /// Fetches that may be under way: what is held up does not count, and with a cap no more than its rate needs.
+    fn fetches(&self, limits: &FetchLimits, is_paused: bool) -> u32 {
+        if is_paused {
+            return 0;
+        }
+        let held_up = self.under_way.lock().held_up;
+        let fetches = limits.fetches.saturating_add(held_up);
+        match &self.cap {
+            Some(cap) => {
+                let latency_us = self.latencies(Operation::Read).p50_us;
+                fetches.min(cap.lock().fetches(limits.mean_bytes(), latency_us))
+            }
+            None => fetches,
+        }
     }
 
     fn now_us(&self) -> u64 {
@@ -133,11 +145,17 @@ impl SourceTimes {
     }
 
     /// Tells the planner whether fetches may begin.
-    fn set_paused(&self, is_paused: bool) {
-        if self.is_paused.swap(is_paused, Ordering::Relaxed) != is_paused {
-            let limits = self.meter.lock().limits();
-            self.tell(limits);
+    fn set_paused(&self, pause: bool) {
+        let mut is_paused = self.is_paused.lock();
+        if *is_paused != pause {
+            *is_paused = pause;
+            self.tell(&is_paused);
         }
+    }
+
+    /// Whether the cap on the rate lets no fetch begin.
+    pub fn is_paused(&self) -> bool {
+        *self.is_paused.lock()
     }
 
     /// Counts bytes that are asked for. Returns whether they are more than the cap allows.
@@ -163,8 +181,7 @@ impl SourceTimes {
     fn look(&self) {
         let is_new = self.under_way.lock().count_held_up();
         if is_new {
-            let limits = self.meter.lock().limits();
-            self.tell(limits);
+            self.tell(&self.is_paused.lock());
         }
     }
 
@@ -240,8 +257,8 @@ impl TimedRead {
             Err(_) => None,
         };
         drop(meter);
-        if let Some(limits) = limits {
-            times.tell(limits);
+        if limits.is_some() {
+            times.tell(&times.is_paused.lock());
         }
     }
 }
@@ -451,7 +468,8 @@ mod tests {
             }));
             told.dedup();
         }
-        assert_eq!(told, [8, 0, 8]);
+        // With so low a rate, one fetch at a time is enough.
+        assert_eq!(told, [8, 0, 1]);
     }
 
     /// A pool that ends drops its requests.

@@ -129,7 +129,9 @@ fn render_source(out: &mut String, status: &Status) {
         ms(reads.p50_us),
         ms(reads.p999_us),
     );
-    let limit = if times.in_flight * 10 >= times.limit * 9 {
+    let limit = if times.is_paused {
+        "prefetch.rate"
+    } else if times.in_flight * 10 >= times.limit * 9 {
         "the source: more would only queue there"
     } else if status.staged * 10 >= status.window * 9 {
         "the window: readers are slower"

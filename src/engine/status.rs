@@ -79,6 +79,8 @@ pub struct SourceStatus {
     pub in_flight: u32,
     /// Reads under way beyond which nothing is fetched ahead.
     pub limit: u32,
+    /// Whether `prefetch.rate` lets nothing be fetched ahead at this moment.
+    pub is_paused: bool,
     /// Bytes a second that the source has given of late, when it had enough to do.
     pub rate: u64,
     /// Bytes staged ahead with which a read as slow as one in a thousand is in time.
@@ -97,6 +99,7 @@ impl SourceStatus {
         SourceStatus {
             in_flight: times.in_flight(),
             limit: limits.fetches,
+            is_paused: times.is_paused(),
             rate: rate as u64,
             lead_bytes: limits.lead_bytes,
             operations: Operation::ALL.into_iter().map(operation).collect(),

@@ -24,6 +24,14 @@ impl RateCap {
         self.paid_us = self.paid_us.max(now_us.saturating_sub(BURST_US)).saturating_add(cost_us);
     }
 
+    /// How many fetches of so many bytes keep the rate, if each takes so long.
+    pub fn fetches(&self, mean_bytes: u64, latency_us: u64) -> u32 {
+        let ahead_us = latency_us.saturating_mul(2).max(BURST_US);
+        let bytes = u128::from(self.bytes_per_s) * u128::from(ahead_us) / 1_000_000;
+        let fetches = bytes / u128::from(mean_bytes.max(1));
+        u32::try_from(fetches).unwrap_or(u32::MAX).max(1)
+    }
+
     /// For how many microseconds nothing may be fetched ahead.
     pub fn pause_us(&self, now_us: u64) -> u64 {
         self.paid_us.saturating_sub(now_us)
@@ -56,6 +64,14 @@ mod tests {
             let share = bytes as f64 / (10.0 * rate as f64);
             assert!((0.99..=1.13).contains(&share), "{rate}: {share}");
         }
+    }
+
+    #[test]
+    fn no_more_fetches_are_under_way_than_the_rate_needs() {
+        let cap = RateCap::new(20_000_000);
+        assert_eq!(cap.fetches(1 << 20, 1000), 1, "a burst of a tenth of a second");
+        assert_eq!(cap.fetches(20_000, 100_000), 200, "twice rate times latency");
+        assert_eq!(cap.fetches(0, u64::MAX), u32::MAX);
     }
 
     #[test]

@@ -53,6 +53,13 @@ pub struct FetchLimits {
     pub lead_bytes: u64,
 }
 
+impl FetchLimits {
+    /// The mean bytes of a fetch.
+    pub fn mean_bytes(&self) -> u64 {
+        self.ahead_bytes / AHEAD / u64::from(self.fetches.max(1))
+    }
+}
+
 /// Takes the answers of a source to reads, and finds its limits.
 #[derive(Debug)]
 pub struct Meter {

@@ -467,6 +467,11 @@ impl Ledger {
             || self.residency.fetching_from_source < self.source_fetches_max
     }
 
+    /// Whether no fetch from the source may begin.
+    pub(super) fn is_paused(&self) -> bool {
+        self.source_fetches_max == 0
+    }
+
     /// See [`Event::Limited`](super::Event::Limited).
     pub(super) fn limit_fetches(&mut self, limits: FetchLimits) {
         self.source_fetches_max = limits.fetches.min(self.inflight_max);

@@ -264,7 +264,7 @@ impl Stager {
         for back in 2..=nth.min(2 * SEQUENTIAL_AHEAD) {
             self.settle(BlockId(block.0 - back), actions);
         }
-        if self.prefetch {
+        if self.prefetch && !self.ledger.is_paused() {
             for ahead in blocks.skip(nth as usize + 1).take(SEQUENTIAL_AHEAD as usize) {
                 self.stage_next(ahead, actions);
             }
@@ -292,7 +292,7 @@ impl Stager {
     pub(super) fn stage_following(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let mut blocks = self.ledger.layout.blocks_of(self.ledger.layout.file_of(block));
         let next = blocks.find(|next| next.0 == block.0 + 1);
-        if let Some(next) = next.filter(|_| self.prefetch) {
+        if let Some(next) = next.filter(|_| self.prefetch && !self.ledger.is_paused()) {
             self.try_stage(next, actions);
         }
     }

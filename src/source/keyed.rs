@@ -1,8 +1,8 @@
 //! A source of blobs that a store has under names.
 //!
 //! 1. The store is listed whole. What it lists becomes a [`Tree`] of directories.
-//! 2. If a blob is asked for which is no longer as it was listed, the store is listed again. So it is if a directory
-//!    or a missing name is asked for, unless the listing is new.
+//! 2. If a blob is asked for which is no longer as it was listed, the store is listed again. So it is if a directory,
+//!    a missing name or many names are asked for, unless the listing is new.
 //! 3. A read of a blob goes to the store with its key, if the tree has the version that is asked for. The store
 //!    delivers bytes of that version or none.
 
@@ -22,6 +22,9 @@ use crate::sync::{Mutex, RwLock};
 /// How long a listing is new at least, and for how many times as long as it took.
 const NEW_FOR: Duration = Duration::from_secs(1);
 const NEW_FOR_TIMES: u32 = 10;
+
+/// From so many names on, a listing is faster than a request for each.
+const MANY: usize = 64;
 
 /// Names of a directory that are reported at a time.
 const PART: usize = 64;
@@ -182,6 +185,19 @@ impl<K: Keyed> Source for KeyedSource<K> {
             self.list_again(asked)?;
         }
         self.tree().stat(path).ok_or(Errno::ENOENT)
+    }
+
+    fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
+        let (asked, is_new) = (Instant::now(), self.listed.read().is_new());
+        if names.len() < MANY && !is_new {
+            return names.iter().map(|name| self.stat(&directory.join(name))).collect();
+        }
+        if !is_new && let Err(errno) = self.list_again(asked) {
+            return vec![Err(errno); names.len()];
+        }
+        let tree = self.tree();
+        let stat = |name: &OsString| tree.stat(&directory.join(name)).ok_or(Errno::ENOENT);
+        names.iter().map(stat).collect()
     }
 
     fn read_link(&self, _path: &Path) -> Result<OsString, Errno> {

@@ -78,7 +78,11 @@ fn a_loader_of_images_reads_a_bucket_as_a_directory() {
     let requests = server.requests();
     let is_list = |line: &&String| line.contains("list-type=2");
     assert!(!requests.iter().any(|line| line.contains("HEAD /")), "{requests:?}");
-    assert_eq!(requests.iter().filter(is_list).count() as u64, CLASSES + 1, "{requests:?}");
+    let lists = requests.iter().filter(is_list);
+    let (classes, tops): (Vec<_>, Vec<_>) = lists.partition(|line| line.contains("prefix="));
+    assert_eq!(classes.len() as u64, CLASSES, "{requests:?}");
+    // On a busy machine the listing of the top may be old when the scan begins.
+    assert!(tops.len() <= 2, "{requests:?}");
     let checked = belady(&fixture, &server, &["order", "check", order, "s3://images"]).output();
     let checked = said(&checked.unwrap());
     assert!(checked.contains("90 files in the dataset, 90 samples"), "{checked}");

@@ -158,9 +158,7 @@ fn a_link_that_is_dead_for_a_while_costs_readers_time_and_no_error() {
         let paths: Vec<_> = numbers.clone().map(|nth| mounted.path(nth.to_string())).collect();
         let read = |path: PathBuf| thread::spawn(move || std::fs::read(path));
         let readers: Vec<_> = paths.into_iter().map(read).collect();
-        wait_until("requests are under way", || {
-            mounted.count("/source_times/in_flight") == 4
-        });
+        wait_until("requests are under way", || mounted.count("/source_times/in_flight") == 4);
         if word == "cut" {
             wait_until("a request is made again", || {
                 mounted.log().contains("the store is asked again")

@@ -106,7 +106,9 @@ impl Shuffle {
 
     fn check_sample(&self) -> Result<()> {
         if self.sample.is_some() && self.goes_on() {
-            return Err(wrong("random.sample leaves the list as it is: epochs=again needs a shuffle"));
+            return Err(wrong(
+                "random.sample leaves the list as it is: this value of epochs= needs a shuffle",
+            ));
         }
         Ok(())
     }

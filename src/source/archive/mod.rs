@@ -136,7 +136,14 @@ impl Archives {
             let mut names = Vec::new();
             let listed =
                 self.source.list_in_parts(&directory, &mut |part| names.extend_from_slice(part));
-            listed.map_err(|errno| unreadable(&directory, errno))?;
+            match listed {
+                // A store may have such a key in it.
+                Err(Errno::EPERM) if !directory.as_os_str().is_empty() => {
+                    tracing::warn!(?directory, "a directory that cannot be read is not shown");
+                    continue;
+                }
+                listed => listed.map_err(|errno| unreadable(&directory, errno))?,
+            }
             for (name, stat) in names.iter().zip(self.source.stat_all(&directory, &names)) {
                 let path = directory.join(name);
                 match stat {

@@ -40,13 +40,22 @@ const ADDRESSES: [&str; 4] =
 const ACCOUNT: &str = "azure_storage_account_name";
 
 /// Options that say who asks. They come from one place.
-const KEY: [&str; 6] = [
+const KEY: [&str; 15] = [
     "aws_access_key_id",
     "aws_secret_access_key",
     "aws_session_token",
+    "azure_credential_type",
+    "azure_federated_token_file",
     "azure_storage_account_key",
+    "azure_storage_client_id",
+    "azure_storage_client_secret",
     "azure_storage_sas_key",
+    "azure_storage_tenant_id",
     "azure_storage_token",
+    "google_application_credentials",
+    "google_bearer_token",
+    "google_service_account",
+    "google_service_account_key",
 ];
 
 /// A store: its objects, and its listings page by page.
@@ -218,12 +227,7 @@ impl Bucket {
     pub(super) fn connect(&self) -> Result<Store> {
         // Who writes such an address wants it. An address of Google's may be in the key file.
         let is_plain = |address: &str| address.starts_with("http://");
-        let is_emulator = |(name, value): (&String, &String)| {
-            name == "azure_storage_use_emulator" && value == "true"
-        };
-        let allows_http = self.kind == Kind::Gcs
-            || self.addresses().any(is_plain)
-            || self.options.iter().any(is_emulator);
+        let allows_http = self.kind == Kind::Gcs || self.addresses().any(is_plain);
         // Else Google unpacks objects that are stored packed, and their sizes are not the listed ones.
         let mut packed = HeaderMap::new();
         packed.insert("accept-encoding", HeaderValue::from_static("gzip"));
@@ -277,7 +281,7 @@ impl Bucket {
                 "such an object cannot be shown as a file: give it another key, or mount a prefix \
                  without it"
             }
-            _ if fault.is_unreachable() => self.kind.reach(),
+            _ if fault.is_unreachable() || fault.is_elsewhere() => self.kind.reach(),
             _ => self.kind.rights(),
         };
         Error::new(ErrorKind::Source, message).hint(hint)

@@ -55,6 +55,14 @@ impl Fault {
         matches!(self, Fault::Store(StoreError::InvalidPath { .. }))
     }
 
+    /// Whether the bucket is in another region.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        let message = self.message();
+        ["redirect", "PermanentRedirect", "AuthorizationHeaderMalformed"]
+            .iter()
+            .any(|word| message.contains(word))
+    }
+
     /// Whether there was no answer.
     pub(super) fn is_unreachable(&self) -> bool {
         self.http().is_some()

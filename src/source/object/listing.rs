@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
+use nix::errno::Errno;
 
 use crate::source::tree::{Access, Blob, directory_stat};
 use crate::source::{Kind, Stat};
@@ -85,12 +86,15 @@ impl Listing {
     }
 }
 
+/// When a directory could not be listed, and why.
+type TurnLock = tokio::sync::Mutex<Option<(Instant, Errno)>>;
+
 /// The latest listings, by path.
 #[derive(Default)]
 pub(super) struct Listings {
     kept: Mutex<Kept>,
     /// Directories that are listed now. Whoever wants the same one waits.
-    turns: Mutex<HashMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
+    turns: Mutex<HashMap<PathBuf, Arc<TurnLock>>>,
     /// All subdirectories that were ever listed.
     directories: Mutex<HashSet<PathBuf>>,
 }
@@ -129,7 +133,7 @@ impl Listings {
     pub(super) async fn turn(&self, path: &Path) -> Turn<'_> {
         let turn = Arc::clone(self.turns.lock().entry(path.to_owned()).or_default());
         let lock = Arc::clone(&turn).lock_owned().await;
-        Turn { listings: self, path: path.to_owned(), turn, _lock: lock }
+        Turn { listings: self, path: path.to_owned(), turn, lock }
     }
 
     /// Keeps a listing that the store was asked for at a time.
@@ -218,8 +222,22 @@ impl Listings {
 pub(super) struct Turn<'a> {
     listings: &'a Listings,
     path: PathBuf,
-    turn: Arc<tokio::sync::Mutex<()>>,
-    _lock: tokio::sync::OwnedMutexGuard<()>,
+    turn: Arc<TurnLock>,
+    lock: tokio::sync::OwnedMutexGuard<Option<(Instant, Errno)>>,
+}
+
+impl Turn<'_> {
+    /// Why the directory could not be listed since a time, for who has waited meanwhile.
+    pub(super) fn failed_since(&self, asked: Instant) -> Option<Errno> {
+        let (at, errno) = (*self.lock)?;
+        (at >= asked).then_some(errno)
+    }
+
+    /// Notes that the directory could not be listed.
+    pub(super) fn fail(&mut self, errno: Errno) -> Errno {
+        *self.lock = Some((Instant::now(), errno));
+        errno
+    }
 }
 
 impl Drop for Turn<'_> {

@@ -141,7 +141,10 @@ impl ObjectSource {
     /// What a listing that is not too old tells of a directory.
     fn listed(&self, directory: &Path) -> Result<Arc<Directory>, Errno> {
         let telling = self.asked.telling.lock().get(directory).cloned();
-        let known = telling.or_else(|| self.asked.listings.get(directory, NEW_FOR_MANY));
+        let listings = &self.asked.listings;
+        let known = telling
+            .or_else(|| listings.get(directory, NEW_FOR_MANY))
+            .or_else(|| listings.get_new(directory));
         known.map_or_else(|| self.list(directory), Ok)
     }
 }
@@ -214,9 +217,12 @@ impl Asked {
 
     /// Lists a directory, and keeps what was listed. Somebody else may have listed it since `asked`.
     async fn list(&self, path: &Path, asked: Instant) -> Result<Arc<Directory>, Errno> {
-        let _turn = self.listings.turn(path).await;
+        let mut turn = self.listings.turn(path).await;
         if let Some(listed) = self.listings.get(path, asked.elapsed()) {
             return Ok(listed);
+        }
+        if let Some(errno) = turn.failed_since(asked) {
+            return Err(errno);
         }
         let began = Instant::now();
         let directory = match self.list_pages(path, PATIENCE_OF_LOOKUPS).await {
@@ -229,7 +235,7 @@ impl Asked {
                 fault.errno(path);
                 Directory { is_unreadable: true, ..Directory::default() }
             }
-            Err(fault) => return Err(fault.errno(path)),
+            Err(fault) => return Err(turn.fail(fault.errno(path))),
         };
         let directory = Arc::new(directory);
         self.listings.keep(path, &directory, began);
@@ -256,7 +262,7 @@ impl Asked {
 
     async fn stat(&self, path: &Path) -> Result<Stat, Errno> {
         let above = path.parent().and_then(|above| self.listings.get(above, NEW_FOR));
-        match above {
+        match above.filter(|above| !above.is_unreadable) {
             Some(listed) => self.stat_listed(&listed, path).await,
             None => self.stat_anew(path).await,
         }
@@ -344,7 +350,10 @@ fn etag_of(meta: &ObjectMeta) -> Option<&str> {
 
 /// The name of a key in its directory; `None` if the kernel does not take it.
 fn name_of(key: &Key) -> Option<OsString> {
-    let name = key.filename()?;
+    let Some(name) = key.filename() else {
+        tracing::warn!("keys that begin with a slash are not shown");
+        return None;
+    };
     if name.len() > NAME_BYTES_MAX {
         tracing::warn!(%key, "a name that is longer than {NAME_BYTES_MAX} bytes is not shown");
         return None;
@@ -392,6 +401,7 @@ impl Source for ObjectSource {
 
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
         let above = match self.listed(directory) {
+            Ok(above) if above.is_unreadable => return vec![Err(Errno::EPERM); names.len()],
             Ok(above) => above,
             Err(errno) => return vec![Err(errno); names.len()],
         };

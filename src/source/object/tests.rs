@@ -305,6 +305,8 @@ fn a_directory_that_cannot_be_listed_hides_no_other() {
     let kinds: Vec<_> = stats.into_iter().map(|stat| stat.unwrap().kind).collect();
     assert_eq!(kinds, [Kind::Directory, Kind::File]);
     assert_eq!(source.list_in_parts(bad, &mut |_| ()), Err(Errno::EPERM));
+    // Nothing says that the files in it are gone.
+    assert_eq!(source.stat_all(bad, &["y".into()]), [Err(Errno::EPERM)]);
     let known = source.listed_kinds(top);
     assert_eq!(known.get(OsStr::new("bad")), Some(&Kind::Directory));
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -15,7 +16,7 @@ const USERNAME: &str = "redis_username";
 const PASSWORD: &str = "redis_password";
 
 const RIGHTS: &str = "set REDIS_USERNAME and REDIS_PASSWORD, or name a file with them in \
-                      source.credentials; the user needs ~PREFIX* +@read +multi +exec";
+                      source.credentials; the user needs ~PREFIX* +@read +@connection +multi +exec";
 
 /// The keys of a database that begin with a prefix.
 #[derive(Clone)]
@@ -42,10 +43,14 @@ impl Database {
     /// If the URL is another one, or has credentials, or if the file cannot be used.
     pub(in crate::source) fn parse(text: &str, credentials: &Path) -> Result<Self> {
         let url = address::parse(text, RIGHTS)?;
-        let place = url.path().trim_matches('/').split_once('/');
-        let place = place.and_then(|(number, prefix)| Some((number.parse().ok()?, prefix)));
+        // A key may have any letters, so it is taken as it is written.
+        let (_, rest) = text.split_once("://").unwrap_or_default();
+        let place = rest.split_once('/').and_then(|(_, place)| place.split_once('/'));
+        let place = place.and_then(|(number, prefix)| {
+            Some((number.parse().ok()?, prefix.trim_end_matches('/')))
+        });
         let (number, prefix): (i64, &str) = place
-            .filter(|(number, prefix)| *number >= 0 && !prefix.contains('%'))
+            .filter(|(number, prefix)| *number >= 0 && !prefix.is_empty())
             .ok_or_else(|| address::refuse("a URL without a database and a prefix"))?;
         let (host, port) = (url.host_str().unwrap_or_default(), url.port().unwrap_or(PORT));
         let known = KnownOptions {
@@ -89,7 +94,11 @@ impl Database {
         let address = ConnectionAddr::Tcp(self.host.clone(), self.port);
         let client = address
             .into_connection_info()
-            .map(|info: ConnectionInfo| info.set_redis_settings(settings))
+            .map(|info: ConnectionInfo| {
+                // A request is not held back until the one before it is answered.
+                let tcp = TcpSettings::default().set_nodelay(true);
+                info.set_redis_settings(settings).set_tcp_settings(tcp)
+            })
             .and_then(Client::open);
         client.map_err(|error| self.refuse(&error.to_string()))
     }
@@ -120,6 +129,7 @@ mod tests {
         assert_eq!((&**host, *port, *number, &**prefix), ("host", 6379, 2, "data/imagenet"));
         assert_eq!(database.name(), Path::new("redis://host:6379/2/data/imagenet"));
         assert_eq!(parse("redis://[::1]:7/0/x").unwrap().host, "::1");
+        assert_eq!(parse("redis://host/0/my ü").unwrap().prefix, "my ü");
         for text in [
             "redis://host",
             "redis://host/0",

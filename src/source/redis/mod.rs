@@ -1,4 +1,4 @@
-//! A source whose samples are values in a Redis database, or in a Valkey one.
+//! A source whose samples are values in a Redis database.
 //!
 //! 1. A [`Database`] is a URL, `redis://HOST:PORT/NUMBER/PREFIX`. The value of the key `PREFIX/a/b.jpg` is the file
 //!    `a/b.jpg`.
@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::unistd::{getegid, geteuid};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Pipeline, RedisError, ServerErrorKind, pipe};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, ServerErrorKind, Value, pipe};
 
 use super::keyed::{Keyed, say_fault};
 use super::remote::{PATIENCE_OF_LOOKUPS, PATIENCE_OF_READS, Passing, Remote, patiently};
@@ -34,8 +34,7 @@ pub(super) use database::Database;
 /// Connections to the server. One has a window of some mebibytes, which a long link fills.
 const CONNECTIONS: usize = 8;
 
-/// How often a connection is tried again before the fault is told, and how long it and an answer may take.
-const RETRIES: usize = 1;
+/// How long a connection and an answer may take.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -45,10 +44,16 @@ const PAGE: usize = 5000;
 /// Nothing tells when a value was written.
 const TIME_NS: i64 = 0;
 
+/// A connection, unless there is none yet or it has failed.
+type Slot = tokio::sync::Mutex<Option<MultiplexedConnection>>;
+
 /// What is asked of the server.
 struct Asked {
-    connections: Vec<ConnectionManager>,
-    next: AtomicUsize,
+    client: Client,
+    config: AsyncConnectionConfig,
+    slots: [Slot; CONNECTIONS],
+    /// Requests so far. They go to the connections in turn.
+    requests: AtomicUsize,
     /// The keys of files begin with it and a slash.
     prefix: String,
     has_index: bool,
@@ -83,16 +88,16 @@ impl From<RedisError> for Fault {
 impl Passing for Fault {
     fn may_pass(&self) -> bool {
         let Fault::Server(error) = self else { return false };
-        let is_busy = matches!(
-            error.kind(),
-            redis::ErrorKind::Server(
+        let is_busy = |kind: &ServerErrorKind| {
+            matches!(
+                kind,
                 ServerErrorKind::BusyLoading
                     | ServerErrorKind::TryAgain
                     | ServerErrorKind::ClusterDown
                     | ServerErrorKind::MasterDown
             )
-        );
-        is_busy || error.is_io_error() || error.is_timeout() || error.is_connection_dropped()
+        };
+        error.is_io_error() || is_refused(error) || kinds(error).iter().any(is_busy)
     }
 
     fn message(&self) -> String {
@@ -105,13 +110,27 @@ impl Passing for Fault {
     }
 }
 
+/// Whether the server did not let a connection in. It may again, as after its users were loaded.
+fn is_refused(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+}
+
+/// The kinds of errors that the server told, of all requests in a transaction.
+fn kinds(error: &RedisError) -> Vec<ServerErrorKind> {
+    let errors = error.clone().into_server_errors();
+    errors.iter().flat_map(|all| all.iter().filter_map(|(_, error)| error.kind())).collect()
+}
+
 impl Fault {
     /// The error for a reader. The log has the rest.
     fn errno(&self, key: &str) -> Errno {
         let why = self.message();
         tracing::warn!(key, why, "the server does not answer as it should");
         match self {
-            Fault::Server(error) if error.code() == Some("NOPERM") => Errno::EACCES,
+            Fault::Server(error) if kinds(error).contains(&ServerErrorKind::NoPerm) => {
+                Errno::EACCES
+            }
+            Fault::Server(error) if is_refused(error) => Errno::EACCES,
             _ if self.may_pass() => Errno::ETIMEDOUT,
             _ => Errno::EIO,
         }
@@ -125,13 +144,25 @@ fn parse_entry(entry: &str) -> Option<(u64, u64)> {
 }
 
 impl Asked {
-    fn connection(&self) -> ConnectionManager {
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        self.connections[next % self.connections.len()].clone()
-    }
-
+    /// Makes a request over the connection whose turn it is. One that fails is made anew for the next request.
     async fn ask<T: redis::FromRedisValue>(&self, requests: &Pipeline) -> Result<T, Fault> {
-        Ok(requests.query_async(&mut self.connection()).await?)
+        let nth = self.requests.fetch_add(1, Ordering::Relaxed) % CONNECTIONS;
+        let mut connection = {
+            let mut slot = self.slots[nth].lock().await;
+            match &*slot {
+                Some(connection) => connection.clone(),
+                None => {
+                    let client = &self.client;
+                    let connect = client.get_multiplexed_async_connection_with_config(&self.config);
+                    slot.insert(connect.await?).clone()
+                }
+            }
+        };
+        let answer = requests.query_async(&mut connection).await;
+        if answer.as_ref().is_err_and(RedisError::is_io_error) {
+            self.slots[nth].lock().await.take();
+        }
+        Ok(answer?)
     }
 
     fn index(&self) -> String {
@@ -142,19 +173,30 @@ impl Asked {
         format!("{}/{path}", self.prefix)
     }
 
-    /// Size and version of each path, by the index.
-    async fn list_index(&self, seen: &AtomicU64) -> Result<Sizes, Fault> {
+    /// Asks for a page of a listing.
+    async fn ask_page<T: redis::FromRedisValue>(&self, request: &Pipeline) -> Result<T, Fault> {
+        patiently(PATIENCE_OF_LOOKUPS, || self.ask(request)).await
+    }
+
+    /// Size and version of each path, by the index. Unless it is `strict`, entries that tell none are left out.
+    async fn list_index(&self, strict: bool, seen: &AtomicU64) -> Result<Sizes, Fault> {
         let (mut sizes, mut cursor) = (Sizes::new(), 0u64);
         loop {
             let mut request = pipe();
             request.cmd("HSCAN").arg(self.index()).arg(cursor).arg("COUNT").arg(PAGE);
-            let ((next, entries),): ((u64, Vec<(String, String)>),) = self.ask(&request).await?;
+            let ((next, entries),): ((u64, Vec<(String, String)>),) =
+                self.ask_page(&request).await?;
             for (path, entry) in entries {
-                let known = parse_entry(&entry).ok_or_else(|| {
-                    let index = self.index();
-                    Fault::Entry(format!("{index} has {entry:?} of {path:?}, not SIZE:VERSION"))
-                })?;
-                sizes.insert(path, known);
+                if let Some(known) = parse_entry(&entry) {
+                    sizes.insert(path, known);
+                    continue;
+                }
+                let index = self.index();
+                let what = format!("{index} has {entry:?} of {path:?}, not SIZE:VERSION");
+                if strict {
+                    return Err(Fault::Entry(what));
+                }
+                tracing::warn!("{what}");
             }
             seen.store(sizes.len() as u64, Ordering::Relaxed);
             if next == 0 {
@@ -172,11 +214,11 @@ impl Asked {
             let mut request = pipe();
             request.cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE);
             request.arg("TYPE").arg("string");
-            let ((next, keys),): ((u64, Vec<String>),) = self.ask(&request).await?;
+            let ((next, keys),): ((u64, Vec<String>),) = self.ask_page(&request).await?;
             let mut lengths = pipe();
             keys.iter().for_each(|key| _ = lengths.cmd("STRLEN").arg(key));
             if !keys.is_empty() {
-                let found: Vec<u64> = self.ask(&lengths).await?;
+                let found: Vec<u64> = self.ask_page(&lengths).await?;
                 for (key, size) in keys.iter().zip(found) {
                     let path = key[self.prefix.len() + 1..].to_owned();
                     sizes.insert(path, (size, 0));
@@ -251,27 +293,31 @@ impl RedisStore {
     /// If it does not answer, or if its values may change and have no versions.
     pub(super) fn open(database: &Database, is_immutable: bool) -> UserResult<Self> {
         let remote = Remote::new()?;
-        let config = ConnectionManagerConfig::new()
-            .set_number_of_retries(RETRIES)
+        let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(ANSWER));
-        let client = database.client()?;
-        let prefix = database.prefix().to_owned();
+        let mut asked = Asked {
+            client: database.client()?,
+            config,
+            slots: Default::default(),
+            requests: AtomicUsize::new(0),
+            prefix: database.prefix().to_owned(),
+            has_index: false,
+        };
         let connect = async move {
-            let mut connections = Vec::new();
-            for _ in 0..CONNECTIONS {
-                let connected = ConnectionManager::new_with_config(client.clone(), config.clone());
-                connections.push(connected.await?);
-            }
-            let mut asked =
-                Asked { connections, next: AtomicUsize::new(0), prefix, has_index: false };
             let mut request = pipe();
-            request.cmd("EXISTS").arg(asked.index());
-            (asked.has_index,) = asked.ask(&request).await?;
-            Ok(asked)
+            request.cmd("HELLO").cmd("EXISTS").arg(asked.index());
+            let (server, has_index): (HashMap<String, Value>, bool) = asked.ask(&request).await?;
+            asked.has_index = has_index;
+            Ok((asked, server))
         };
         let connected = remote.wait(connect).unwrap_or(Err(Fault::Gone));
-        let asked = connected.map_err(|fault| database.refuse(&fault.message()))?;
+        let (asked, server) = connected.map_err(|fault| database.refuse(&fault.message()))?;
+        if server.get("mode") == Some(&Value::BulkString(b"cluster".to_vec())) {
+            let message = format!("{} is a node of a cluster", database.name().display());
+            return Err(Error::new(ErrorKind::Source, message)
+                .hint("one node has a part of the values only: clusters are not supported"));
+        }
         if !asked.has_index && !is_immutable {
             let (name, index) = (database.name().display(), asked.index());
             let message = format!("{name} has no versions: there is no hash {index}");
@@ -284,7 +330,7 @@ impl RedisStore {
         Ok(RedisStore { asked: Arc::new(asked), identity: database.identity(), name, remote })
     }
 
-    /// The path of a blob's key, for requests.
+    /// Waits for the outcome of a request.
     fn wait<T: Send + 'static>(
         &self,
         future: impl Future<Output = Result<T, Fault>> + Send + 'static,
@@ -302,10 +348,10 @@ impl Keyed for RedisStore {
 
     fn list(&self, known: Option<u64>, seen: &AtomicU64) -> UserResult<Option<Listing<Box<str>>>> {
         let (asked, counted) = (Arc::clone(&self.asked), Arc::new(AtomicU64::new(0)));
-        let count = Arc::clone(&counted);
+        let (count, is_first) = (Arc::clone(&counted), known.is_none());
         let listed = self.remote.begin(async move {
             match asked.has_index {
-                true => asked.list_index(&count).await,
+                true => asked.list_index(is_first, &count).await,
                 false => asked.list_keys(&count).await,
             }
         });
