@@ -91,15 +91,21 @@ impl Fault {
 
     /// The error for a reader. The log has the rest.
     pub(super) fn errno(&self, path: &Path) -> Errno {
-        let errno = match self {
-            Fault::Store(StoreError::NotFound { .. }) => return Errno::ENOENT,
+        if self.is_missing() {
+            return Errno::ENOENT;
+        }
+        self.warn(path);
+        match self {
             _ if self.is_refusal() => Errno::EACCES,
             _ if self.may_pass() => Errno::ETIMEDOUT,
             _ => Errno::EIO,
-        };
+        }
+    }
+
+    /// Tells the log.
+    pub(super) fn warn(&self, path: &Path) {
         let why = self.message();
         tracing::warn!(?path, why, "the store does not answer as it should");
-        errno
     }
 }
 

@@ -232,7 +232,7 @@ impl Asked {
             }
             Ok(listed) => listed.unwrap_or_default(),
             Err(fault) if fault.is_invalid_key() => {
-                fault.errno(path);
+                fault.warn(path);
                 Directory { is_unreadable: true, ..Directory::default() }
             }
             Err(fault) => return Err(turn.fail(fault.errno(path))),
