@@ -47,7 +47,7 @@ impl Location {
         }
     }
 
-    /// What people call it, and how orders name its files: this, a slash, and a path in it.
+    /// Its path or URL, for people. An order may name a file by this, a slash, and the path of the file in it.
     pub fn name(&self) -> &Path {
         match self {
             Location::Path(path) => path,

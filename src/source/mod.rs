@@ -1,5 +1,5 @@
-//! Where the bytes come from: a directory on a parallel filesystem, a bucket of an object store, a
-//! Redis database, or the archives in one of these.
+//! Where the bytes come from. That is a directory on a parallel filesystem, a bucket of an object store, or a
+//! Redis database. The archives in one of these can be shown as directories.
 //!
 //! A [`Source`] lists directories, gives the attributes of a name, and reads byte ranges. Any number of
 //! reads run at once and complete in any order. Each read is checked against the [`Fingerprint`] in the

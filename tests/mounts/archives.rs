@@ -49,6 +49,22 @@ pub(crate) fn python(script: &str, words: &[&Path]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Reads a file until its new version is there. Until then each read gives the old one, or says that it has gone, and
+/// never bytes of both.
+pub(crate) fn read_until_new(path: &Path, old: &[u8], new: &[u8]) {
+    wait_until("the new version is there", || match std::fs::read(path) {
+        Ok(bytes) if bytes == new => true,
+        Ok(bytes) => {
+            assert_eq!(bytes, old);
+            false
+        }
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+            false
+        }
+    });
+}
+
 /// Images in a directory for each class, extracted, and in four archives of the source: some of all classes in each.
 fn make(fixture: &Fixture) {
     let extracted = fixture.path("extracted");
@@ -118,18 +134,7 @@ fn one_archive_is_mounted_and_changes_under_its_readers() {
     tar.arg("-C").arg(&extracted).arg("-cf").arg(&other).args(["class0/0.jpg", "class1/1.jpg"]);
     assert!(tar.status().unwrap().success());
     std::fs::rename(&other, &archive).unwrap();
-    // Bytes of one version or the other, and never of both.
-    wait_until("the new version is there", || match std::fs::read(&first) {
-        Ok(bytes) if bytes == b"new" => true,
-        Ok(bytes) => {
-            assert_eq!(bytes, content(0, 1000));
-            false
-        }
-        Err(error) => {
-            assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
-            false
-        }
-    });
+    read_until_new(&first, &content(0, 1000), b"new");
     wait_until("files that are gone are not shown", || {
         let gone = std::fs::metadata(mounted.path("class2/2.jpg"));
         gone.is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT))

@@ -10,7 +10,7 @@ use std::thread;
 use nix::libc;
 use nix::sys::signal::Signal;
 
-use crate::archives::{COMPARE, python};
+use crate::archives::{COMPARE, python, read_until_new};
 use crate::fixture::{Fixture, content, said, wait_until};
 use crate::mounted::Mounted;
 use crate::object_server::{GoogleServer, ObjectServer};
@@ -152,18 +152,7 @@ fn objects_change_under_their_readers() {
     let first = mounted.path("class0/0.jpg");
     assert_eq!(std::fs::read(&first).unwrap(), content(0, 1000));
     server.python(PUT, &["images", "class0/0.jpg", "new"]);
-    // Bytes of one version or the other, and never of both.
-    wait_until("the new version is there", || match std::fs::read(&first) {
-        Ok(bytes) if bytes == b"new" => true,
-        Ok(bytes) => {
-            assert_eq!(bytes, content(0, 1000));
-            false
-        }
-        Err(error) => {
-            assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
-            false
-        }
-    });
+    read_until_new(&first, &content(0, 1000), b"new");
     server.python(PUT, &["images", "class0/added.jpg", "added"]);
     wait_until("a new object is shown", || {
         let names = std::fs::read_dir(mounted.path("class0")).unwrap();

@@ -38,8 +38,10 @@ pub(crate) struct Cli {
     pub(crate) seed: u64,
     /// Listen on this unix socket for commands, one a line.
     ///
-    /// stall: nothing arrives until go | cut: close all connections, and refuse new ones until go | go |
-    /// count: connections and bytes since the start
+    /// stall: nothing arrives.
+    /// cut: all connections are closed, and new ones are refused.
+    /// go: ends both.
+    /// count: connections and bytes since the start.
     #[arg(long, value_name = "SOCKET")]
     pub(crate) control: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! What all connections share: the queues of the two directions, the commands in force, and the counters.
+//! The link, which all connections share: a queue for each direction, the commands in force, and counters.
 //!
 //! Whatever is to arrive passes [`Link::await_arrival`]. There it waits for its time, and longer if the link
 //! is stalled. Nothing of a connection that was cut arrives: it is not in the list of those present.

@@ -7,10 +7,10 @@
 //! 1. [`accept`] accepts a client at once.
 //! 2. [`connection`] connects to the target when the client's first packet would arrive there. The client's
 //!    bytes leave when the answer to that packet would be back.
-//! 3. Each direction of the connection is a [`lane`] with two threads. One reads from a socket, as long as
-//!    the window has room ([`queue`]).
-//! 4. [`timing`] tells when the bytes arrive: they wait for the bytes of all connections that use the link
-//!    before them, and then travel for the delay and some jitter.
+//! 3. Each direction of the connection is a [`lane`] with two threads. One reads from a socket while the
+//!    window has room ([`queue`]).
+//! 4. [`timing`] tells when the bytes arrive. First they wait until all bytes before them have left, of
+//!    whatever connection. Then they travel for the delay and some jitter.
 //! 5. The other thread sleeps until then, and writes to the other socket. The end of a stream travels like
 //!    bytes.
 //!

@@ -11,7 +11,7 @@ use super::{Fault, Member, Members, place_of};
 const SECOND_NS: i64 = 1_000_000_000;
 const BLOCK: u64 = 512;
 
-/// What stands for a path in the end: the last entry that has it, as if all were extracted.
+/// The entries that count. If a path comes several times, its last entry counts, as if all were extracted.
 #[derive(Default)]
 struct Places {
     found: Members,

@@ -220,8 +220,10 @@ impl Asked {
             if !keys.is_empty() {
                 let found: Vec<u64> = self.ask_page(&lengths).await?;
                 for (key, size) in keys.iter().zip(found) {
-                    let path = key[self.prefix.len() + 1..].to_owned();
-                    sizes.insert(path, (size, 0));
+                    let path = key.strip_prefix(&self.prefix).and_then(|key| key.strip_prefix('/'));
+                    if let Some(path) = path {
+                        sizes.insert(path.to_owned(), (size, 0));
+                    }
                 }
             }
             seen.store(sizes.len() as u64, Ordering::Relaxed);
