@@ -54,13 +54,15 @@ const IMPURE: [&str; 15] = [
 ];
 
 /// Crates that only some rooms may use.
-const HOMES: [(&str, &[&str]); 13] = [
+const HOMES: [(&str, &[&str]); 15] = [
     ("fuser::", &["fuse"]),
     ("clap::", &["cli"]),
     ("indicatif::", &["cli"]),
     ("glob::", &["engine"]),
     ("object_store::", &["source"]),
     ("redis::", &["source"]),
+    ("rustls::", &["source"]),
+    ("scylla::", &["source"]),
     ("tokio::", &["control", "mount", "source"]),
     ("tar::", &["source"]),
     ("toml::", &["config"]),

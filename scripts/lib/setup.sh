@@ -71,6 +71,18 @@ install_azurite() {
     echo "$wanted" >"$top/installed"
 }
 
+# Installs a server of CQL, once.
+install_cassandra() {
+    local wanted=$ROOT/scripts/cassandra/pom.xml top=${CARGO_TARGET_DIR:-$ROOT/target}/cassandra
+    ! cmp -s "$wanted" "$top/installed" || return 0
+    echo "installing Cassandra" >&2
+    rm -rf "$top"
+    mkdir -p "$top"
+    patiently mvn -q -B -f "$wanted" dependency:copy-dependencies -DoutputDirectory="$top/lib" >&2 ||
+        die "Cassandra could not be installed with Maven"
+    cp "$wanted" "$top/installed"
+}
+
 # Installs the libraries whose loaders are measured, once: about 4.5 GB, outside of the checkout. LOADERS is their
 # environment.
 install_loaders() {

@@ -7,6 +7,7 @@ check that fails raises, so the script ends with an error, and takes all servers
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 
+from cassandra_nodes import OWNER, Cassandra, Secured, TwoNodes
 from driver import RunError
 from hotdata import Shape, names_of, write_files
 from mounts import TARGET, Belady, MountError, Watchdog, exit_on_signals, fresh_dir, say
@@ -25,6 +27,7 @@ RANGES = 20_000
 THREADS = 16
 PATIENCE = 180
 AWAY_S = 15
+LONG = 45                    # seconds of a read while another node has its row
 
 PUT = """
 import sys, boto3
@@ -67,9 +70,9 @@ def read_range(path, offset, length):
 class Meanwhile:
     """Work that begins after some time, while something else goes on. Its error is raised at the end."""
 
-    def __init__(self, seconds, work):
-        self.seconds, self.work, self.began, self.failed = seconds, work, None, None
-        self.thread = threading.Thread(target=self.run)
+    def __init__(self, seconds, work, *of):
+        self.seconds, self.work, self.began, self.failed = seconds, lambda: work(*of), None, None
+        self.thread = threading.Thread(target=self.run, daemon=True)
 
     def run(self):
         time.sleep(self.seconds)
@@ -84,7 +87,7 @@ class Meanwhile:
         return self
 
     def __exit__(self, kind, *_):
-        self.thread.join()
+        self.thread.join(30 if kind else None)
         if kind is None and self.failed:
             raise self.failed
 
@@ -109,12 +112,17 @@ class Servers:
         return Belady(self.server.url(port), self.mountpoint, words, variables=self.server.variables(port))
 
     def same(self, mounted, names):
-        """Compares whole files."""
+        """Compares whole files. Returns the seconds of the longest read."""
+        longest = [0] * THREADS
+
         def work(number):
             for name in names[number::THREADS]:
+                began = time.monotonic()
                 with open(os.path.join(self.samples, name), "rb") as a, open(os.path.join(mounted, name), "rb") as b:
                     check(a.read() == b.read(), f"{self.name}: {name} differs")
+                longest[number] = max(longest[number], time.monotonic() - began)
         in_threads(work)
+        return max(longest)
 
     def shows_all(self):
         """All names and bytes, and ranges at random."""
@@ -153,20 +161,8 @@ class Servers:
                         check(away.began, f"{self.name}: all was read before the link was away")
                 check(not dog.bitten, f"{self.name}: readers hang after {word}")
 
-    def run(self, *checks):
-        with self.server:
-            self.server.fill(self.samples, self.names)
-            for one in (self.shows_all, self.waits, *checks):
-                began = time.monotonic()
-                one()
-                say(f"ok  {self.name}: {one.__name__} ({time.monotonic() - began:.0f} s)")
-
-
-class Bucket(Servers):
-    """The checks of a server of S3."""
-
     def changes(self):
-        """An object is replaced while readers read it: each gets one version or the other."""
+        """A sample is replaced while readers read it: each gets one version or the other."""
         name = "large/changing"
         self.put(name, "a", 3 << 20)
         with self.mount(self.server.port, "--set", "source.revalidate=1s", immutable=False) as belady:
@@ -187,45 +183,161 @@ class Bucket(Servers):
                 time.sleep(.05)
             writer.join()
 
-    def put(self, name, letter, size):
-        environment = {**os.environ, **self.server.variables(self.server.port)}
-        subprocess.run([BOTO_PYTHON, "-c", PUT, BUCKET, name, letter, str(size)], check=True, env=environment)
-
-    def refuses(self):
-        """A wrong key, and a bucket that is not there."""
-        right = self.server.variables(self.server.port)
-        for url, variables, said in ((f"s3://{BUCKET}", {"AWS_ACCESS_KEY_ID": "nobody"}, "InvalidAccessKeyId"),
-                                     (f"s3://{BUCKET}", {"AWS_SECRET_ACCESS_KEY": "x"}, "SignatureDoesNotMatch"),
-                                     ("s3://nothing", {}, "NoSuchBucket")):
-            belady = Belady(url, self.mountpoint, [], variables={**right, **variables})
+    def refuses(self, *wrong):
+        """What cannot be mounted: a URL, variables that are wrong, and what the error says."""
+        for url, variables, said in wrong:
+            all_of_them = {**self.server.variables(self.server.port), **variables}
+            given = {name: value for name, value in all_of_them.items() if value is not None}
+            belady = Belady(url, self.mountpoint, [], variables=given)
             try:
                 with belady:
                     raise RunError(f"{url} is mounted with {variables}")
             except MountError as e:
-                check(" gave 4: " in str(e) and said in str(e), str(e))
+                check(" gave 4: " in str(e) and said in str(e), f"{url} {variables}: {e}")
+
+    def without(self, *away):
+        """Reads all samples. Meanwhile a server is away. Returns the seconds of the longest read."""
+        with self.mount(self.server.port, "--set", "prefetch.enabled=false") as belady:
+            belady.await_scan()
+            with Watchdog(PATIENCE, [belady]) as dog, Meanwhile(.2, *away) as away:
+                longest = self.same(self.mountpoint, self.names)
+                check(away.began, f"{self.name}: all was read before the server was away")
+            check(not dog.bitten, f"{self.name}: readers hang")
+        return longest
+
+    def run(self, *checks):
+        with self.server:
+            self.server.fill(self.samples, self.names)
+            for one in (*self.ALWAYS, *checks):
+                began = time.monotonic()
+                one(self)
+                say(f"ok  {self.name}: {one.__name__} ({time.monotonic() - began:.0f} s)")
+
+    ALWAYS = (shows_all, waits)
+
+
+class Bucket(Servers):
+    """The checks of a server of S3."""
+
+    def put(self, name, letter, size):
+        environment = {**os.environ, **self.server.variables(self.server.port)}
+        subprocess.run([BOTO_PYTHON, "-c", PUT, BUCKET, name, letter, str(size)], check=True, env=environment)
+
+    def refuses_strangers(self):
+        """A wrong key, and a bucket that is not there."""
+        bucket = f"s3://{BUCKET}"
+        self.refuses((bucket, {"AWS_ACCESS_KEY_ID": "nobody"}, "InvalidAccessKeyId"),
+                     (bucket, {"AWS_SECRET_ACCESS_KEY": "x"}, "SignatureDoesNotMatch"),
+                     ("s3://nothing", {}, "NoSuchBucket"))
 
     def restarts(self):
         """The server is ended in the middle of an epoch, and started again."""
-        with self.mount(self.server.port, "--set", "prefetch.enabled=false") as belady:
+        self.without(self.server.restart_gateway)
+
+
+class Rows(Servers):
+    """The checks of a keyspace of Cassandra."""
+
+    def put(self, name, letter, size):
+        self.server.put(name, letter.encode() * size)
+
+    def deletes(self):
+        """A row that is deleted is a file that goes."""
+        name = "large/going"
+        self.put(name, "a", 1000)
+        with self.mount(self.server.port, "--set", "source.revalidate=1s", immutable=False) as belady:
             belady.await_scan()
-            with Watchdog(PATIENCE, [belady]) as dog, Meanwhile(.2, self.server.restart_gateway) as away:
-                self.same(self.mountpoint, self.names)
-                check(away.began, f"{self.name}: all was read before the server was away")
-            check(not dog.bitten, f"{self.name}: readers hang after a restart")
+            path, deadline = os.path.join(self.mountpoint, name), time.monotonic() + PATIENCE
+            check(read_range(path, 0, 2000) == b"a" * 1000, f"{self.name}: {name} differs")
+            self.server.delete(name)
+            while os.path.exists(path):
+                check(time.monotonic() < deadline, f"{self.name}: {name} never goes")
+                time.sleep(.1)
+
+    def refuses_others(self):
+        """Wrong passwords, and tables that do not fit, with what the server says of them."""
+        self.server.put_apart("large/apart", b"x")
+        keyspace = self.server.url(self.server.port)
+        self.refuses((keyspace, {"CASSANDRA_PASSWORD": "x"}, "are incorrect"),
+                     (keyspace, {"CASSANDRA_PASSWORD": ""}, "without a password"),
+                     (keyspace.replace(BUCKET, "nothing"), {}, "there is no keyspace nothing"),
+                     (keyspace, {"BELADY_SOURCE_ROWS": "nothing"}, "there is no table samples.nothing"),
+                     (keyspace, {"BELADY_SOURCE_PATH": "{nothing}"}, "the table metadata has no column nothing"),
+                     (keyspace, {"BELADY_SOURCE_DATA": "metadata.bytes"}, "of the type int, not blob"),
+                     (keyspace, {"BELADY_SOURCE_SIZE": ""}, "ALTER TABLE samples.metadata ADD bytes int"),
+                     (keyspace, {"BELADY_SOURCE_PATH": "{directory}"}, "two files are"),
+                     (keyspace, {"BELADY_SOURCE_PATH": "../{name}"}, "leads out of the tree"),
+                     (keyspace, {"BELADY_SOURCE_ROWS": "apart"}, "a size and its data need one write time"))
+
+    def conforms(self):
+        """The tests of the library that need a server."""
+        environment = {**os.environ, "BELADY_CASSANDRA": f"127.0.0.1:{self.server.port}",
+                       **self.server.user(*OWNER)}
+        done = subprocess.run(["cargo", "test", "--lib", "source::cql", "--", "--ignored", "--test-threads=1"],
+                              check=False, env=environment, capture_output=True, text=True)
+        passed = re.search(r"ok\. (\d+) passed", done.stdout)
+        check(passed and int(passed[1]) > 0, f"{self.name}: {done.stdout[-2000:]} {done.stderr[-600:]}")
+
+    def restarts(self):
+        """The only node is ended in the middle of an epoch, and started again."""
+        self.without(self.server.restart_node)
+
+
+class Pair(Rows):
+    """The checks of two nodes."""
+
+    def loses_a_node(self):
+        """One of two nodes is ended in the middle of an epoch. No reader gets an error, and none waits for long."""
+        longest = self.without(self.server.kill_node, 2)
+        check(longest < LONG, f"{self.name}: a read takes {longest:.0f} s")
+
+    # A link would lead to one of the nodes.
+    ALWAYS = (Servers.shows_all,)
+
+
+class Strict(Rows):
+    """The checks of a node that wants TLS."""
+
+    def refuses_strangers(self):
+        """Other certificates, and connections without TLS."""
+        keyspace = self.server.url(self.server.port)
+        nobody = {"CASSANDRA_TLS_CERT": None, "CASSANDRA_TLS_KEY": None}
+        self.refuses((keyspace, {"CASSANDRA_TLS_CA": self.server.path("node.pem")}, "certificate"),
+                     (keyspace.replace("localhost", "127.0.0.1"), {}, "certificate"),
+                     (keyspace, nobody, "set CASSANDRA_TLS_CERT and CASSANDRA_TLS_KEY"),
+                     (keyspace, {"CASSANDRA_TLS_CA": ""}, "is set, but is no path"),
+                     (keyspace, {**nobody, "CASSANDRA_TLS_CA": None}, "If it wants TLS, set CASSANDRA_TLS_CA"),
+                     (keyspace, {"CASSANDRA_TLS_KEY": None}, "is missing"),
+                     (keyspace, {"CASSANDRA_TLS_CA": self.server.path("ca.key")}, "it has no certificate"),
+                     (keyspace, {"CASSANDRA_TLS_CA": "/nothing"}, "No such file"))
+
+
+# By name: the checks, the server, and which checks are made beside those of all servers.
+KINDS = {
+    "redis": (Servers, Redis, ()),
+    "azurite": (Servers, Azurite, ()),
+    "radosgw": (Bucket, Ceph, (Bucket.changes, Bucket.refuses_strangers, Bucket.restarts)),
+    "cassandra": (Rows, Cassandra, (Rows.changes, Rows.deletes, Rows.refuses_others, Rows.conforms, Rows.restarts)),
+    "two-nodes": (Pair, TwoNodes, (Pair.loses_a_node,)),
+    "tls": (Strict, Secured, (Strict.refuses_strangers,)),
+}
 
 
 def main():
     exit_on_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    names = sys.argv[1:] or list(KINDS)
+    for name in names:
+        if name not in KINDS:
+            sys.exit(f"there is no server {name}, but {', '.join(KINDS)}")
     top = fresh_dir(os.path.join(TARGET, f"test-servers-{os.getpid()}"))
     try:
-        Servers(top, Redis, "redis").run()
-        Servers(top, Azurite, "azurite").run()
-        bucket = Bucket(top, Ceph, "radosgw")
-        bucket.run(bucket.changes, bucket.refuses, bucket.restarts)
+        for name in names:
+            kind, server, checks = KINDS[name]
+            kind(top, server, name).run(*checks)
     finally:
         shutil.rmtree(top, ignore_errors=True)
-    say("all servers passed")
+    say(f"all passed: {', '.join(names)}")
     sys.exit(0)
 
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::settings::credentials;
+use super::settings::source_settings;
 use super::{apart, say, say_json, warn};
 use crate::catalog::{Catalog, CatalogState};
 use crate::disk::AtomicFile;
@@ -68,7 +68,7 @@ pub(super) fn run(verb: &Verb) -> Result<()> {
 
 /// The source, where it is, and the owner of its saved catalog.
 fn open(source: &Path) -> Result<(Location, Arc<dyn Source>, Owner)> {
-    let location = Location::parse(source, &credentials())?;
+    let location = Location::parse(source, &source_settings())?;
     if location.path().is_some_and(is_in_image) {
         let message = format!("the source {} is in an image", location.name().display());
         return Err(Error::new(ErrorKind::Source, message)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::settings::credentials;
+use super::settings::source_settings;
 use super::{apart, say, say_json};
 use crate::doctor::{Row, Verdict, judge, missing};
 use crate::error::{Error, Result};
@@ -40,7 +40,8 @@ fn examine_and_say(args: &Args) -> Result<()> {
     let bar = ProgressBar::new(measurements * MEASURED_BYTES)
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let findings = {
-        let source = args.source.as_deref().map(|source| Location::parse(source, &credentials()));
+        let source =
+            args.source.as_deref().map(|source| Location::parse(source, &source_settings()));
         examine(source, cache.as_deref(), &|bytes| bar.inc(bytes))
     };
     bar.finish_and_clear();

@@ -101,7 +101,7 @@ fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
     }
     let directory = config.cache.dir.clone();
     let cache = (!directory.as_os_str().is_empty()).then_some(directory.as_path());
-    let source = Location::parse(&args.source, &config.source.credentials)?;
+    let source = Location::parse(&args.source, &config.source)?;
     let mountpoint = absolute(&args.mountpoint);
     let mut host = host::detect(cache, Some((&source, config.source.view)));
     let apart = (!host.cache_hangs)
@@ -183,8 +183,11 @@ fn announce(ready: &Ready, json: bool) {
 
 fn log_to_stderr(settings: &Settings) {
     let filter = EnvFilter::try_from_env("BELADY_LOG").unwrap_or_else(|_| {
-        EnvFilter::try_new(format!("{},fuser=error,object_store=warn", settings.log.level))
-            .unwrap_or_default()
+        EnvFilter::try_new(format!(
+            "{},fuser=error,object_store=warn,scylla=warn",
+            settings.log.level
+        ))
+        .unwrap_or_default()
     });
     // Colours are escape sequences, too, so there are none.
     let logs = tracing_subscriber::fmt()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::config::{Config, KEYS, Layers, Origins};
+use crate::config::{Config, KEYS, Layers, Origins, SourceConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 use crate::mount::absolute;
@@ -16,9 +16,17 @@ const IGNORED: [&str; 11] = [
     "defaults",
 ];
 
-/// The file of credentials of commands that take no settings: that of the variable for the setting.
-pub(super) fn credentials() -> PathBuf {
-    std::env::var_os("BELADY_SOURCE_CREDENTIALS").map_or(PathBuf::new(), PathBuf::from)
+/// How commands that take no settings ask a source: as the variables for the settings say.
+pub(super) fn source_settings() -> SourceConfig {
+    let text = |name: &str| std::env::var(format!("BELADY_SOURCE_{name}")).unwrap_or_default();
+    SourceConfig {
+        credentials: std::env::var_os("BELADY_SOURCE_CREDENTIALS").unwrap_or_default().into(),
+        rows: text("ROWS"),
+        path: text("PATH"),
+        data: text("DATA"),
+        size: text("SIZE"),
+        ..SourceConfig::default()
+    }
 }
 
 /// Flags that set settings.

@@ -69,8 +69,18 @@ sections! {
         /// files, as if all of them had been extracted.
         view: View = View::Directory,
         /// A file of lines such as AWS_ACCESS_KEY_ID = ..., an absolute path, which only its owner may
-        /// read; empty: the environment says how an object store is asked.
+        /// read; empty: the environment says how a store is asked.
         credentials: PathBuf = PathBuf::new(),
+        /// Of cassandra://: the table that is listed. Each row of it is a file.
+        rows: String = String::new(),
+        /// Of cassandra://: the path of a row, with names of columns of that table in braces, such as
+        /// "{split}/{label}/{id}.JPEG".
+        path: String = String::new(),
+        /// Of cassandra://: the table and the column of the bytes, such as "data_train.data". The table
+        /// has the same key as that of rows.
+        data: String = String::new(),
+        /// Of cassandra://: the column of the table of rows that has the number of bytes.
+        size: String = String::new(),
         /// "revalidate": files may change during the mount and are checked again after a while.
         /// "immutable": they never change; nothing is asked twice.
         consistency: Consistency = Consistency::Revalidate,

@@ -124,8 +124,8 @@ enum Phase {
 struct Round {
     began_us: u64,
     answers: Answers,
-    /// Whether its answers were asked for under an earlier limit.
-    is_settling: bool,
+    /// How many answers are skipped: they were asked for under an earlier limit.
+    settling: Option<u32>,
     /// The first answers to what was asked for under the present limit, unless they have been judged.
     first: Option<First>,
 }
@@ -184,6 +184,8 @@ pub struct Limiter {
     manners: Manners,
     most: u32,
     limit: u32,
+    /// Requests under way when the last answer came.
+    in_flight: u32,
     /// When this limit was last nearly reached.
     reached_us: Option<u64>,
     /// The limit that probes start from.
@@ -217,10 +219,15 @@ impl Limiter {
             manners,
             most,
             limit: start,
+            in_flight: 0,
             reached_us: None,
             base: start,
             phase: Phase::Ramp { best: 0.0, stalled: false },
-            round: Round { is_settling: true, first: Some(First::default()), ..Round::default() },
+            round: Round {
+                settling: Some(start),
+                first: Some(First::default()),
+                ..Round::default()
+            },
             left: 0,
             // The first probe goes down: others may have been there from the start.
             probes: PROBES_UP,
@@ -252,14 +259,15 @@ impl Limiter {
 
     /// The source has answered.
     pub fn answered(&mut self, answer: &Answer) {
+        self.in_flight = answer.in_flight;
         let is_limited = self.is_limited(answer);
         self.round.answers.add(answer, is_limited);
         if is_limited && self.ramps_at_once(answer) {
             return;
         }
         let count = self.round.answers.count() as u32;
-        if self.round.is_settling {
-            if count >= self.limit {
+        if let Some(left) = self.round.settling {
+            if count >= left {
                 self.begin_round(answer.at_us, false);
             }
             return;
@@ -288,7 +296,7 @@ impl Limiter {
     /// The source has said that it is overloaded.
     pub fn overloaded(&mut self, at_us: u64) {
         // Requests that were under way at the last decision may have met the same overload.
-        if !self.round.is_settling && self.manners != Manners::Off {
+        if self.round.settling.is_none() && self.manners != Manners::Off {
             self.hold(scaled(self.limit, OVERLOADED), at_us);
         }
     }
@@ -299,7 +307,7 @@ impl Limiter {
         self.round = Round {
             began_us: at_us,
             answers: Answers::default(),
-            is_settling,
+            settling: is_settling.then_some(self.limit.max(self.in_flight)),
             first: if is_settling { ramps.then(first) } else { self.round.first.take() },
         };
     }

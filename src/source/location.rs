@@ -3,8 +3,10 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::cql::Cluster;
 use super::object::Bucket;
 use super::redis::Database;
+use crate::config::SourceConfig;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where a source is.
@@ -14,21 +16,22 @@ pub enum Location {
     Path(PathBuf),
     Bucket(Bucket),
     Database(Database),
+    Rows(Cluster),
 }
 
 impl Location {
-    /// Reads a path or a URL. A store is asked with what `credentials` says, if that file is given, and with what
-    /// the environment says. No store is asked yet.
+    /// Reads a path or a URL. A store is asked as `settings` say, and as the environment says. No store is asked yet.
     ///
     /// # Errors
-    /// If nothing has the path, the URL is none of a store, or the file cannot be used.
-    pub fn parse(text: &Path, credentials: &Path) -> Result<Self> {
+    /// If nothing has the path, the URL is none of a store, or a setting is wrong.
+    pub fn parse(text: &Path, settings: &SourceConfig) -> Result<Self> {
         let url = text.to_str().filter(|text| is_url(text));
         if let Some((scheme, _)) = url.and_then(|url| url.split_once("://")) {
             let text = text.to_string_lossy();
             return Ok(match scheme {
-                "redis" => Location::Database(Database::parse(&text, credentials)?),
-                _ => Location::Bucket(Bucket::parse(scheme, &text, credentials)?),
+                "redis" => Location::Database(Database::parse(&text, &settings.credentials)?),
+                "cassandra" | "scylla" => Location::Rows(Cluster::parse(&text, settings)?),
+                _ => Location::Bucket(Bucket::parse(scheme, &text, &settings.credentials)?),
             });
         }
         let path = std::fs::canonicalize(text).map_err(|error| {
@@ -43,7 +46,7 @@ impl Location {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Location::Path(path) => Some(path),
-            Location::Bucket(_) | Location::Database(_) => None,
+            Location::Bucket(_) | Location::Database(_) | Location::Rows(_) => None,
         }
     }
 
@@ -53,6 +56,7 @@ impl Location {
             Location::Path(path) => path,
             Location::Bucket(bucket) => bucket.name(),
             Location::Database(database) => database.name(),
+            Location::Rows(cluster) => cluster.name(),
         }
     }
 
@@ -66,6 +70,7 @@ impl Location {
             // No device has the number 0.
             Location::Bucket(bucket) => Some((0, bucket.identity() as u64)),
             Location::Database(database) => Some((0, database.identity() as u64)),
+            Location::Rows(cluster) => Some((0, cluster.identity() as u64)),
         }
     }
 }

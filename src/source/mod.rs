@@ -1,5 +1,5 @@
-//! Where the bytes come from. That is a directory on a parallel filesystem, a bucket of an object store, or a
-//! Redis database. The archives in one of these can be shown as directories.
+//! Where the bytes come from. That is a directory on a parallel filesystem, a bucket of an object store, a Redis
+//! database, or rows of Cassandra. The archives in one of these can be shown as directories.
 //!
 //! A [`Source`] lists directories, gives the attributes of a name, and reads byte ranges. Any number of
 //! reads run at once and complete in any order. Each read is checked against the [`Fingerprint`] in the
@@ -7,6 +7,10 @@
 
 mod address;
 mod archive;
+mod cql;
+#[cfg(test)]
+#[path = "../../tests/cql_server/mod.rs"]
+pub mod cql_server;
 mod file_reader;
 mod image;
 mod keyed;

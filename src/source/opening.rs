@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::archive::{Archives, is_archive};
+use super::cql::CqlStore;
 use super::keyed::KeyedSource;
 use super::object::ObjectSource;
 use super::redis::RedisStore;
@@ -50,8 +51,13 @@ impl<'a> Opening<'a> {
                 let store = RedisStore::open(database, self.is_immutable)?;
                 Arc::new(KeyedSource::open(store, self.seen)?)
             }
+            Location::Rows(cluster) => {
+                let store = CqlStore::open(cluster, self.is_immutable)?;
+                Arc::new(KeyedSource::open(store, self.seen)?)
+            }
         })
     }
+
     /// The archives at a location, or the archive that it is.
     fn archives(self, location: &Location) -> Result<Archives> {
         let only = location.path().filter(|path| path.is_file());
@@ -80,6 +86,7 @@ pub fn lasting_identity(location: &Location, view: View) -> Option<u128> {
         }
         Location::Bucket(bucket) => bucket.identity(),
         Location::Database(database) => database.identity(),
+        Location::Rows(cluster) => cluster.identity(),
     };
     Some(match view {
         View::Directory => of_files,

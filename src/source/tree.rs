@@ -7,16 +7,20 @@
 //! 3. The time of a directory is that of its latest blob. Its nanoseconds are a digest of what is in it, so the
 //!    time changes if names come or go, or rights change.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::hash::Hasher;
+use std::num::NonZero;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+use std::thread;
 
 use siphasher::sip::SipHasher24;
 
 use super::{Kind, Stat};
+use crate::sync::Mutex;
 
 /// The longest name and the longest path that the kernel takes.
 pub(super) const NAME_BYTES_MAX: usize = 255;
@@ -50,11 +54,65 @@ pub(super) struct Blob<K> {
     pub(super) key: K,
 }
 
+/// A blob with its name in its directory.
+type File<K> = (Box<OsStr>, Blob<K>);
+
+/// Blobs by the directory that they are in. They can be added in any order, while a store is still being listed.
+#[derive(Debug)]
+pub(super) struct Blobs<K> {
+    by_directory: HashMap<PathBuf, Vec<File<K>>>,
+    count: usize,
+    /// What is wrong with the first path that is none of a tree.
+    fault: Option<PathFault>,
+}
+
+impl<K> Default for Blobs<K> {
+    fn default() -> Self {
+        Blobs { by_directory: HashMap::new(), count: 0, fault: None }
+    }
+}
+
+impl<K> Extend<(PathBuf, Blob<K>)> for Blobs<K> {
+    fn extend<B: IntoIterator<Item = (PathBuf, Blob<K>)>>(&mut self, blobs: B) {
+        for (path, blob) in blobs {
+            self.add(&path, blob);
+        }
+    }
+}
+
+impl<K> FromIterator<(PathBuf, Blob<K>)> for Blobs<K> {
+    fn from_iter<B: IntoIterator<Item = (PathBuf, Blob<K>)>>(blobs: B) -> Self {
+        let mut all = Blobs::default();
+        all.extend(blobs);
+        all
+    }
+}
+
+impl<K> Blobs<K> {
+    pub(super) fn add(&mut self, path: &Path, blob: Blob<K>) {
+        let path = match check(path) {
+            Ok(path) => path,
+            Err(fault) => {
+                self.fault.get_or_insert(fault);
+                return;
+            }
+        };
+        self.count += 1;
+        let (parent, name) = split(&path);
+        let file = (name.into(), blob);
+        match self.by_directory.get_mut(parent) {
+            Some(siblings) => siblings.push(file),
+            None => {
+                self.by_directory.insert(parent.to_owned(), vec![file]);
+            }
+        }
+    }
+}
+
 /// Everything in a store.
 #[derive(Debug)]
 pub(super) struct Listing<K> {
-    /// Blobs by path, in any order.
-    pub(super) blobs: Vec<(PathBuf, Blob<K>)>,
+    pub(super) blobs: Blobs<K>,
     /// Directories, also such without blobs.
     pub(super) directories: Vec<PathBuf>,
     /// The access of some directories, the root's in any case. Other directories have that of the nearest one above
@@ -87,54 +145,60 @@ struct Directory {
 /// The tree of a [`Listing`].
 #[derive(Debug)]
 pub(super) struct Tree<K> {
-    blobs: Vec<(Box<OsStr>, Blob<K>)>,
+    blobs: Vec<File<K>>,
     directories: HashMap<PathBuf, Directory>,
 }
 
-impl<K> Tree<K> {
+impl<K: Send> Tree<K> {
     /// # Errors
     /// If the paths are not those of a tree.
     pub(super) fn new(listing: Listing<K>) -> Result<Self, PathFault> {
-        let Listing { mut blobs, directories: listed, access, state: _ } = listing;
+        let Listing { blobs, directories: listed, access, state: _ } = listing;
         let mut subdirectories: HashMap<PathBuf, BTreeSet<OsString>> = HashMap::new();
         subdirectories.entry(PathBuf::new()).or_default();
         for path in &listed {
-            check(path)?;
+            add_directory(&mut subdirectories, &check(path)?);
+        }
+        let Blobs { mut by_directory, count, fault } = blobs;
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        for path in by_directory.keys() {
             add_directory(&mut subdirectories, path);
         }
-        for (path, _) in &blobs {
-            check(path)?;
-            let parent = path.parent().unwrap_or(Path::new(""));
-            if !subdirectories.contains_key(parent) {
-                add_directory(&mut subdirectories, parent);
-            }
-        }
-        blobs.sort_by(|(a, _), (b, _)| {
-            (a.parent(), a.file_name()).cmp(&(b.parent(), b.file_name()))
-        });
-        if let Some(pair) = blobs.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(PathFault::Twice(pair[0].0.clone()));
-        }
-        if let Some((path, _)) = blobs.iter().find(|(path, _)| subdirectories.contains_key(path)) {
-            return Err(PathFault::FileAndDirectory(path.clone()));
-        }
-        let directory = |(path, subdirectories): (PathBuf, BTreeSet<OsString>)| {
-            let from = blobs.partition_point(|(blob, _)| blob.parent() < Some(&path));
-            let to = blobs.partition_point(|(blob, _)| blob.parent() <= Some(&path));
+        sort(by_directory.values_mut().collect());
+        let mut tree = Tree { blobs: Vec::with_capacity(count), directories: HashMap::new() };
+        for (path, subdirectories) in subdirectories {
+            let files = by_directory.remove(&path).unwrap_or_default();
             let access = path.ancestors().find_map(|above| access.get(above));
-            let access = access.copied().unwrap_or(NOBODY);
-            let files = &blobs[from..to];
-            let names = subdirectories.iter().map(|name| name.as_bytes());
-            let paths = files.iter().map(|(path, _)| path.as_os_str().as_bytes());
-            let names: Vec<&[u8]> = names.chain(paths).collect();
-            let latest_ns = files.iter().map(|(_, blob)| blob.mtime_ns).max();
-            let stat = directory_stat(&path, &names, latest_ns, access);
-            (path, Directory { blobs: from..to, subdirectories, stat })
-        };
-        let directories = subdirectories.into_iter().map(directory).collect();
-        let name = |path: PathBuf| path.file_name().unwrap_or_default().into();
-        let blobs = blobs.into_iter().map(|(path, blob)| (name(path), blob)).collect();
-        Ok(Tree { blobs, directories })
+            tree.add(path, subdirectories, files, access.copied().unwrap_or(NOBODY))?;
+        }
+        Ok(tree)
+    }
+
+    /// Adds a directory with the names in it. Its files are sorted.
+    fn add(
+        &mut self,
+        path: PathBuf,
+        subdirectories: BTreeSet<OsString>,
+        mut files: Vec<File<K>>,
+        access: Access,
+    ) -> Result<(), PathFault> {
+        if let Some(pair) = files.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(PathFault::Twice(path.join(&*pair[0].0)));
+        }
+        if let Some((name, _)) = files.iter().find(|(name, _)| subdirectories.contains(&**name)) {
+            return Err(PathFault::FileAndDirectory(path.join(&**name)));
+        }
+        let below = subdirectories.iter().map(|name| name.as_bytes());
+        let names: Vec<&[u8]> =
+            below.chain(files.iter().map(|(name, _)| name.as_bytes())).collect();
+        let latest_ns = files.iter().map(|(_, blob)| blob.mtime_ns).max();
+        let stat = directory_stat(&path, &names, latest_ns, access);
+        let blobs = self.blobs.len()..self.blobs.len() + files.len();
+        self.blobs.append(&mut files);
+        self.directories.insert(path, Directory { blobs, subdirectories, stat });
+        Ok(())
     }
 
     /// The names in a directory; `None` if there is none.
@@ -159,16 +223,55 @@ impl<K> Tree<K> {
     }
 }
 
-fn check(path: &Path) -> Result<(), PathFault> {
-    let is_name = |part: Component<'_>| matches!(part, Component::Normal(_));
-    if path.as_os_str().is_empty() || !path.components().all(is_name) {
-        return Err(PathFault::Outside(path.to_owned()));
-    }
-    let is_long = path.iter().any(|name| name.len() > NAME_BYTES_MAX);
-    if is_long || path.as_os_str().len() > PATH_BYTES_MAX {
+/// A path without parts that say nothing, as `a//b` and `a/./b` have.
+fn check(path: &Path) -> Result<Cow<'_, Path>, PathFault> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() > PATH_BYTES_MAX {
         return Err(PathFault::TooLong(path.to_owned()));
     }
-    Ok(())
+    let mut is_plain = true;
+    for (nth, name) in bytes.split(|byte| *byte == b'/').enumerate() {
+        match name {
+            b".." => return Err(PathFault::Outside(path.to_owned())),
+            b"" | b"." if nth == 0 => return Err(PathFault::Outside(path.to_owned())),
+            b"" | b"." => is_plain = false,
+            _ if name.len() > NAME_BYTES_MAX => return Err(PathFault::TooLong(path.to_owned())),
+            _ => {}
+        }
+    }
+    Ok(if is_plain { path.into() } else { path.components().collect::<PathBuf>().into() })
+}
+
+/// Sorts the files of each directory by their names. That takes longest of all of a tree.
+fn sort<K: Send>(directories: Vec<&mut Vec<File<K>>>) {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(directories.len());
+    let queue = Mutex::new(directories.into_iter());
+    let work = || {
+        loop {
+            let next = queue.lock().next();
+            let Some(files) = next else { return };
+            files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // With fewer threads it takes longer.
+            let _ = thread::Builder::new().name("belady-sort".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+}
+
+/// The directory of a path that was checked, and the name in it. The standard library takes longer.
+fn split(path: &Path) -> (&Path, &OsStr) {
+    let bytes = path.as_os_str().as_bytes();
+    match bytes.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => {
+            let [parent, name] = [&bytes[..at], &bytes[at + 1..]].map(OsStr::from_bytes);
+            (Path::new(parent), name)
+        }
+        None => (Path::new(""), path.as_os_str()),
+    }
 }
 
 /// Adds a directory, and those that it is in.
@@ -290,9 +393,19 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_path_that_say_nothing_make_no_difference() {
+        let [one, other] =
+            [["a//b/1", "a/./b/2"], ["a/b/2/", "a/b/1"]].map(|paths| tree(&paths, &[]));
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert_eq!(names(&one, "a/b"), ["1", "2"]);
+        let stats = |tree: &Tree<()>| ["a", "a/b", "a/b/1"].map(|path| tree.stat(Path::new(path)));
+        assert_eq!(stats(&one), stats(&other));
+    }
+
+    #[test]
     fn a_fingerprint_is_the_same_until_the_content_changes() {
         let stat = |version, path: &str| {
-            let blobs = vec![blob(path, version), blob("d/other", 1)];
+            let blobs = [blob(path, version), blob("d/other", 1)].into_iter().collect();
             let listing =
                 Listing { blobs, directories: Vec::new(), access: HashMap::new(), state: 0 };
             let tree = Tree::new(listing).unwrap();
@@ -312,7 +425,7 @@ mod tests {
         let refused = |paths: &[&str]| tree(paths, &[]).unwrap_err();
         assert_eq!(refused(&["a", "b", "a"]), PathFault::Twice("a".into()));
         assert_eq!(refused(&["a/b", "a"]), PathFault::FileAndDirectory("a".into()));
-        for path in ["../a", "/a", "a/../b", ""] {
+        for path in ["../a", "/a", "a/../b", "./a", ".", ""] {
             assert_eq!(refused(&[path]), PathFault::Outside(path.into()));
         }
         let long = format!("a/{}", "b".repeat(256));

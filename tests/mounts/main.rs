@@ -13,11 +13,13 @@ mod archives;
 mod beneath;
 mod buckets;
 mod cache_dir;
+mod cassandra;
 mod cgroup;
 mod changes;
 mod commands;
 mod control;
-mod databases;
+#[path = "../cql_server/mod.rs"]
+pub mod cql_server;
 mod docs;
 mod doctor;
 #[path = "../documents/mod.rs"]
@@ -52,6 +54,7 @@ mod read;
 mod readers;
 mod readonly;
 mod record;
+mod redis;
 mod refused;
 mod rehearsal;
 mod remount;

@@ -16,7 +16,7 @@ use output::Target;
 use serde_json::Value;
 
 use super::scan::await_scan;
-use super::settings::{absolute_order, credentials};
+use super::settings::{absolute_order, source_settings};
 use super::status::{self, orders_for_people, orders_of};
 use super::{say, say_json};
 use crate::catalog::Catalog;
@@ -137,7 +137,7 @@ pub(super) struct Resolved {
 }
 
 pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
-    let location = Location::parse(dataset, &credentials())?;
+    let location = Location::parse(dataset, &source_settings())?;
     let source = Opening::for_names(&AtomicU64::new(0)).open(&location)?;
     let root = location.name().to_owned();
     let catalog = Catalog::scan(source, SCAN_THREADS, None);

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 
 use super::keyed::{Keyed, say_fault};
-use super::tree::{Access, Blob, Listing, PathFault, hash};
+use super::tree::{Access, Blob, Blobs, Listing, PathFault, hash};
 use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::sync::Mutex;
@@ -338,7 +338,7 @@ impl Keyed for Archives {
         let access = |(path, stat): &FoundFile| (path.clone(), access_of(stat, 0o555));
         let access = found.iter().map(access).collect();
         let mut directories: Vec<PathBuf> = found.into_iter().map(|(path, _)| path).collect();
-        let mut blobs = Vec::new();
+        let mut blobs = Blobs::default();
         for ((path, stat), members) in files.into_iter().zip(archives) {
             let fingerprint = stat.fingerprint();
             let shard = Arc::new(Shard { path: path.as_path().into(), fingerprint });
@@ -352,7 +352,7 @@ impl Keyed for Archives {
                 key: Place { shard: Arc::clone(&shard), offset },
             };
             let Some(members) = members else {
-                blobs.push((path, blob(0, stat.size, stat.mtime_ns)));
+                blobs.add(&path, blob(0, stat.size, stat.mtime_ns));
                 continue;
             };
             let above = path.parent().unwrap_or(Path::new(""));
