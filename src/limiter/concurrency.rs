@@ -6,7 +6,7 @@
 //! 1. Answers are counted in rounds. A round has at least as many answers as the limit, and takes at least 20 ms.
 //!    The first answers after a change are skipped, since they were asked for under the old limit. So are rounds
 //!    in which the limit has bounded few requests: they say nothing about it.
-//! 2. *Ramp*: the limit doubles as long as the rate grows by a fifth and answers come as fast as before. It doubles
+//! 2. *Ramp*: it begins with few requests, or with more if the first answer shows a long link. The limit doubles as long as the rate grows by a fifth and answers come as fast as before. It doubles
 //!    at once, without a round, if the first answers at a limit come as fast as those at half of it: then nothing
 //!    queues, and the rate doubles, too.
 //! 3. *Hold*: the limit is a quarter more than rate times latency. If that product falls, the limit follows.
@@ -33,9 +33,11 @@ use std::collections::VecDeque;
 use super::Answer;
 use crate::config::Manners;
 
-/// The limit before anything is known: a source with little latency is busy with that, and one behind a long
-/// link is ramped up to within seconds.
+/// The limit before anything is known: a source with little latency is busy with that. If the first answers take as
+/// long as over a long link, many more requests are needed, and the limit goes on from the second number.
 const START: u32 = 8;
+const START_IF_FAR: u32 = 32;
+const FAR_US: u64 = 80_000;
 
 const LEAST: u32 = 2;
 
@@ -260,6 +262,9 @@ impl Limiter {
     /// The source has answered.
     pub fn answered(&mut self, answer: &Answer) {
         self.in_flight = answer.in_flight;
+        if self.is_first_of_far(answer) {
+            return self.set_limit(START_IF_FAR, answer.at_us);
+        }
         let is_limited = self.is_limited(answer);
         self.round.answers.add(answer, is_limited);
         if is_limited && self.ramps_at_once(answer) {
@@ -282,6 +287,12 @@ impl Limiter {
         } else {
             self.begin_round(answer.at_us, false);
         }
+    }
+
+    /// Whether it is the first answer, and shows a long link.
+    fn is_first_of_far(&self, answer: &Answer) -> bool {
+        let is_first = self.rate == 0.0 && self.limit == START && self.most > START;
+        is_first && answer.latency_us >= FAR_US
     }
 
     /// Whether the limit was nearly reached while the request was under way. Requests that are sent together are

@@ -371,6 +371,22 @@ fn a_polite_limiter_leaves_others_most_of_what_they_had() {
 }
 
 #[test]
+fn the_first_answer_over_a_long_link_raises_the_limit_at_once() {
+    for (latency_us, expected) in [(5_000, 8), (100_000, 32)] {
+        let mut limiter = Limiter::new(512, Manners::Polite);
+        let answer = Answer { at_us: latency_us, latency_us, bytes: 20_000, in_flight: 8 };
+        limiter.answered(&answer);
+        assert_eq!(limiter.limit(), expected);
+    }
+    let mut capped = Limiter::new(8, Manners::Polite);
+    for nth in 1..=100 {
+        let at_us = nth * 100_000;
+        capped.answered(&Answer { at_us, latency_us: 100_000, bytes: 1, in_flight: 8 });
+    }
+    assert!(capped.limit() == 8 && capped.rate() > 0.0);
+}
+
+#[test]
 fn the_limit_follows_the_capacity_down_and_up() {
     for manners in [Manners::Fair, Manners::Polite] {
         let mut world = World::new(WAN, [found(manners)], 1);
