@@ -62,7 +62,7 @@ type File<K> = (Box<OsStr>, Blob<K>);
 pub(super) struct Blobs<K> {
     by_directory: HashMap<PathBuf, Vec<File<K>>>,
     count: usize,
-    /// What is wrong with the first path that is none of a tree.
+    /// The fault of the first path that cannot be in a tree.
     fault: Option<PathFault>,
 }
 

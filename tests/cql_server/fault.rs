@@ -42,7 +42,7 @@ impl Refusal {
     }
 }
 
-/// What is sent in place of the answer to a statement.
+/// A statement is answered with this, and not with its rows.
 #[derive(Clone, Debug)]
 pub enum Fault {
     Error(Refusal),

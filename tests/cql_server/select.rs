@@ -151,7 +151,7 @@ fn tokens(text: &str) -> Option<Vec<Token>> {
     Some(found)
 }
 
-/// What is between the first quote and the one that ends it, and what comes after that. Quotes within are doubled.
+/// Splits a text that begins with a quote: the quoted part, and the rest. Quotes within are doubled.
 fn enclosed(text: &str, quote: char) -> Option<(String, &str)> {
     let mut inside = String::new();
     let mut rest = text.strip_prefix(quote)?;

@@ -322,7 +322,7 @@ fn put_columns(body: &mut Body, select: &Select, columns: &[(String, String)]) {
     }
 }
 
-/// What the rows of an answer have, unless the client knows it, and where the next page begins.
+/// Writes the columns of the rows in an answer, unless the client knows them, and where the next page begins.
 fn put_metadata(
     body: &mut Body,
     select: &Select,

@@ -104,10 +104,10 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     /// Reads a URL `cassandra://HOST,HOST:PORT/KEYSPACE`. The settings say which rows are shown. Name and password
-    /// come from the environment, or from a file if one is given.
+    /// come from a file if one is given, or else from the environment.
     ///
     /// # Errors
-    /// If the URL is another one, or has credentials, if a setting is wrong, or if the file cannot be used.
+    /// If the URL is another one or has credentials. If a setting is wrong. If the file cannot be used.
     pub(in crate::source) fn parse(text: &str, source: &SourceConfig) -> Result<Self> {
         let url = address::parse(text, RIGHTS)?;
         let keyspace = url.path().trim_matches('/');

@@ -113,7 +113,7 @@ impl CqlStore {
     /// read.
     fn files(&self, looks: bool, seen: &AtomicU64) -> Result<(Blobs<Listed>, u64), Fault> {
         let (asked, (send, mut pages)) = (Arc::clone(&self.asked), mpsc::channel(PAGES));
-        let listed = self.remote.begin(async move { asked.list(looks, &send).await });
+        let listed = self.remote.begin(async move { scan::list(&asked, looks, &send).await });
         let (mut files, mut state) = (Blobs::default(), 0_u64);
         // The last sender goes when the listing ends.
         while let Some(page) = pages.blocking_recv() {

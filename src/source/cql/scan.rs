@@ -33,60 +33,58 @@ fn range(nth: u64) -> (i64, i64) {
     (begin(nth), end)
 }
 
-impl Asked {
-    /// Sends all rows, in any order. If `looks`, some are read: their sizes and write times have to be those of the
-    /// data.
-    pub(super) async fn list(self: &Arc<Self>, looks: bool, pages: &Pages) -> Result<(), Fault> {
-        let next = Arc::new(AtomicU64::new(0));
-        let mut readers = JoinSet::new();
-        for _ in 0..AT_ONCE {
-            let (asked, next, pages) = (Arc::clone(self), Arc::clone(&next), pages.clone());
-            readers.spawn(async move { asked.list_some(&next, looks, &pages).await });
-        }
-        while let Some(read) = readers.join_next().await {
-            // The listing is not whole if the task panicked.
-            read.unwrap_or(Err(Fault::Gone))?;
-        }
-        Ok(())
+/// Sends all rows, in any order. If `looks`, some are read: their sizes and write times have to be those of the
+/// data.
+pub(super) async fn list(asked: &Arc<Asked>, looks: bool, pages: &Pages) -> Result<(), Fault> {
+    let next = Arc::new(AtomicU64::new(0));
+    let mut readers = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        let (asked, next, pages) = (Arc::clone(asked), Arc::clone(&next), pages.clone());
+        readers.spawn(async move { list_some(&asked, &next, looks, &pages).await });
     }
+    while let Some(read) = readers.join_next().await {
+        // The listing is not whole if the task panicked.
+        read.unwrap_or(Err(Fault::Gone))?;
+    }
+    Ok(())
+}
 
-    /// Sends the rows of ranges that nobody else has begun, until there are none. If `looks`, the first row is read.
-    async fn list_some(
-        &self,
-        next: &AtomicU64,
-        mut looks: bool,
-        pages: &Pages,
-    ) -> Result<(), Fault> {
+/// Sends the rows of ranges that nobody else has begun, until there are none. If `looks`, the first row is read.
+async fn list_some(
+    asked: &Asked,
+    next: &AtomicU64,
+    mut looks: bool,
+    pages: &Pages,
+) -> Result<(), Fault> {
+    loop {
+        let nth = next.fetch_add(1, Ordering::Relaxed);
+        if nth >= RANGES {
+            return Ok(());
+        }
+        let range = range(nth * STRIDE % RANGES);
+        let mut from = PagingState::start();
         loop {
-            let nth = next.fetch_add(1, Ordering::Relaxed);
-            if nth >= RANGES {
-                return Ok(());
+            let ask = || asked.page(range, from.clone());
+            let (page, then) = patiently(PATIENCE_OF_LOOKUPS, ask).await?;
+            if looks && let Some(row) = page.first() {
+                look(asked, &row.listed).await?;
+                looks = false;
             }
-            let range = range(nth * STRIDE % RANGES);
-            let mut from = PagingState::start();
-            loop {
-                let ask = || self.page(range, from.clone());
-                let (page, then) = patiently(PATIENCE_OF_LOOKUPS, ask).await?;
-                if looks && let Some(row) = page.first() {
-                    self.look(&row.listed).await?;
-                    looks = false;
-                }
-                // Nobody takes the rows if the listing has failed.
-                let _ = pages.send(page).await;
-                match then {
-                    ControlFlow::Continue(state) => from = state,
-                    ControlFlow::Break(()) => break,
-                }
+            // Nobody takes the rows if the listing has failed.
+            let _ = pages.send(page).await;
+            match then {
+                ControlFlow::Continue(state) => from = state,
+                ControlFlow::Break(()) => break,
             }
         }
     }
+}
 
-    /// Reads a row, and compares its size and write time with those of the data.
-    async fn look(&self, listed: &Listed) -> Result<(), Fault> {
-        match patiently(PATIENCE_OF_LOOKUPS, || self.read(listed)).await {
-            Ok(_) | Err(Fault::Changed) => Ok(()),
-            Err(fault) => Err(fault),
-        }
+/// Reads a row, and compares its size and write time with those of the data.
+async fn look(asked: &Asked, listed: &Listed) -> Result<(), Fault> {
+    match patiently(PATIENCE_OF_LOOKUPS, || asked.read(listed)).await {
+        Ok(_) | Err(Fault::Changed) => Ok(()),
+        Err(fault) => Err(fault),
     }
 }
 
