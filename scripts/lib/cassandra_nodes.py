@@ -123,6 +123,9 @@ class Cassandra(Server):
         process.kill()
         process.wait(20)
 
+    def signal_node(self, number, signal):
+        dict(self.processes)[f"node{number}"].send_signal(signal)
+
     def restart_node(self):
         """Ends the first node at once, and starts it again."""
         self.kill_node(1)

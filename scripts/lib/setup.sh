@@ -58,6 +58,23 @@ install_object_servers() {
     echo "$wanted" >"$venv/installed"
 }
 
+# Installs a web server for the tests, once, in the build directory. The package is unpacked only: if it were installed,
+# it would serve on port 80.
+install_nginx() {
+    local top=${CARGO_TARGET_DIR:-$ROOT/target}/nginx sudo=
+    [ ! -x "$top/usr/sbin/nginx" ] || return 0
+    echo "installing nginx" >&2
+    [ "$(id -u)" -eq 0 ] || sudo=sudo
+    rm -rf "$top"
+    mkdir -p "$top"
+    (
+        cd "$top"
+        apt-get download -qq nginx >&2 || { patiently $sudo apt-get update -qq && apt-get download -qq nginx; } >&2
+        dpkg -x nginx_*.deb .
+        usr/sbin/nginx -v 2>/dev/null
+    ) || { rm -rf "$top"; die "nginx could not be downloaded with apt-get, or does not run"; }
+}
+
 # Installs a server of Azure Blob Storage, and its client, once.
 install_azurite() {
     local top=${CARGO_TARGET_DIR:-$ROOT/target}/azurite wanted="azurite@3.35.0 azure-storage-blob==12.31.1"

@@ -2,10 +2,12 @@
 //!
 //! A block that the store has is read there. If a reader has waited for that for long, or the disk hangs,
 //! the source is asked as well. The attempt that has the bytes first ends the flight. The other one is
-//! ignored: an attempt knows the number of its flight.
+//! ignored: an attempt knows the number of its flight. So it is if the source is asked a second time, because its
+//! answer is late (`Cache::hedge`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use nix::errno::Errno;
 
@@ -48,7 +50,9 @@ impl Attempt {
     /// Has a block brought from the store if it is there, else from the source.
     pub(super) fn begin(self) {
         let Cache { store_tier, flights, inbox, .. } = &*self.cache;
-        let Some(tier) = store_tier else { return self.ask_source() };
+        // Only the source tells a size that is not known.
+        let tier = store_tier.as_ref().filter(|_| self.located.is_sized);
+        let Some(tier) = tier else { return self.ask_source() };
         if tier.claim_read(&self.located) {
             let asked = flights.with(&self.key, self.flight, |fetching| {
                 fetching.store = Some((self.located.clone(), 0));
@@ -129,8 +133,14 @@ impl Attempt {
 
     fn read_source(self, failing: FailOnDrop, charge: Charge) {
         let cache = Arc::clone(&self.cache);
-        if !self.is_awaited() {
-            // The store was faster while this waited for memory.
+        let awaited = cache.flights.with(&self.key, self.flight, |fetching| {
+            if fetching.unanswered == 0 {
+                fetching.asked = Some(Instant::now());
+            }
+            fetching.unanswered += 1;
+        });
+        if awaited.is_none() {
+            // Another answer was faster while this waited for memory.
             return drop(failing.taken());
         }
         // The source may look right now, and take its time to deliver.
@@ -138,6 +148,7 @@ impl Attempt {
         let request = ReadRequest {
             path: Arc::clone(&self.located.path),
             fingerprint: self.located.fingerprint,
+            is_sized: self.located.is_sized,
             exact: cache.catalog.is_revalidated(),
             offset: self.located.offset,
             length: self.located.length,
@@ -153,7 +164,9 @@ impl Attempt {
     /// The source has answered a read that began at the tick `asked`.
     fn answered(self, result: Result<Vec<u8>, ReadError>, charge: Charge, asked: u32) {
         match result {
+            Ok(bytes) if !self.located.is_sized => self.sized(bytes, charge, asked),
             Ok(bytes) => {
+                self.count_answer();
                 let bytes = Buffer::from(bytes).holding(charge.fetched());
                 self.arrived(bytes, Place::Source, Some(asked));
             }
@@ -163,20 +176,49 @@ impl Attempt {
             {
                 self.changed();
             }
-            Err(ReadError::Source(errno)) => self.refused(ReadFailure::Errno(errno)),
+            Err(ReadError::Source(errno)) => {
+                self.count_answer();
+                self.refused(ReadFailure::Errno(errno));
+            }
             Err(ReadError::Changed) => self.changed(),
         }
+    }
+
+    /// Nothing more comes of this request to the source.
+    fn count_answer(&self) {
+        self.cache.flights.with(&self.key, self.flight, |fetching| fetching.unanswered -= 1);
+    }
+
+    /// All bytes of a file are here whose size was not known before.
+    fn sized(mut self, mut bytes: Vec<u8>, charge: Charge, asked: u32) {
+        self.count_answer();
+        let (cache, node, size) = (&self.cache, self.located.node, bytes.len() as u64);
+        if let Some(file) = node.file().filter(|_| cache.catalog.set_size(node, size)) {
+            let event = Event::Changed { layout: cache.catalog.layout(), files: vec![file] };
+            cache.inbox.put(event, None);
+        }
+        let located = self.key.locate(&cache.catalog).filter(|at| at.fingerprint.size() == size);
+        // The block may be none of the file any more, since it has more of them, or none.
+        let Some(located) = located else { return self.refused(ReadFailure::PastVersion) };
+        bytes.drain(..located.offset as usize);
+        bytes.truncate(located.length);
+        bytes.shrink_to_fit();
+        self.located = located;
+        let bytes = Buffer::from(bytes).holding(charge.fetched());
+        self.arrived(bytes, Place::Source, Some(asked));
     }
 
     /// The file seems to be another version than the catalog thinks: the catalog looks at it again.
     fn changed(self) {
         let cache = Arc::clone(&self.cache);
         let Some(recheck) = cache.page_cache.recheck() else {
+            self.count_answer();
             return self.refused(ReadFailure::PastVersion);
         };
         let (failing, node) = (FailOnDrop::new(&cache, self.key), self.located.node);
         let rechecked = move |outcome: Result<(), Errno>| {
             let _failing = failing.taken();
+            self.count_answer();
             match outcome {
                 Ok(()) => self.rechecked(),
                 Err(errno) => self.refused(ReadFailure::Errno(errno)),

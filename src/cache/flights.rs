@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::on_drop::NotifyOnDrop;
 use super::{ReadFailure, Waiter};
@@ -46,7 +47,7 @@ pub(super) fn part_of(whole: Located, pages: Option<PageRange>) -> Option<Locate
 
 enum Flight {
     /// Nothing has arrived yet.
-    Fetching(Fetching),
+    Fetching(Box<Fetching>),
     /// The bytes are here and being pushed.
     Pushing(Arc<Buffer>),
 }
@@ -65,6 +66,11 @@ pub(super) struct Fetching {
     pub(super) store: Option<(Located, u64)>,
     /// Whether the source is asked.
     pub(super) asks_source: bool,
+    /// When the source was asked, and how many of its answers are still to come.
+    pub(super) asked: Option<Instant>,
+    pub(super) unanswered: u32,
+    /// Whether it was asked a second time.
+    pub(super) is_hedged: bool,
     /// The source's error, as long as the store may still have the bytes.
     pub(super) refused: Option<ReadFailure>,
 }
@@ -104,8 +110,9 @@ impl Table {
             Entry::Vacant(slot) => {
                 self.begun += 1;
                 let number = self.begun;
-                let mut fetching =
+                let fetching =
                     Fetching { number, to_ram, asks_source: true, ..Fetching::default() };
+                let mut fetching = Box::new(fetching);
                 add(&mut fetching, wish);
                 slot.insert(Flight::Fetching(fetching));
                 Join::Begun(number)
@@ -188,7 +195,7 @@ impl Flights {
     pub(super) fn take_waiting(&self, key: FlightKey, bytes: &Arc<Buffer>) -> Option<Fetching> {
         let mut table = self.lock();
         let Some(Flight::Fetching(fetching)) = table.flights.get_mut(&key) else { return None };
-        let fetching = std::mem::take(fetching);
+        let fetching = std::mem::take(&mut **fetching);
         if fetching.to_ram {
             table.flights.insert(key, Flight::Pushing(Arc::clone(bytes)));
         } else {
@@ -197,7 +204,7 @@ impl Flights {
         Some(fetching)
     }
 
-    /// The source does not give the bytes of a flight. Ends it, unless the store may still have them.
+    /// The source does not give the bytes of a flight. Ends it, unless another answer may still bring them.
     pub(super) fn refuse(
         &self,
         key: &FlightKey,
@@ -207,14 +214,16 @@ impl Flights {
     ) -> Option<Fetching> {
         let mut table = self.lock();
         let Some(Flight::Fetching(fetching)) = table.flights.get_mut(key) else { return None };
-        if fetching.number != number {
+        // Whatever comes of a version that is past is of no use.
+        let may_come = fetching.unanswered > 0 && why != ReadFailure::PastVersion;
+        if fetching.number != number || may_come {
             return None;
         }
         if fetching.store.is_some() && !store_hangs {
             fetching.refused = Some(why);
             return None;
         }
-        let fetching = std::mem::take(fetching);
+        let fetching = std::mem::take(&mut **fetching);
         table.flights.remove(key);
         Some(fetching)
     }
@@ -222,7 +231,7 @@ impl Flights {
     /// Ends a flight. Gives all that waits for it, unless its bytes have arrived.
     pub(super) fn end(&self, key: &FlightKey) -> Option<Fetching> {
         match self.lock().flights.remove(key)? {
-            Flight::Fetching(fetching) => Some(fetching),
+            Flight::Fetching(fetching) => Some(*fetching),
             Flight::Pushing(_) => None,
         }
     }

@@ -6,7 +6,7 @@
 //!    flight. Further reads of the block join it. A reader waits for its own block only.
 //! 2. The bytes come from the local store if it has all of them, else from the source. If a reader has
 //!    waited for the store's disk for `cache.slow-after`, the source is asked as well, and the first answer
-//!    counts.
+//!    counts. A source over a network is asked a second time if its answer is late ([`Cache::hedge`]).
 //! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page cache. A
 //!    push waits for pages that a read in flight has locked, and that read may wait for another block. So the
 //!    threads that bring blocks push only prefetched files of one block. Other threads push all other
@@ -392,6 +392,26 @@ impl Cache {
         }
     }
 
+    /// Asks the source a second time for blocks that readers wait for, if their bytes come later than most. Never
+    /// blocks; to be called each [`TICK`](crate::disk::TICK).
+    pub fn hedge(self: &Arc<Self>, times: &SourceTimes) {
+        let Some(late_after) = times.late_after() else { return };
+        let mut late = Vec::new();
+        self.flights.for_each(|key, fetching| {
+            let is_late = fetching.asked.is_some_and(|asked| asked.elapsed() > late_after);
+            let is_needed = fetching.unanswered > 0 && !fetching.waiters.is_empty();
+            if is_late && is_needed && !fetching.is_hedged && times.take_hedge() {
+                fetching.is_hedged = true;
+                late.push((*key, fetching.number));
+            }
+        });
+        for (key, number) in late {
+            if let Some(located) = key.locate(&self.catalog) {
+                Attempt::new(self, key, number, located, Urgency::Demand).ask_source();
+            }
+        }
+    }
+
     /// Ends a flight with an error.
     fn fail(&self, key: FlightKey, why: ReadFailure) {
         match self.flights.end(&key) {
@@ -414,7 +434,10 @@ impl Cache {
         }
     }
 
+    /// Tells the planner that a block has not come. If its file has left it behind, the planner hears of that.
     fn tell_failed(&self, FlightKey { block, node, .. }: FlightKey) {
-        self.inbox.put_if_present(&self.catalog, node, Event::Failed { block }, None);
+        if self.catalog.layout().has(block) {
+            self.inbox.put_if_present(&self.catalog, node, Event::Failed { block }, None);
+        }
     }
 }

@@ -82,6 +82,8 @@ impl StoreTier {
     /// Tells the planner which blocks the store holds. Other samples are given up if `all_known`. To
     /// be called before anything else.
     pub(super) fn adopt(self: &Arc<Self>, all_known: bool) {
+        // The version of a sample has its size.
+        let all_known = all_known && self.catalog.tells_sizes();
         let (blocks, stray) = self.stored.look_up_all(all_known);
         self.submit(Job::Forget(stray));
         self.inbox.put(Event::Found { tier: self.number, blocks }, None);

@@ -5,7 +5,9 @@
 //!    them ([`Event::Limited`]).
 //! 3. A read that has been under way for [`HELD_UP`] may hang, and does not count against the limit. Otherwise a part
 //!    of the source that hangs would stop all fetches ahead.
-//! 4. If there is a cap on the rate, the bytes of all reads are counted. Once they are too many, the planner hears that
+//! 4. A source over a network may be asked for late bytes a second time ([`Hedges`], `Cache::hedge`). Its answers say
+//!    what is late, and how often that may be done.
+//! 5. If there is a cap on the rate, the bytes of all reads are counted. Once they are too many, the planner hears that
 //!    no fetch may begin, until they are paid for ([`RateCap`]). Readers never wait for that.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +21,7 @@ use hdrhistogram::Histogram;
 use nix::errno::Errno;
 
 use super::Inbox;
-use crate::limiter::{Answer, FetchLimits, LATENCY_US_MAX, Meter, RateCap};
+use crate::limiter::{Answer, FetchLimits, Hedges, LATENCY_US_MAX, Meter, RateCap};
 use crate::plan::Event;
 use crate::source::{Kind, ReadError, ReadRequest, Source, Stat};
 use crate::sync::Mutex;
@@ -62,6 +64,10 @@ pub struct Latencies {
 /// From then on a read under way does not count against the limit.
 const HELD_UP: Duration = Duration::from_secs(2);
 
+/// A read is late if it takes longer than this share of the others. The fewest that tell.
+const LATE: f64 = 0.95;
+const TELLING_MIN: u64 = 100;
+
 /// The longest sleep of the thread that waits until bytes are paid for.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -91,6 +97,8 @@ pub struct SourceTimes {
     meter: Mutex<Meter>,
     under_way: Mutex<UnderWay>,
     cap: Option<Mutex<RateCap>>,
+    /// `None` if the source is not asked a second time.
+    hedges: Option<Mutex<Hedges>>,
     /// Whether no fetch may begin. It is held while the planner is told.
     is_paused: Mutex<bool>,
     /// By operation. `None` if there is no memory.
@@ -98,7 +106,7 @@ pub struct SourceTimes {
 }
 
 impl SourceTimes {
-    fn new(inbox: &Arc<Inbox>, meter: Meter, rate: Option<u64>) -> Self {
+    fn new(inbox: &Arc<Inbox>, meter: Meter, rate: Option<u64>, is_hedged: bool) -> Self {
         let histogram = |_| Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).ok().map(Mutex::new);
         inbox.put(Event::Limited(meter.limits()), None);
         SourceTimes {
@@ -107,6 +115,7 @@ impl SourceTimes {
             meter: Mutex::new(meter),
             under_way: Mutex::default(),
             cap: rate.map(|rate| Mutex::new(RateCap::new(rate))),
+            hedges: is_hedged.then(Mutex::default),
             is_paused: Mutex::default(),
             histograms: Operation::ALL.map(histogram),
         }
@@ -205,6 +214,25 @@ impl SourceTimes {
         }
     }
 
+    /// The time after which a read is late. `None` as long as too few were answered, or if the source is not asked a
+    /// second time.
+    pub(super) fn late_after(&self) -> Option<Duration> {
+        self.hedges.as_ref()?;
+        let histogram = self.histograms[Operation::Read as usize].as_ref()?.lock();
+        let tells = histogram.len() >= TELLING_MIN;
+        tells.then(|| Duration::from_micros(histogram.value_at_quantile(LATE)))
+    }
+
+    /// Whether the source may be asked a second time now. Counts it.
+    pub(super) fn take_hedge(&self) -> bool {
+        self.hedges.as_ref().is_some_and(|hedges| hedges.lock().take())
+    }
+
+    /// Reads for which the source was asked a second time.
+    pub fn asked_again(&self) -> u64 {
+        self.hedges.as_ref().map_or(0, |hedges| hedges.lock().taken())
+    }
+
     /// Notes a number of requests that took this time each.
     fn note(&self, operation: Operation, latency: Duration, count: u32) {
         if let Some(histogram) = &self.histograms[operation as usize] {
@@ -241,6 +269,9 @@ impl TimedRead {
         let times = &self.times;
         let latency = self.began.elapsed();
         times.note(Operation::Read, latency, 1);
+        if let Some(hedges) = &times.hedges {
+            hedges.lock().answered();
+        }
         let latency_us = latency.as_micros() as u64;
         let at_us = times.now_us();
         let in_flight = {
@@ -285,7 +316,7 @@ impl TimedSource {
         meter: Meter,
         rate: Option<u64>,
     ) -> Self {
-        let times = Arc::new(SourceTimes::new(inbox, meter, rate));
+        let times = Arc::new(SourceTimes::new(inbox, meter, rate, source.is_hedged()));
         let pauses = rate.and_then(|_| end_pauses(&times));
         TimedSource { source, times, pauses }
     }
@@ -313,6 +344,14 @@ fn end_pauses(times: &Arc<SourceTimes>) -> Option<mpsc::Sender<()>> {
 impl Source for TimedSource {
     fn lasting_identity(&self) -> u128 {
         self.source.lasting_identity()
+    }
+
+    fn is_hedged(&self) -> bool {
+        self.source.is_hedged()
+    }
+
+    fn tells_sizes(&self) -> bool {
+        self.source.tells_sizes()
     }
 
     fn list_in_parts(
@@ -426,6 +465,7 @@ mod tests {
         source.read(vec![ReadRequest {
             path: Arc::from(Path::new("a")),
             fingerprint: stat.fingerprint(),
+            is_sized: true,
             exact: true,
             offset: 0,
             length: 3,
@@ -451,6 +491,7 @@ mod tests {
         source.read(vec![ReadRequest {
             path: Arc::from(Path::new("a")),
             fingerprint: stat.fingerprint(),
+            is_sized: true,
             exact: true,
             offset: 0,
             length: 100_000,

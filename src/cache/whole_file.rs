@@ -30,12 +30,15 @@ pub fn read_whole(cache: &Arc<Cache>, node: NodeId, taken: Taken) {
     }
 }
 
-/// Where the blocks of a version of a file are, and its length. None if it has none, or is past.
+/// Where the blocks of a version of a file are, and its length. None if it has none or is past, or if its length is not
+/// known.
 fn blocks_of(catalog: &Catalog, node: NodeId) -> Option<(Vec<(BlockId, Located)>, u64)> {
-    let (file, length) = catalog.file(node).ok()?;
-    let located = |block| Some((block, catalog.locate(block).filter(|at| at.node == node)?));
+    let (file, _) = catalog.file(node).ok()?;
+    let located =
+        |block| Some((block, catalog.locate(block).filter(|at| at.node == node && at.is_sized)?));
     let blocks = catalog.layout().blocks_of(file).map(located).collect::<Option<Vec<_>>>()?;
-    (!blocks.is_empty()).then_some((blocks, length))
+    let length = blocks.first()?.1.fingerprint.size();
+    Some((blocks, length))
 }
 
 /// A file that is being read.
@@ -80,6 +83,7 @@ impl WholeFile {
             cache.source.read(vec![ReadRequest {
                 path,
                 fingerprint,
+                is_sized: true,
                 exact: cache.catalog.is_revalidated(),
                 offset: 0,
                 length,

@@ -52,12 +52,12 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What a name is known to stand for; none if that is not known.
+    /// What a name is known to stand for; none if that, or its size, is not known.
     pub(super) fn of(tree: &Tree, entry: FileId) -> Option<Self> {
-        if tree.is_unsure(entry) {
+        let file = tree.target(entry);
+        if tree.is_unsure(entry) || !tree.stat(file).is_sized {
             return None;
         }
-        let file = tree.target(entry);
         Some(Known {
             file,
             stat: tree.stat(file),

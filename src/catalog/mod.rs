@@ -10,6 +10,8 @@
 //! 2. Lookups and listings are answered from here, without the source. A directory that was not read yet
 //!    is read when a lookup or a listing needs it. If the source cannot say what a name stands for, only
 //!    this name gets the error, and the source is asked again at each access.
+//!    The same holds for a file whose size the source does not list. Its row has a guess, for the layout alone.
+//!    The source is asked for the size when the file is looked up, or tells it with the bytes.
 //! 3. A row is checked at the source again when its last check is older than the period that the
 //!    consistency setting allows. A file whose fingerprint differs gets a new *version*, and so a
 //!    new [`NodeId`]: the kernel never mixes pages of two versions. Names that appeared get new
@@ -106,6 +108,8 @@ pub struct Located {
     pub path: Arc<Path>,
     /// The version to expect.
     pub fingerprint: Fingerprint,
+    /// Whether its size is known.
+    pub is_sized: bool,
     /// First byte in the file.
     pub offset: u64,
     pub length: usize,
@@ -356,6 +360,11 @@ impl Catalog {
         self.clock.period.is_some()
     }
 
+    /// Whether the source lists the sizes of files.
+    pub fn tells_sizes(&self) -> bool {
+        self.source.tells_sizes()
+    }
+
     /// Ticks of 20 ms since the catalog began, never 0.
     pub fn now(&self) -> u32 {
         self.clock.now()
@@ -391,7 +400,7 @@ impl Catalog {
     }
 
     /// A name in a directory. `None` if it must be [refreshed](Self::refresh) first, which
-    /// `believe` forbids: for our own threads, which must not wait for the source.
+    /// `believe` forbids: for our own threads, which must not wait for the source. They may get a guess of the size.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, and `EIO` if the source could not say what the name stands for.
@@ -415,7 +424,8 @@ impl Catalog {
             return believe.then_some(Err(Errno::EIO));
         }
         let attr = self.attr(&tree, entry);
-        (believe || !attr.valid.is_zero()).then_some(Ok(attr))
+        let may_be_told = attr.stat.is_sized && !attr.valid.is_zero();
+        (believe || may_be_told).then_some(Ok(attr))
     }
 
     /// The listing of a directory, sorted by name. `None` if it must be
@@ -467,6 +477,20 @@ impl Catalog {
         Ok((file, tree.stat(file).size))
     }
 
+    /// Takes the size of a version of a file, which is known by now. Says whether the blocks of the file are others
+    /// than before.
+    pub fn set_size(&self, node: NodeId, size: u64) -> bool {
+        let is_known = {
+            let tree = self.read();
+            tree.resolve(node).is_ok_and(|file| tree.stat(file).is_sized)
+        };
+        if is_known {
+            return false;
+        }
+        let mut tree = self.write();
+        tree.resolve(node).is_ok_and(|file| tree.set_size(file, size))
+    }
+
     /// Whether a node is the present version of its file.
     pub fn is_present(&self, node: NodeId) -> bool {
         self.read().resolve(node).is_ok()
@@ -505,11 +529,13 @@ impl Catalog {
         if length == 0 || !tree.is_there(file) {
             return None;
         }
+        let stat = tree.stat(file);
         Some(Located {
             node: tree.node(file),
             parent: tree.node(tree.row(file).parent),
             path: tree.path(file).into(),
-            fingerprint: tree.stat(file).fingerprint(),
+            fingerprint: stat.fingerprint(),
+            is_sized: stat.is_sized,
             offset,
             length: length as usize,
         })
@@ -519,11 +545,11 @@ impl Catalog {
     /// bytes of another version were handed out for the node.
     ///
     /// # Errors
-    /// `ESTALE` also for a file that is gone.
+    /// `ESTALE` also for a file that is gone, or whose size is not known.
     pub fn served(&self, node: NodeId) -> Result<Served, Errno> {
         let tree = self.read();
         let file = tree.serve(node)?;
-        let there = tree.is_there(file).then(|| Served {
+        let there = tree.may_be_told(file).then(|| Served {
             node: tree.node(file),
             file,
             size: tree.stat(file).size,
@@ -535,7 +561,12 @@ impl Catalog {
     /// Attributes of what a node [gives](Self::served).
     pub fn served_attr(&self, node: NodeId) -> Result<Attr, Errno> {
         let tree = self.read();
-        Ok(self.attr(&tree, tree.serve(node)?))
+        let file = tree.serve(node)?;
+        // A node that was handed out gives no version whose size is not known.
+        if tree.is_there(file) && !tree.may_be_told(file) {
+            return Err(Errno::ESTALE);
+        }
+        Ok(self.attr(&tree, file))
     }
 
     /// Whether the file of a node has several names in the tree.

@@ -59,9 +59,9 @@ pub fn with_listing<T>(
     work(&listing)
 }
 
-/// Calls `each` with every path that leads to a regular file, its row and its bytes: by its names, and
-/// through links to files and to directories. Absolute links below one of the `points`, where the tree is
-/// mounted, lead into it. A link that leads out of the tree, or nowhere, is taken for an empty file. Blocks.
+/// Calls `each` with every path that leads to a regular file, its row and its bytes (`u64::MAX` if they are not known):
+/// by its names, and through links to files and to directories. Absolute links below one of the `points`, where the
+/// tree is mounted, lead into it. A link that leads out of the tree, or nowhere, is taken for an empty file. Blocks.
 pub(super) fn for_each_path(
     catalog: &Catalog,
     points: &[PathBuf],
@@ -122,7 +122,8 @@ impl Ways<'_> {
         let Some(file) = led else { return Way::File(row, 0) };
         let stat = self.tree.stat(file);
         match stat.kind {
-            Kind::File => Way::File(file, stat.size),
+            Kind::File if stat.is_sized => Way::File(file, stat.size),
+            Kind::File => Way::File(file, u64::MAX),
             Kind::Directory => Way::Directory(file),
             _ => Way::Other,
         }

@@ -15,6 +15,7 @@ pub(super) struct Class {
     pub(super) gid: u32,
     pub(super) rdev: u32,
     pub(super) device: u64,
+    pub(super) is_sized: bool,
 }
 
 impl Class {
@@ -27,6 +28,7 @@ impl Class {
             gid: stat.gid,
             rdev: stat.rdev,
             device: stat.identity.0,
+            is_sized: stat.is_sized,
         }
     }
 }
@@ -55,6 +57,7 @@ pub(super) fn unsure(kind: Kind) -> Stat {
         gid: 0,
         rdev: 0,
         size: 0,
+        is_sized: true,
         blocks: 0,
         atime_ns: 0,
         mtime_ns: 0,
@@ -130,6 +133,7 @@ impl Row {
             gid: class.gid,
             rdev: class.rdev,
             size: self.size,
+            is_sized: class.is_sized,
             blocks: self.blocks,
             atime_ns: self.mtime_ns,
             mtime_ns: self.mtime_ns,

@@ -177,7 +177,7 @@ impl<'a> Sweep<'a> {
         for (name, stat) in names.into_iter().zip(stats) {
             let Some(entry) = tree.entry(row, &name) else { continue };
             let known = tree.stat(tree.target(entry));
-            match stat {
+            match stat.map(|stat| stat.sized_as(&known)) {
                 Ok(stat) if stat.fingerprint() == known.fingerprint() => {
                     tree.checks.confirm(entry, now);
                 }

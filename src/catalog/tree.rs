@@ -222,6 +222,11 @@ impl Tree {
         self.row(file).state == RowState::There
     }
 
+    /// Whether a row is there, and its size is known.
+    pub(super) fn may_be_told(&self, file: FileId) -> bool {
+        self.is_there(file) && self.stat(file).is_sized
+    }
+
     /// Whether the source could not say what a name stands for.
     pub(super) fn is_unsure(&self, row: FileId) -> bool {
         self.row(row).state == RowState::Unsure
@@ -423,7 +428,20 @@ impl Tree {
 
     /// Whether a file certainly is as it is known, if these are its attributes.
     pub(super) fn is_as_known(&self, file: FileId, stat: &Stat) -> bool {
-        self.stat(file).fingerprint() == stat.fingerprint() && !self.is_unsettled(file)
+        let known = self.stat(file);
+        let is_same = known.fingerprint() == stat.fingerprint() && known.is_sized == stat.is_sized;
+        is_same && !self.is_unsettled(file)
+    }
+
+    /// Takes the size of a file of which it was not known. Its version stays: nobody was told the guess. Says whether
+    /// its blocks are others than before.
+    pub(super) fn set_size(&mut self, file: FileId, size: u64) -> bool {
+        let before = self.stat(file);
+        if before.is_sized || before.kind != Kind::File {
+            return false;
+        }
+        self.set(file, &before.with_size(size));
+        Arc::make_mut(&mut self.layout).set_size(file, size)
     }
 
     /// Takes the attributes that the source tells of a row. Says whether it is another version.
@@ -436,6 +454,13 @@ impl Tree {
         {
             // What is known of the content stays so, by the time that it is known by.
             stat.ctime_ns = before.ctime_ns;
+        }
+        let is_sized_now = !before.is_sized && stat.is_sized;
+        if is_sized_now && before.with_size(stat.size).fingerprint() == stat.fingerprint() {
+            if self.set_size(file, stat.size) {
+                changes.changed.push(file);
+            }
+            return false;
         }
         let is_same = self.is_as_known(file, &stat);
         self.set(file, &stat);

@@ -79,7 +79,8 @@ sections! {
         /// Of cassandra://: the table and the column of the bytes, such as "data_train.data". The table
         /// has the same key as that of rows.
         data: String = String::new(),
-        /// Of cassandra://: the column of the table of rows that has the number of bytes.
+        /// Of cassandra://: the column of the table of rows that has the number of bytes; empty: a row
+        /// is read to find out its size, and rows are immutable.
         size: String = String::new(),
         /// "revalidate": files may change during the mount and are checked again after a while.
         /// "immutable": they never change; nothing is asked twice.
@@ -122,8 +123,9 @@ sections! {
         /// Reads that a job waits for are always made, and count.
         rate: Bytes = Bytes(0),
         /// "polite": the source is shared, and belady gives way to its other users. "fair": belady
-        /// takes as much as the source gives. "off": always as many fetches as inflight allows.
-        manners: Manners = Manners::Polite,
+        /// takes as much as the source gives. "auto": polite at a filesystem, fair elsewhere.
+        /// "off": always as many fetches as inflight allows.
+        manners: Manners = Manners::Auto,
         /// Staged ahead of the readers and not kept: "64MiB", "10%" of cache.ram, or "auto".
         window: Size = Size::Auto,
         /// Reading ahead begins at "mount" or at the "first-open" of a file.
@@ -271,13 +273,31 @@ pub enum PolicyKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Manners {
-    /// Fetches stand back if requests queue at the source, whoever sent them.
+    /// Polite at a filesystem, fair at any other source.
     #[default]
+    Auto,
+    /// Fetches stand back if requests queue at the source, whoever sent them.
     Polite,
     /// As many fetches as bring the most bytes a second.
     Fair,
     /// A fixed number of fetches.
     Off,
+}
+
+impl Manners {
+    /// What they are at a filesystem, or at another source.
+    pub fn at(self, is_filesystem: bool) -> Self {
+        match self {
+            Manners::Auto if is_filesystem => Manners::Polite,
+            Manners::Auto => Manners::Fair,
+            set => set,
+        }
+    }
+
+    /// Whether others go first.
+    pub fn are_polite(self) -> bool {
+        matches!(self, Manners::Auto | Manners::Polite)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

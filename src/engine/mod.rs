@@ -394,13 +394,14 @@ impl Engine {
     /// [is idle](Self::is_idle).
     ///
     /// * Reads may begin beside reads that hang.
-    /// * The source is asked for what the cache disk does not bring.
+    /// * The source is asked for what the cache disk does not bring, and again for what is late.
     /// * The waits of readers that are killed end.
     /// * Notifications that the kernel makes wait are logged.
     /// * The source closes files that are not read any more.
     pub fn look_for_hangs(&self) {
         let Core { cache, dataset, settings, .. } = &*self.core;
         cache.memory().look();
+        cache.hedge(&self.times);
         cache.source().close_idle();
         if let Some(disk) = &settings.cache.disk {
             cache.rescue((disk.slow_after.as_millis() / TICK.as_millis()).max(1) as u64);

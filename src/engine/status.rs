@@ -85,6 +85,8 @@ pub struct SourceStatus {
     pub rate: u64,
     /// Bytes staged ahead with which a read as slow as one in a thousand is in time.
     pub lead_bytes: u64,
+    /// Reads for which the source was asked a second time, because its answer was late.
+    pub asked_again: u64,
     pub operations: BTreeMap<String, OperationStatus>,
 }
 
@@ -102,6 +104,7 @@ impl SourceStatus {
             is_paused: times.is_paused(),
             rate: rate as u64,
             lead_bytes: limits.lead_bytes,
+            asked_again: times.asked_again(),
             operations: Operation::ALL.into_iter().map(operation).collect(),
         }
     }

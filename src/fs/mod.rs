@@ -79,6 +79,11 @@ impl From<Errno> for NotFound {
 
 type OnChanges = Arc<dyn Fn(Changes) + Send + Sync>;
 
+/// What the kernel may be told of a name: no guess of a size.
+fn sized(attr: Attr) -> Result<Attr, Errno> {
+    if attr.stat.is_sized { Ok(attr) } else { Err(Errno::EIO) }
+}
+
 /// The read-only tree of one source, as one connection shows it.
 pub struct Dataset {
     source: Arc<dyn Source>,
@@ -270,6 +275,7 @@ impl Dataset {
             return reply(self.attr(VIEWS_NODE).map_err(NotFound::from));
         }
         if let Some(result) = self.catalog.lookup(parent, name, task.is_none()) {
+            let result = result.and_then(sized);
             self.tell_looked_up(&result, task);
             return reply(result.map_err(NotFound::from));
         }
@@ -278,7 +284,10 @@ impl Dataset {
         let dataset = Arc::clone(self);
         self.questions.ask(MetadataKey::of_name(parent, &name), task, answer, move || {
             let checked = dataset.report_changes(dataset.catalog.refresh(parent, &name));
-            let known = || dataset.catalog.lookup(parent, &name, true).unwrap_or(Err(Errno::EIO));
+            let known = || {
+                let known = dataset.catalog.lookup(parent, &name, true);
+                known.unwrap_or(Err(Errno::EIO)).and_then(sized)
+            };
             if let Some(errno) = checked.err().filter(|errno| !is_certain(*errno)) {
                 // Another name of the same file may be known to be unchanged, while this one is not.
                 let is_only = |attr: &Attr| !dataset.catalog.is_shared(attr.node);

@@ -191,6 +191,7 @@ mod tests {
             gid,
             rdev: 0,
             size: 0,
+            is_sized: true,
             blocks: 0,
             atime_ns: 0,
             mtime_ns: 0,

@@ -138,7 +138,8 @@ impl Filesystem for DatasetOps {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_AUTO_INVAL_DATA;
         let catalog = self.dataset.catalog();
-        if catalog.totals().0 <= PRIMED_MAX {
+        // With its listing, the kernel would be told of sizes, too.
+        if catalog.totals().0 <= PRIMED_MAX && catalog.tells_sizes() {
             wanted |= InitFlags::FUSE_DO_READDIRPLUS;
         }
         if !catalog.scan_status().is_whole {

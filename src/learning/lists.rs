@@ -87,10 +87,8 @@ impl Lists {
             return;
         }
         let Some(path) = self.unread.remove(&file) else { return };
-        let Some(first) = layout.blocks_of(file).next().and_then(|block| catalog.locate(block))
-        else {
-            return;
-        };
+        let first = layout.blocks_of(file).next().and_then(|block| catalog.locate(block));
+        let Some(first) = first.filter(|at| at.is_sized) else { return };
         let length = catalog.file(first.node).map_or(0, |(_, bytes)| bytes);
         if !(1..=BYTES_MAX).contains(&length) {
             return;
@@ -100,6 +98,7 @@ impl Lists {
         source.read(vec![ReadRequest {
             path: first.path,
             fingerprint: first.fingerprint,
+            is_sized: true,
             exact: catalog.is_revalidated(),
             offset: 0,
             length: length as usize,

@@ -6,8 +6,8 @@
 //! 1. Answers are counted in rounds. A round has at least as many answers as the limit, and takes at least 20 ms.
 //!    The first answers after a change are skipped, since they were asked for under the old limit. So are rounds
 //!    in which the limit has bounded few requests: they say nothing about it.
-//! 2. *Ramp*: it begins with few requests, or with more if the first answer shows a long link. The limit doubles as long as the rate grows by a fifth and answers come as fast as before. It doubles
-//!    at once, without a round, if the first answers at a limit come as fast as those at half of it: then nothing
+//! 2. *Ramp*: it begins with few requests, or with more if the first answer shows a long link. The limit doubles as
+//!    long as the rate grows by a fifth and answers come as fast as before. It doubles at once, without a round, if the first answers at a limit come as fast as those at half of it: then nothing
 //!    queues, and the rate doubles, too.
 //! 3. *Hold*: the limit is a quarter more than rate times latency. If that product falls, the limit follows.
 //! 4. *Probe up*: a quarter more is tried. If the rate grows, the limit stays there, and after two gains in a row it
@@ -77,9 +77,9 @@ const PROBES_UP: u32 = 3;
 const PROBE_GAIN: f64 = 1.08;
 const PROBE_KEPT: f64 = 0.98;
 
-/// Answers come clearly faster at this part of the median latency: more than half of what a lower limit costs in
-/// rate comes back in latency.
-const FASTER: f64 = 0.87;
+/// Answers come clearly faster at this part of the median latency: nearly half of what a lower limit costs in rate
+/// comes back in latency.
+const FASTER: f64 = 0.88;
 
 /// The source has become slower if rate times latency is this part of what it was.
 const SLOWER: f64 = 0.7;
@@ -379,7 +379,7 @@ impl Limiter {
             class,
             is_slower,
             has_changed,
-            queues: self.manners == Manners::Polite && median > POLITE * self.least[class],
+            queues: self.manners.are_polite() && median > POLITE * self.least[class],
         }
     }
 
@@ -502,7 +502,7 @@ impl Limiter {
     /// A probe is over.
     fn judge_probe(&mut self, at_us: u64) {
         let Limiter { held, probed, .. } = *self;
-        let is_polite = self.manners == Manners::Polite;
+        let is_polite = self.manners.are_polite();
         let takes_from_others = is_polite && held.median() < FASTER * probed.median();
         let gives_to_others = is_polite && probed.median() < FASTER * held.median();
         match self.phase {

@@ -6,12 +6,14 @@
 
 mod cap;
 mod concurrency;
+mod hedges;
 mod tail;
 #[cfg(test)]
 mod tests;
 
 pub use cap::RateCap;
 pub use concurrency::Limiter;
+pub use hedges::Hedges;
 use tail::Tail;
 
 use crate::config::Manners;

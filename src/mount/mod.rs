@@ -91,7 +91,8 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         seen,
     };
     let source = opening.open(&plan.source)?;
-    let (settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
+    let (mut settings, rendered) = (plan.settings.clone(), plan.rendered.clone());
+    settings.prefetch.manners = settings.prefetch.manners.at(plan.source.path().is_some());
     // Orders are checked against all files, and any directory may have an access control list.
     let all = guarded || !plan.settings.streams.is_empty();
     let engine = Engine::start(

@@ -187,6 +187,7 @@ fn examine_bucket(location: &Location, moved: &dyn Fn(u64)) -> UserResult<Bucket
         source.read(vec![ReadRequest {
             path: path.as_path().into(),
             fingerprint: stat.fingerprint(),
+            is_sized: stat.is_sized,
             exact: true,
             offset: 0,
             length,

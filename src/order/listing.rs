@@ -19,7 +19,7 @@ pub struct Entry<'a> {
     /// The file that a read of this path reads. For a symbolic link it is the target, or the link itself if
     /// the target is no file of the source.
     pub file: FileId,
-    /// The file's size in bytes.
+    /// The file's size in bytes; `u64::MAX` if it is not known.
     pub size: u64,
 }
 

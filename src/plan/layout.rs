@@ -3,7 +3,11 @@
 //! Files and blocks are dense numbers. A file owns the consecutive blocks `first .. first + count`; an
 //! empty file owns none. A file that outgrows its blocks gets new ones at the end and leaves its old ones
 //! behind, so that the numbers of all other blocks stay.
+//!
+//! The size of a file may be a guess, until the file was read. If it then has as many blocks as was guessed, what they
+//! take in RAM and in a store is counted by the guess as before. So a planner may go on with an earlier layout.
 
+use super::parted::Parted;
 use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES};
 
 /// Bytes of a block's record in a tier below RAM, with its share of the dead records of the index.
@@ -14,18 +18,37 @@ struct Extent {
     first: u32,
     count: u32,
     size: u64,
+    /// The size by which the blocks are counted.
+    counted: u64,
 }
 
-/// The blocks of each file, and their lengths.
+impl Extent {
+    /// Offset and length of the nth block of a file of so many bytes.
+    fn range(nth: u32, size: u64) -> (u64, u64) {
+        let offset = u64::from(nth) * BLOCK_BYTES;
+        (offset, size.saturating_sub(offset).min(BLOCK_BYTES))
+    }
+
+    /// Which block of the file it is.
+    fn nth(&self, block: BlockId) -> Option<u32> {
+        block.0.checked_sub(self.first).filter(|nth| *nth < self.count)
+    }
+}
+
+fn blocks_in_all(size: u64) -> u32 {
+    u32::try_from(size.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// The blocks of each file, and their lengths. A clone shares most of them.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    files: Vec<Extent>,
-    file_of: Vec<FileId>,
+    files: Parted<Extent>,
+    file_of: Parted<FileId>,
     /// Bytes of a page of the kernel.
     page_bytes: u64,
     /// Bytes of page cache and blocks of all files together.
     pages_bytes: u64,
-    counted: u64,
+    blocks_counted: u64,
     /// Number of changes: of two layouts, the one with more is the later one.
     changes: u64,
 }
@@ -40,11 +63,11 @@ impl Layout {
     /// The same on a machine with pages of this size.
     pub fn with_pages(page_bytes: u64, sizes: impl IntoIterator<Item = u64>) -> Self {
         let mut layout = Layout {
-            files: Vec::new(),
-            file_of: Vec::new(),
+            files: Parted::default(),
+            file_of: Parted::default(),
             page_bytes,
             pages_bytes: 0,
-            counted: 0,
+            blocks_counted: 0,
             changes: 0,
         };
         for size in sizes {
@@ -64,29 +87,39 @@ impl Layout {
     /// Changes the size of a file. Its blocks keep their numbers if they suffice.
     pub fn resize(&mut self, file: FileId, size: u64) {
         self.changes += 1;
-        let count = u32::try_from(size.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX);
-        let extent = &mut self.files[file.index()];
+        let (count, mut extent) = (blocks_in_all(size), self.files[file.index()]);
         let pages = |size: u64| size.next_multiple_of(self.page_bytes);
-        self.pages_bytes = self.pages_bytes - pages(extent.size) + pages(size);
-        self.counted = self.counted - u64::from(extent.count) + u64::from(count);
+        self.pages_bytes = self.pages_bytes - pages(extent.counted) + pages(size);
+        self.blocks_counted = self.blocks_counted - u64::from(extent.count) + u64::from(count);
         if count > extent.count {
             extent.first = self.file_of.len() as u32;
-            self.file_of.extend(std::iter::repeat_n(file, count as usize));
+            (0..count).for_each(|_| self.file_of.push(file));
         }
-        extent.count = count;
-        extent.size = size;
+        *self.files.at_mut(file.index()) = Extent { count, size, counted: size, ..extent };
+    }
+
+    /// Sets the size of a file of which it was a guess. Returns whether the file has other blocks than before.
+    pub fn set_size(&mut self, file: FileId, size: u64) -> bool {
+        if blocks_in_all(size) != self.files[file.index()].count {
+            self.resize(file, size);
+            return true;
+        }
+        self.changes += 1;
+        self.files.at_mut(file.index()).size = size;
+        false
     }
 
     pub fn is_later(&self, than: &Layout) -> bool {
         self.changes > than.changes
     }
 
-    /// The files whose blocks or sizes differ in a later layout.
+    /// The files whose blocks, or the sizes by which they are counted, differ in a later layout.
     pub fn moved(&self, later: &Layout) -> Vec<FileId> {
+        let blocks = |it: &Extent| (it.first, it.count, it.counted);
         let differs = |(index, pair): (usize, (&Extent, &Extent))| {
-            (pair.0 != pair.1).then_some(FileId(index as u32))
+            (blocks(pair.0) != blocks(pair.1)).then_some(FileId(index as u32))
         };
-        self.files.iter().zip(&later.files).enumerate().filter_map(differs).collect()
+        self.files.iter().zip(later.files.iter()).enumerate().filter_map(differs).collect()
     }
 
     pub fn files(&self) -> usize {
@@ -132,22 +165,28 @@ impl Layout {
 
     /// Offset in its file and length of a block, in bytes. Both are 0 if its file has left it behind.
     pub fn range(&self, block: BlockId) -> (u64, u64) {
-        let extent = self.files[self.file_of(block).index()];
-        let Some(nth) = block.0.checked_sub(extent.first).filter(|nth| *nth < extent.count) else {
-            return (0, 0);
-        };
-        let offset = u64::from(nth) * BLOCK_BYTES;
-        (offset, (extent.size - offset).min(BLOCK_BYTES))
+        let extent = self.extent_of(block);
+        extent.nth(block).map_or((0, 0), |nth| Extent::range(nth, extent.size))
+    }
+
+    /// The bytes by which a block is counted.
+    fn counted(&self, block: BlockId) -> u64 {
+        let extent = self.extent_of(block);
+        extent.nth(block).map_or(0, |nth| Extent::range(nth, extent.counted).1)
+    }
+
+    fn extent_of(&self, block: BlockId) -> Extent {
+        self.files[self.file_of(block).index()]
     }
 
     /// Bytes of page cache that a block takes: whole pages.
     pub fn pages_bytes(&self, block: BlockId) -> u64 {
-        self.range(block).1.next_multiple_of(self.page_bytes)
+        self.counted(block).next_multiple_of(self.page_bytes)
     }
 
     /// Bytes that a block takes in a tier below RAM: whole units of the store, and its record.
     pub fn stored_bytes(&self, block: BlockId) -> u64 {
-        self.range(block).1.next_multiple_of(PAGE_BYTES) + RECORD_BYTES
+        self.counted(block).next_multiple_of(PAGE_BYTES) + RECORD_BYTES
     }
 
     pub fn pages_bytes_of_all(&self) -> u64 {
@@ -158,7 +197,7 @@ impl Layout {
     pub fn stored_bytes_of_all(&self) -> u64 {
         let stored = |extent: &Extent| {
             let headers = u64::from(extent.count) * (RECORD_BYTES + PAGE_BYTES);
-            extent.size + headers
+            extent.counted + headers
         };
         self.files.iter().map(stored).sum()
     }
@@ -170,7 +209,7 @@ impl Layout {
 
     /// Mean of [`pages_bytes`](Self::pages_bytes) over all blocks, at least one page.
     pub fn mean_pages_bytes(&self) -> u64 {
-        self.mean_over(self.counted)
+        self.mean_over(self.blocks_counted)
     }
 
     fn mean_over(&self, count: u64) -> u64 {
@@ -220,6 +259,31 @@ mod tests {
         assert_eq!(layout.pages_bytes(BlockId(0)), 64 << 10);
         assert_eq!(layout.pages_bytes_of_all(), BLOCK_BYTES + 2 * (64 << 10));
         assert_eq!(layout.stored_bytes(BlockId(0)), PAGE_BYTES + RECORD_BYTES);
+    }
+
+    #[test]
+    fn a_size_that_was_guessed_is_set_in_place() {
+        let guessed = Layout::new([100, BLOCK_BYTES + 1]);
+        let mut known = guessed.clone();
+        assert!(!known.set_size(FileId(0), PAGE_BYTES + 1), "it has one block, as was guessed");
+        assert_eq!(known.range(BlockId(0)), (0, PAGE_BYTES + 1));
+        assert_eq!(known.pages_bytes(BlockId(0)), PAGE_BYTES, "it is counted as before");
+        assert_eq!(known.stored_bytes(BlockId(0)), guessed.stored_bytes(BlockId(0)));
+        assert_eq!(known.pages_bytes_of_all(), guessed.pages_bytes_of_all());
+        assert!(known.is_later(&guessed) && guessed.moved(&known).is_empty());
+        let asked: Vec<_> = known.blocks_in(FileId(0), PAGE_BYTES, 1).collect();
+        assert_eq!(
+            (asked, guessed.blocks_in(FileId(0), PAGE_BYTES, 1).len()),
+            (vec![BlockId(0)], 0)
+        );
+        for (file, size, blocks) in
+            [(FileId(1), 7, 1), (FileId(0), 3 * BLOCK_BYTES, 3), (FileId(0), 0, 0)]
+        {
+            let before = known.clone();
+            assert!(known.set_size(file, size));
+            assert_eq!((known.blocks_of(file).len(), before.moved(&known)), (blocks, vec![file]));
+        }
+        assert_eq!(known.pages_bytes_of_all(), PAGE_BYTES);
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod late;
 mod layout;
 mod ledger;
 mod mapped;
+mod parted;
 mod parts;
 mod planner;
 mod policy;

@@ -12,8 +12,8 @@ use crate::input::{self, Limits};
 
 /// What URLs can be mounted.
 const USAGE: &str = "SOURCE is a directory, s3://BUCKET/DIRECTORY, gs://BUCKET/DIRECTORY, \
-                     az://CONTAINER/DIRECTORY, redis://HOST:PORT/DATABASE/PREFIX, or \
-                     cassandra://HOST,HOST:PORT/KEYSPACE";
+                     az://CONTAINER/DIRECTORY, redis://HOST:PORT/DATABASE/PREFIX, \
+                     cassandra://HOST,HOST:PORT/KEYSPACE, or https://HOST/DIRECTORY/MANIFEST";
 
 /// Names of options in lower case, and values, some of which are secret.
 pub(super) type Options = BTreeMap<String, String>;

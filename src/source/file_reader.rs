@@ -168,6 +168,7 @@ mod tests {
         ReadRequest {
             path: Path::new("file").into(),
             fingerprint: source.stat(Path::new("file")).unwrap().fingerprint(),
+            is_sized: true,
             exact: true,
             offset,
             length,

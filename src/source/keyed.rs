@@ -5,6 +5,7 @@
 //!    a missing name or many names are asked for, unless the listing is new.
 //! 3. A read of a blob goes to the store with its key, if the tree has the version that is asked for. The store
 //!    delivers bytes of that version or none.
+//! 4. A store may not tell the sizes of its blobs. Then the blob is read if its size is asked for.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -46,11 +47,26 @@ pub(super) trait Keyed: Send + Sync + 'static {
     /// The error for paths that are no tree.
     fn refuse(&self, fault: &PathFault) -> Error;
 
+    /// As [`Source::is_hedged`].
+    fn is_hedged(&self) -> bool {
+        false
+    }
+
+    /// Whether blobs are listed with their sizes.
+    fn tells_sizes(&self) -> bool {
+        true
+    }
+
+    /// The size of a blob that was listed without one.
+    fn find_size(&self, _blob: &Blob<Self::Key>) -> Result<u64, Errno> {
+        Err(Errno::ENOTSUP)
+    }
+
     /// Whether a blob is still as it was listed.
     fn is_current(&self, blob: &Blob<Self::Key>) -> Result<bool, Errno>;
 
-    /// Starts to read a range of a blob. Never blocks. The store delivers bytes of the blob as it was listed, or
-    /// [`ReadError::Changed`].
+    /// Starts to read a range of a blob, or all of it if the request has no size. Never blocks. The store delivers
+    /// bytes of the blob as it was listed, or [`ReadError::Changed`].
     fn read(&self, blob: &Blob<Self::Key>, request: ReadRequest);
 
     /// As [`Source::list_xattrs`], of a directory.
@@ -114,6 +130,24 @@ impl<K: Keyed> KeyedSource<K> {
         })
     }
 
+    /// The attributes of a path as the store tells them at present.
+    fn look(&self, path: &Path) -> Result<Stat, Errno> {
+        let asked = Instant::now();
+        let (tree, is_new) = {
+            let listed = self.listed.read();
+            (Arc::clone(&listed.tree), listed.is_new())
+        };
+        let is_current = match tree.blob(path) {
+            Some(blob) => self.store.is_current(blob)?,
+            // Names may have come or gone.
+            None => is_new,
+        };
+        if !is_current {
+            self.list_again(asked)?;
+        }
+        self.tree().stat(path).ok_or(Errno::ENOENT)
+    }
+
     fn tree(&self) -> Arc<Tree<K::Key>> {
         Arc::clone(&self.listed.read().tree)
     }
@@ -170,27 +204,28 @@ impl<K: Keyed> Source for KeyedSource<K> {
         Ok(())
     }
 
+    fn is_hedged(&self) -> bool {
+        self.store.is_hedged()
+    }
+
+    fn tells_sizes(&self) -> bool {
+        self.store.tells_sizes()
+    }
+
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {
-        let asked = Instant::now();
-        let (tree, is_new) = {
-            let listed = self.listed.read();
-            (Arc::clone(&listed.tree), listed.is_new())
-        };
-        let is_current = match tree.blob(path) {
-            Some(blob) => self.store.is_current(blob)?,
-            // Names may have come or gone.
-            None => is_new,
-        };
-        if !is_current {
-            self.list_again(asked)?;
+        let stat = self.look(path)?;
+        if stat.is_sized {
+            return Ok(stat);
         }
-        self.tree().stat(path).ok_or(Errno::ENOENT)
+        let tree = self.tree();
+        let size = self.store.find_size(tree.blob(path).ok_or(Errno::ENOENT)?)?;
+        Ok(stat.with_size(size))
     }
 
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
         let (asked, is_new) = (Instant::now(), self.listed.read().is_new());
         if names.len() < MANY && !is_new {
-            return names.iter().map(|name| self.stat(&directory.join(name))).collect();
+            return names.iter().map(|name| self.look(&directory.join(name))).collect();
         }
         if !is_new && let Err(errno) = self.list_again(asked) {
             return vec![Err(errno); names.len()];
@@ -245,7 +280,8 @@ impl<K: Keyed> Source for KeyedSource<K> {
 
 /// Whether the request is for the blob as it was listed.
 fn is_version<K>(request: &ReadRequest, blob: &Blob<K>) -> bool {
-    blob_stat(&request.path, blob).fingerprint() == request.fingerprint
+    let size = request.fingerprint.size();
+    blob_stat(&request.path, blob, size).fingerprint() == request.fingerprint
 }
 
 /// What a fault of a path is, for people.

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::cql::Cluster;
+use super::http::Site;
 use super::object::Bucket;
 use super::redis::Database;
 use crate::config::SourceConfig;
@@ -17,6 +18,7 @@ pub enum Location {
     Bucket(Bucket),
     Database(Database),
     Rows(Cluster),
+    Site(Site),
 }
 
 impl Location {
@@ -31,6 +33,7 @@ impl Location {
             return Ok(match scheme {
                 "redis" => Location::Database(Database::parse(&text, &settings.credentials)?),
                 "cassandra" | "scylla" => Location::Rows(Cluster::parse(&text, settings)?),
+                "http" | "https" => Location::Site(Site::parse(&text)?),
                 _ => Location::Bucket(Bucket::parse(scheme, &text, &settings.credentials)?),
             });
         }
@@ -46,7 +49,9 @@ impl Location {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Location::Path(path) => Some(path),
-            Location::Bucket(_) | Location::Database(_) | Location::Rows(_) => None,
+            Location::Bucket(_) | Location::Database(_) | Location::Rows(_) | Location::Site(_) => {
+                None
+            }
         }
     }
 
@@ -57,6 +62,7 @@ impl Location {
             Location::Bucket(bucket) => bucket.name(),
             Location::Database(database) => database.name(),
             Location::Rows(cluster) => cluster.name(),
+            Location::Site(site) => site.name(),
         }
     }
 
@@ -71,6 +77,7 @@ impl Location {
             Location::Bucket(bucket) => Some((0, bucket.identity() as u64)),
             Location::Database(database) => Some((0, database.identity() as u64)),
             Location::Rows(cluster) => Some((0, cluster.identity() as u64)),
+            Location::Site(site) => Some((0, site.identity() as u64)),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Where the bytes come from. That is a directory on a parallel filesystem, a bucket of an object store, a Redis
-//! database, or rows of Cassandra. The archives in one of these can be shown as directories.
+//! database, rows of Cassandra, or files on a web server. The archives in one of these can be shown as directories.
 //!
 //! A [`Source`] lists directories, gives the attributes of a name, and reads byte ranges. Any number of
 //! reads run at once and complete in any order. Each read is checked against the [`Fingerprint`] in the
@@ -12,6 +12,7 @@ mod cql;
 #[path = "../../tests/cql_server/mod.rs"]
 pub mod cql_server;
 mod file_reader;
+mod http;
 mod image;
 mod keyed;
 mod keyed_pool;
@@ -104,6 +105,8 @@ pub struct Stat {
     /// The device number, if it is a device.
     pub rdev: u32,
     pub size: u64,
+    /// Whether the file has this size. If not, the size is a guess, and readers are not told of it.
+    pub is_sized: bool,
     /// Blocks of 512 bytes.
     pub blocks: u64,
     /// Times of last access, modification and change in nanoseconds since 1970.
@@ -124,6 +127,19 @@ impl Stat {
         }
         Fingerprint(bytes)
     }
+
+    /// The same, of a file that turns out to have this size.
+    pub fn with_size(self, size: u64) -> Self {
+        Stat { size, is_sized: true, blocks: size.div_ceil(512), ..self }
+    }
+
+    /// The same, with the size of `known` if that is the same version, and this one has none.
+    pub fn sized_as(self, known: &Stat) -> Self {
+        let Stat { size, is_sized, blocks, .. } = *known;
+        let sized = Stat { size, is_sized, blocks, ..self };
+        let is_same = sized.fingerprint() == known.fingerprint();
+        if !self.is_sized && is_same { sized } else { self }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +155,9 @@ pub type Deliver = Box<dyn FnOnce(Result<Vec<u8>, ReadError>) + Send>;
 pub struct ReadRequest {
     pub path: Arc<Path>,
     pub fingerprint: Fingerprint,
+    /// Whether the fingerprint has the size of the version. If not, all bytes of the file are delivered, or
+    /// [`ReadError::Changed`] if its size has to be asked for first.
+    pub is_sized: bool,
     /// Whether a different change time alone makes it another version. If not, files never change.
     pub exact: bool,
     pub offset: u64,
@@ -151,7 +170,7 @@ pub struct ReadRequest {
 
 impl ReadRequest {
     pub fn is_part(&self) -> bool {
-        (self.length as u64) < self.fingerprint.size()
+        self.is_sized && (self.length as u64) < self.fingerprint.size()
     }
 }
 
@@ -169,10 +188,23 @@ impl ReadRequest {
 /// - A read compares the fingerprint of the file before and after, and delivers [`ReadError::Changed`] if it is
 ///   not the requested one. If files never change, which a request says by not being `exact`, before is enough.
 /// - A delivery may block: it may push the bytes into a mount.
+/// - A source may not know how large a file is before it is read. [`stat_all`](Source::stat_all) then gives a size
+///   that is a guess. [`stat`](Source::stat) reads the file to find it out.
 pub trait Source: Send + Sync + 'static {
     /// A number that tells this source from other sources, the same at each mount. With 0, only the path tells
     /// whether a saved catalog and a store belong to the source.
     fn lasting_identity(&self) -> u128;
+
+    /// Whether a second request for some bytes may be answered sooner if the first one is late. Not so at a filesystem:
+    /// another thread would be late, too.
+    fn is_hedged(&self) -> bool {
+        false
+    }
+
+    /// Whether the sizes of files are known before they are read.
+    fn tells_sizes(&self) -> bool {
+        true
+    }
 
     /// Lists the names in a directory, in any order, a part at a time. Many filesystems have the attributes
     /// of a part at hand if they are asked for before the next part.

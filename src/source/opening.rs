@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::archive::{Archives, is_archive};
 use super::cql::CqlStore;
+use super::http::HttpStore;
 use super::keyed::KeyedSource;
 use super::object::ObjectSource;
 use super::redis::RedisStore;
@@ -55,13 +56,26 @@ impl<'a> Opening<'a> {
                 let store = CqlStore::open(cluster, self.is_immutable)?;
                 Arc::new(KeyedSource::open(store, self.seen)?)
             }
+            Location::Site(site) => {
+                let store = HttpStore::open(site, self.is_immutable)?;
+                Arc::new(KeyedSource::open(store, self.seen)?)
+            }
         })
     }
 
     /// The archives at a location, or the archive that it is.
     fn archives(self, location: &Location) -> Result<Archives> {
         let only = location.path().filter(|path| path.is_file());
-        let Some(path) = only else { return Ok(Archives::new(self.files(location)?, None)) };
+        let Some(path) = only else {
+            let source = self.files(location)?;
+            if !source.tells_sizes() {
+                let name = location.name().display();
+                let message = format!("the sizes of the archives in {name} are not known");
+                return Err(Error::new(ErrorKind::Source, message)
+                    .hint("set source.size, or write the sizes into the manifest"));
+            }
+            return Ok(Archives::new(source, None));
+        };
         match (path.parent(), path.file_name()) {
             (Some(directory), Some(name)) if is_archive(name) => {
                 let source = Arc::new(PosixSource::open(directory, self.inflight)?);
@@ -87,6 +101,7 @@ pub fn lasting_identity(location: &Location, view: View) -> Option<u128> {
         Location::Bucket(bucket) => bucket.identity(),
         Location::Database(database) => database.identity(),
         Location::Rows(cluster) => cluster.identity(),
+        Location::Site(site) => site.identity(),
     };
     Some(match view {
         View::Directory => of_files,

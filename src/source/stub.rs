@@ -9,12 +9,23 @@ use super::{PosixSource, ReadRequest, Source, Stat};
 
 pub(crate) struct StubSource<R> {
     directory: PosixSource,
+    /// What listings tell of the sizes of files, if they tell a guess.
+    guess: Option<u64>,
+    is_hedged: bool,
     read: R,
 }
 
 impl<R: Fn(ReadRequest) + Send + Sync + 'static> StubSource<R> {
     pub(crate) fn new(directory: PosixSource, read: R) -> Self {
-        StubSource { directory, read }
+        StubSource { directory, guess: None, is_hedged: false, read }
+    }
+
+    pub(crate) fn guessing(directory: PosixSource, guess: u64, read: R) -> Self {
+        StubSource { guess: Some(guess), ..Self::new(directory, read) }
+    }
+
+    pub(crate) fn hedged(directory: PosixSource, read: R) -> Self {
+        StubSource { is_hedged: true, ..Self::new(directory, read) }
     }
 }
 
@@ -29,6 +40,22 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for StubSource<R> {
         each: &mut dyn FnMut(&[OsString]),
     ) -> Result<(), Errno> {
         self.directory.list_in_parts(directory, each)
+    }
+
+    fn is_hedged(&self) -> bool {
+        self.is_hedged
+    }
+
+    fn tells_sizes(&self) -> bool {
+        self.guess.is_none()
+    }
+
+    fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
+        let listed = |stat: Stat| match self.guess {
+            Some(guess) => Stat { is_sized: false, ..stat.with_size(guess) },
+            None => stat,
+        };
+        names.iter().map(|name| self.stat(&directory.join(name)).map(listed)).collect()
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {

@@ -42,7 +42,8 @@ pub(super) struct Access {
 /// Bytes under a name.
 #[derive(Clone, Debug)]
 pub(super) struct Blob<K> {
-    pub(super) size: u64,
+    /// `None`: the store does not tell it.
+    pub(super) size: Option<u64>,
     /// Modification time in nanoseconds since 1970.
     pub(super) mtime_ns: i64,
     /// When it was last changed, in any way, in nanoseconds since 1970.
@@ -120,6 +121,8 @@ pub(super) struct Listing<K> {
     pub(super) access: HashMap<PathBuf, Access>,
     /// Another listing with the same number has the same blobs.
     pub(super) state: u64,
+    /// What a blob without a size is taken to have.
+    pub(super) guess: u64,
 }
 
 /// Why paths are not those of a tree.
@@ -147,13 +150,14 @@ struct Directory {
 pub(super) struct Tree<K> {
     blobs: Vec<File<K>>,
     directories: HashMap<PathBuf, Directory>,
+    guess: u64,
 }
 
 impl<K: Send> Tree<K> {
     /// # Errors
     /// If the paths are not those of a tree.
     pub(super) fn new(listing: Listing<K>) -> Result<Self, PathFault> {
-        let Listing { blobs, directories: listed, access, state: _ } = listing;
+        let Listing { blobs, directories: listed, access, state: _, guess } = listing;
         let mut subdirectories: HashMap<PathBuf, BTreeSet<OsString>> = HashMap::new();
         subdirectories.entry(PathBuf::new()).or_default();
         for path in &listed {
@@ -167,7 +171,8 @@ impl<K: Send> Tree<K> {
             add_directory(&mut subdirectories, path);
         }
         sort(by_directory.values_mut().collect());
-        let mut tree = Tree { blobs: Vec::with_capacity(count), directories: HashMap::new() };
+        let (blobs, directories) = (Vec::with_capacity(count), HashMap::new());
+        let mut tree = Tree { blobs, directories, guess };
         for (path, subdirectories) in subdirectories {
             let files = by_directory.remove(&path).unwrap_or_default();
             let access = path.ancestors().find_map(|above| access.get(above));
@@ -219,7 +224,7 @@ impl<K: Send> Tree<K> {
     /// The attributes of a path; `None` if nothing has it.
     pub(super) fn stat(&self, path: &Path) -> Option<Stat> {
         let directory = self.directories.get(path).map(|directory| directory.stat);
-        directory.or_else(|| self.blob(path).map(|blob| blob_stat(path, blob)))
+        directory.or_else(|| self.blob(path).map(|blob| blob_stat(path, blob, self.guess)))
     }
 }
 
@@ -297,8 +302,10 @@ pub(super) fn hash(parts: &[&[u8]]) -> u64 {
     hasher.finish()
 }
 
-pub(super) fn blob_stat<K>(path: &Path, blob: &Blob<K>) -> Stat {
-    let Blob { size, mtime_ns, changed_ns, version, access, .. } = *blob;
+/// The attributes of a blob. If it has no size, `guess` is taken for it.
+pub(super) fn blob_stat<K>(path: &Path, blob: &Blob<K>, guess: u64) -> Stat {
+    let Blob { size: known, mtime_ns, changed_ns, version, access, .. } = *blob;
+    let size = known.unwrap_or(guess);
     let inode = hash(&[path.as_os_str().as_bytes(), &version.to_le_bytes()]);
     Stat {
         kind: Kind::File,
@@ -308,6 +315,7 @@ pub(super) fn blob_stat<K>(path: &Path, blob: &Blob<K>) -> Stat {
         gid: access.gid,
         rdev: 0,
         size,
+        is_sized: known.is_some(),
         blocks: size.div_ceil(512),
         atime_ns: mtime_ns,
         mtime_ns,
@@ -336,6 +344,7 @@ pub(super) fn directory_stat(
         gid: access.gid,
         rdev: 0,
         size: names.len() as u64,
+        is_sized: true,
         blocks: 0,
         atime_ns: time_ns,
         mtime_ns: time_ns,
@@ -352,8 +361,14 @@ mod tests {
 
     fn blob(path: &str, version: u64) -> (PathBuf, Blob<()>) {
         let time = 5 * SECOND_NS;
-        let blob =
-            Blob { size: 7, mtime_ns: time, changed_ns: time, version, access: ACCESS, key: () };
+        let blob = Blob {
+            size: Some(7),
+            mtime_ns: time,
+            changed_ns: time,
+            version,
+            access: ACCESS,
+            key: (),
+        };
         (path.into(), blob)
     }
 
@@ -365,6 +380,7 @@ mod tests {
                 .map(|(path, mode)| (path.into(), Access { mode, ..ACCESS }))
                 .into(),
             state: 0,
+            guess: 0,
         })
     }
 
@@ -406,8 +422,8 @@ mod tests {
     fn a_fingerprint_is_the_same_until_the_content_changes() {
         let stat = |version, path: &str| {
             let blobs = [blob(path, version), blob("d/other", 1)].into_iter().collect();
-            let listing =
-                Listing { blobs, directories: Vec::new(), access: HashMap::new(), state: 0 };
+            let (directories, access) = (Vec::new(), HashMap::new());
+            let listing = Listing { blobs, directories, access, state: 0, guess: 0 };
             let tree = Tree::new(listing).unwrap();
             let [file, directory] = [path, "d"].map(|at| tree.stat(Path::new(at)).unwrap());
             (file.fingerprint(), directory.fingerprint())

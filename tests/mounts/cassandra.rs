@@ -1,7 +1,7 @@
 //! Rows of Cassandra that are mounted.
 //!
-//! Goal: a loader of files reads rows, and cannot tell them from files. Method: a server in memory ([`cql_server`](crate::cql_server)) has
-//! the tables of cassandra-dali, with the files of a directory beside the mount.
+//! Goal: a loader of files reads rows, and cannot tell them from files. Method: a server in memory
+//! ([`cql_server`](crate::cql_server)) has the tables of cassandra-dali, with the files of a directory beside the mount.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +19,9 @@ path = "{or_split}/{or_label}/{id}.JPEG"
 data = "data_train.data"
 size = "bytes"
 "#;
+
+/// Options of a mount that does not know the column of sizes.
+const UNSIZED: [&str; 4] = ["--set", "source.size=", "--set", "source.consistency=immutable"];
 
 /// A fixture, and a server with empty tables.
 struct Rows {
@@ -67,6 +70,14 @@ impl Rows {
     }
 }
 
+/// What statements for the bytes of a row have in them.
+const READ: &str = "\"data_train\" WHERE \"id\"";
+
+/// How many requests for bytes came since they were counted last.
+fn count_reads(server: &CqlServer) -> u64 {
+    server.requests().iter().filter(|request| request.contains(READ)).count() as u64
+}
+
 /// A uuid.
 fn id(nth: u64) -> [u8; 16] {
     u128::from(nth).to_be_bytes()
@@ -91,6 +102,61 @@ fn a_loader_of_images_reads_rows_as_a_directory() {
     assert_eq!((&status["cold"], &status["source"]), (&0.into(), &rows.url().as_str().into()));
     mounted.umount();
     assert_eq!(rows.server.not_understood(), Vec::<String>::new());
+}
+
+#[test]
+fn a_loader_reads_rows_whose_sizes_nobody_has_told() {
+    let rows = Rows::of(CqlServer::start());
+    let count = 60;
+    for nth in 0..count {
+        rows.put(nth, &content(nth, 1000 + 777 * nth as usize), 1);
+    }
+    let order = "torch-random:seed=7,index=imagefolder,root=train";
+    let mounted = rows.mounted(&[&UNSIZED[..], &["--ram", "64MiB", "--order", order]].concat());
+    wait_until("all rows are fetched", || {
+        mounted.count("/source_times/operations/read/count") == count
+            && mounted.count("/fetching") == 0
+    });
+    // Some were read for the mean of their sizes.
+    let read = count_reads(&rows.server);
+    assert!((count + 1..=2 * count).contains(&read), "{read}");
+    let (source, shown) = (rows.fixture.source("train"), mounted.path("train"));
+    assert_eq!(python(COMPARE, &[&source, &shown]).trim(), count.to_string());
+    assert_eq!((mounted.count("/cold"), count_reads(&rows.server)), (0, 0));
+    mounted.umount();
+}
+
+#[test]
+fn sizes_are_found_out_and_remembered() {
+    let rows = Rows::of(CqlServer::start());
+    // Most are far from the mean, which has two blocks.
+    let sizes = [0, 1, 4096, 300_000, 1 << 20, (1 << 20) + 1, 3_000_000, 5 << 20];
+    let put = |(nth, size): (u64, usize)| rows.put(nth, &content(nth, size), 1);
+    let paths: Vec<String> = (0..).zip(sizes).map(put).collect();
+    let kept = rows.fixture.path("cache");
+    let kept = ["--cache-dir", kept.to_str().unwrap(), "--set", "prefetch.enabled=false"];
+    let mounted = rows.mounted(&[&UNSIZED[..], &kept].concat());
+    count_reads(&rows.server);
+    for entry in std::fs::read_dir(mounted.path("train/class0")).unwrap() {
+        assert!(entry.unwrap().file_type().unwrap().is_file());
+    }
+    assert_eq!(count_reads(&rows.server), 0, "names cost no reads");
+    let look = |mounted: &Mounted| {
+        for (path, size) in paths.iter().zip(sizes) {
+            assert_eq!(std::fs::metadata(mounted.path(path)).unwrap().len(), size as u64);
+        }
+    };
+    look(&mounted);
+    assert_eq!(count_reads(&rows.server), sizes.len() as u64);
+    for (nth, (path, size)) in (0..).zip(paths.iter().zip(sizes)) {
+        assert!(std::fs::read(mounted.path(path)).unwrap() == content(nth, size), "{size}");
+    }
+    mounted.umount();
+    let mounted = rows.mounted(&[&UNSIZED[..], &kept].concat());
+    count_reads(&rows.server);
+    look(&mounted);
+    assert_eq!(count_reads(&rows.server), 0, "the catalog has them");
+    mounted.umount();
 }
 
 #[test]
@@ -155,6 +221,7 @@ fn what_is_no_table_of_samples_is_refused_and_a_password_comes_from_a_file() {
         ("source.path={or_label}/{nothing}", "metadata_train has no column nothing"),
         ("source.size=or_label", "or_label of metadata_train is of the type text, not int"),
         ("source.data=metadata_train.bytes", "of the type int, not blob"),
+        ("source.size=", "set source.consistency=immutable"),
     ] {
         let refused = rows.fixture.run(4, &[&words[..], &["--set", wrong]].concat());
         assert!(refused.contains(said), "{wrong}: {refused}");

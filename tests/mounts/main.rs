@@ -31,6 +31,7 @@ mod faults;
 mod fixture;
 mod force;
 mod hanging;
+mod http;
 mod idle;
 mod in_flight;
 mod kernel;
@@ -44,6 +45,8 @@ mod memory;
 mod metadata;
 mod modes;
 mod mounted;
+#[path = "../nginx/mod.rs"]
+mod nginx;
 mod object_server;
 mod order;
 mod parts;

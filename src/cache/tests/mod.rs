@@ -1,5 +1,6 @@
 //! Panics in the source, the page cache and the store: no reader waits for ever, and the planner hears of it.
 
+mod hedge;
 mod scarce;
 mod slow;
 
@@ -18,6 +19,7 @@ use super::*;
 use crate::catalog::{Located, TICK};
 use crate::disk::tests::model::Model;
 use crate::disk::{self, Buffer};
+use crate::ids::BLOCK_BYTES;
 use crate::source::stub::StubSource;
 use crate::source::{Pool, PosixSource, ReadRequest, Source};
 use crate::store;
@@ -193,6 +195,51 @@ impl Stand {
             assert!(start.elapsed() < LIMIT, "the planner never hears of it");
             self.inbox.take(&mut messages, &mut Vec::new(), Duration::from_millis(50));
         }
+    }
+}
+
+/// A file of which the catalog has a guess of the size.
+fn guessing(bytes: Vec<u8>) -> Stand {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("file"), &bytes).unwrap();
+    let read = move |request: ReadRequest| {
+        assert!(!request.is_sized, "all is asked for once");
+        (request.deliver)(Ok(bytes.clone()));
+    };
+    let source =
+        |directory| -> Arc<dyn Source> { Arc::new(StubSource::guessing(directory, 100, read)) };
+    stand_over(directory, source, |disk| Arc::new(disk), None)
+}
+
+#[test]
+fn a_block_of_a_file_whose_size_was_guessed_is_as_long_as_the_file() {
+    let bytes = vec![7; 200_000];
+    for prefetches in [false, true] {
+        let stand = guessing(bytes.clone());
+        if prefetches {
+            stand.cache.prefetch(BLOCK);
+        } else {
+            assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(bytes.clone()));
+        }
+        wait_until(|| stand.cache.flights.is_empty(), "the flight never ends");
+        let located = stand.cache.catalog.locate(BLOCK).unwrap();
+        assert_eq!((located.length, located.node), (bytes.len(), stand.node));
+    }
+}
+
+#[test]
+fn readers_of_a_block_that_a_file_does_not_have_look_again() {
+    for size in [0, BLOCK_BYTES as usize + 1] {
+        let stand = guessing(vec![7; size]);
+        assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Err(ReadFailure::PastVersion));
+        let mut messages = Vec::new();
+        stand.inbox.take(&mut messages, &mut Vec::new(), Duration::from_millis(50));
+        let events: Vec<Event> = messages.into_iter().map(|message| message.event).collect();
+        let changed =
+            |event: &Event| matches!(event, Event::Changed { files, .. } if files.len() == 1);
+        assert!(events.iter().any(changed), "{events:?}");
+        assert!(!events.iter().any(|event| matches!(event, Event::Failed { .. })), "{events:?}");
+        assert_eq!(stand.cache.catalog.served(stand.node).unwrap().size, size as u64);
     }
 }
 

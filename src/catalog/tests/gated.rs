@@ -16,7 +16,8 @@ use crate::source::{Kind, PosixSource, ReadRequest, Source, Stat};
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
 /// A source in which one path can be made to fail, where it is listed, or all that begin like it,
-/// where they are stat'ed, or not to be listed until it is let go, and which may have times in whole seconds. It counts what it is asked.
+/// where they are stat'ed, or not to be listed until it is let go, and which may have times in whole seconds. It
+/// counts what it is asked.
 pub(crate) struct Gated {
     inner: PosixSource,
     path: PathBuf,
@@ -35,6 +36,8 @@ pub(crate) struct Gated {
     pub(crate) earlier_ns: AtomicI64,
     /// What each stat takes at least.
     pub(crate) delay_us: AtomicU64,
+    /// What listings tell of the sizes of files, if it is a guess; 0: the sizes.
+    pub(crate) guess: AtomicU64,
     /// What happens once between the stat of a path and its answer.
     meanwhile: Mutex<Option<(PathBuf, Meanwhile)>>,
 }
@@ -60,6 +63,7 @@ impl Gated {
             shrunk: AtomicU64::new(0),
             shrunk_anew: AtomicU64::new(0),
             earlier_ns: AtomicI64::new(0),
+            guess: AtomicU64::new(0),
             meanwhile: Mutex::default(),
         })
     }
@@ -136,6 +140,19 @@ impl Source for Gated {
         self.shrunk.store(shrunk, Ordering::Relaxed);
         let half = path == self.path && takes_one(&self.shrunk_anew);
         stat.map(|stat| Stat { size: if half { stat.size / 2 } else { stat.size }, ..stat })
+    }
+
+    fn tells_sizes(&self) -> bool {
+        self.guess.load(Ordering::Relaxed) == 0
+    }
+
+    fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
+        let guess = self.guess.load(Ordering::Relaxed);
+        let listed = |stat: Stat| match stat.kind {
+            Kind::File if guess > 0 => Stat { is_sized: false, ..stat.with_size(guess) },
+            _ => stat,
+        };
+        names.iter().map(|name| self.stat(&directory.join(name)).map(listed)).collect()
     }
 
     fn listed_kinds(&self, directory: &Path) -> HashMap<OsString, Kind> {

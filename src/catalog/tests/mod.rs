@@ -2,6 +2,7 @@
 
 mod gated;
 mod scan;
+mod sizes;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -71,6 +71,7 @@ impl Past {
             gid: 0,
             rdev: 0,
             size: 8,
+            is_sized: true,
             blocks: 1,
             atime_ns: 1,
             mtime_ns: 1,

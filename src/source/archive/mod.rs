@@ -344,7 +344,7 @@ impl Keyed for Archives {
             let shard = Arc::new(Shard { path: path.as_path().into(), fingerprint });
             let access = access_of(&stat, 0o444);
             let blob = |offset, size, mtime_ns| Blob {
-                size,
+                size: Some(size),
                 mtime_ns,
                 changed_ns: stat.ctime_ns,
                 version: hash(&[fingerprint.lasting(), &u64::to_le_bytes(offset)]),
@@ -363,7 +363,7 @@ impl Keyed for Archives {
             }));
         }
         directories.retain(|path| !path.as_os_str().is_empty());
-        Ok(Some(Listing { blobs, directories, access, state }))
+        Ok(Some(Listing { blobs, directories, access, state, guess: 0 }))
     }
 
     fn refuse(&self, fault: &PathFault) -> Error {
@@ -412,6 +412,10 @@ impl Keyed for Archives {
             deliver: Box::new(delivered),
             ..request
         }]);
+    }
+
+    fn is_hedged(&self) -> bool {
+        self.source.is_hedged()
     }
 
     fn list_xattrs(&self, directory: &Path) -> Result<Vec<u8>, Errno> {

@@ -53,6 +53,7 @@ impl RangeReader {
         self.source.read(vec![ReadRequest {
             path: Arc::clone(&self.path),
             fingerprint: self.fingerprint,
+            is_sized: true,
             exact: true,
             offset,
             length: length as usize,

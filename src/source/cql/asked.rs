@@ -15,6 +15,9 @@ use scylla::client::session_builder::SessionBuilder;
 use scylla::cluster::metadata::ColumnType;
 use scylla::deserialize::row::ColumnIterator;
 use scylla::policies::load_balancing::DefaultPolicy;
+use scylla::policies::speculative_execution::{
+    SimpleSpeculativeExecutionPolicy, SpeculativeExecutionPolicy,
+};
 use scylla::response::PagingState;
 use scylla::response::query_result::{QueryResult, QueryRowsResult};
 use scylla::serialize::SerializationError;
@@ -40,6 +43,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// After this time without an answer, the driver asks a node whether it is there.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// After this time without an answer, another node is asked as well. The first one may be silent.
+const SILENT: Duration = Duration::from_secs(2);
 
 /// How many replicas a read asks first, and how many are asked before a row counts as missing or as changed. A listing
 /// and a lookup ask as many: one replica may lack a row, or have an old one, until it is repaired.
@@ -101,7 +107,7 @@ impl Asked {
             .connection_timeout(CONNECT)
             .keyspaces_to_fetch([cluster.keyspace()])
             .keepalive_interval(KEEPALIVE)
-            .default_execution_profile_handle(profile(FIRST, true));
+            .default_execution_profile_handle(profile(FIRST, true, true));
         if let Some((name, password)) = cluster.user() {
             builder = builder.user(name, password);
         }
@@ -112,7 +118,7 @@ impl Asked {
         let session = Box::pin(builder.build()).await;
         let session = session.map_err(|error| cluster.refuse(&say_unconnected(&error)))?;
         check_datacenter(&session, cluster)?;
-        let plan = plan(&session, cluster)?;
+        let plan = plan(&session, cluster, is_immutable)?;
         let prepare = |text| prepare(&session, cluster, text);
         let ((), list, find, read) = tokio::try_join!(
             check_partitioner(&session, cluster),
@@ -121,17 +127,30 @@ impl Asked {
             prepare(plan.read)
         )?;
         // Another datacenter may lack rows.
-        let sure = profile(SURE, false);
+        let sure = profile(SURE, false, true);
         let mut read = [read.clone(), read];
         let (mut list, mut find) = (list, find);
-        for statement in [&mut list, &mut find, &mut read[1]] {
+        list.set_execution_profile_handle(Some(profile(SURE, false, false)));
+        for statement in [&mut find, &mut read[1]] {
             statement.set_execution_profile_handle(Some(sure.clone()));
         }
         list.set_page_size(plan.page);
         find.set_request_timeout(Some(PATIENCE_OF_LOOKUPS));
+        if let Some(advice) = &plan.advice {
+            let name = cluster.name().display();
+            tracing::warn!(
+                "source.size is not set, so the size of a file of {name} is not known before it is \
+                 read: `ls -l` and `du` read all bytes of each file. To avoid that, {advice}"
+            );
+        }
         let (shape, compares_times) = (plan.shape, !is_immutable);
         let has_worked = AtomicBool::new(false);
         Ok(Asked { session, list, find, read, shape, compares_times, has_worked })
+    }
+
+    /// Whether rows are listed with their sizes.
+    pub(super) fn tells_sizes(&self) -> bool {
+        self.shape.tells_sizes()
     }
 
     /// How people find a row.
@@ -211,7 +230,7 @@ impl Asked {
         let Some((Some(bytes), Some(written))) = row else {
             return Ok(Data::Other("there is no data".to_owned()));
         };
-        let is_right = bytes.len() as u64 == listed.size
+        let is_right = listed.size.is_none_or(|size| size == bytes.len() as u64)
             && (written == listed.written || !self.compares_times);
         Ok(match is_right {
             true => Data::Right(bytes.to_vec()),
@@ -223,8 +242,11 @@ impl Asked {
 
     /// Why the data of a row is not that of its size.
     fn say_apart(&self, listed: &Listed, found: &str) -> String {
-        let (row, size, written) = (self.say(listed), listed.size, listed.written);
-        format!("{row} says {size} bytes, written at {written}, but {found}")
+        let (row, written) = (self.say(listed), listed.written);
+        match listed.size {
+            Some(size) => format!("{row} says {size} bytes, written at {written}, but {found}"),
+            None => format!("{row} is listed, but {found}"),
+        }
     }
 }
 
@@ -248,12 +270,18 @@ async fn prepare(
     Ok(prepared)
 }
 
-/// How a statement is executed: how many replicas are asked, and whether those of another datacenter may be.
-fn profile(consistency: Consistency, may_be_far: bool) -> ExecutionProfileHandle {
-    let policy = DefaultPolicy::builder().permit_dc_failover(may_be_far);
-    let builder =
-        ExecutionProfile::builder().consistency(consistency).request_timeout(Some(ANSWER));
-    builder.load_balancing_policy(policy.build()).build().into_handle()
+/// How a statement is executed: how many replicas are asked, and whether those of another datacenter may be. A request
+/// for one row asks another node if the first one is silent.
+fn profile(consistency: Consistency, may_be_far: bool, is_one: bool) -> ExecutionProfileHandle {
+    let policy = DefaultPolicy::builder().permit_dc_failover(may_be_far).build();
+    let again: Arc<dyn SpeculativeExecutionPolicy> =
+        Arc::new(SimpleSpeculativeExecutionPolicy { max_retry_count: 1, retry_interval: SILENT });
+    let builder = ExecutionProfile::builder()
+        .consistency(consistency)
+        .request_timeout(Some(ANSWER))
+        .load_balancing_policy(policy)
+        .speculative_execution_policy(is_one.then_some(again));
+    builder.build().into_handle()
 }
 
 /// Keys of other partitioners have other tokens.
@@ -285,7 +313,7 @@ fn check_datacenter(session: &Session, cluster: &Cluster) -> UserResult<()> {
 }
 
 /// Looks at the tables.
-fn plan(session: &Session, cluster: &Cluster) -> UserResult<Plan> {
+fn plan(session: &Session, cluster: &Cluster, is_immutable: bool) -> UserResult<Plan> {
     let (shown, keyspace) = (cluster.shown(), cluster.keyspace());
     let state = session.get_cluster_state();
     let missing = || cluster.refuse(&format!("there is no keyspace {keyspace}"));
@@ -297,5 +325,5 @@ fn plan(session: &Session, cluster: &Cluster) -> UserResult<Plan> {
     let (rows, data) = (table(&shown.rows)?, table(&shown.data.0)?);
     let named =
         |error: Error| error.context(format!("cannot use the source {}", cluster.name().display()));
-    Plan::new(shown, keyspace, &rows, &data).map_err(named)
+    Plan::new(shown, is_immutable, keyspace, &rows, &data).map_err(named)
 }

@@ -3,7 +3,7 @@
 //! 1. A [`Cluster`] is a URL, `cassandra://HOST,HOST:PORT/KEYSPACE`, and settings. `source.rows` is the table that is
 //!    listed: each row is a file. `source.path` makes its path of values of its columns. `source.data` is the column of
 //!    the bytes, in a table with the same key. `source.size` is the column with their number, in the table that is
-//!    listed. The server has no function for the length of a blob, and the catalog has to know it.
+//!    listed. The server has no function for the length of a blob.
 //! 2. The listing reads the whole table by ranges of tokens ([`scan`]). It asks for no write times of the data: the
 //!    server would read all blobs for them, and its memory does not suffice. The first listing reads some rows.
 //! 3. A read is one request with a key. The answer has the bytes and when they were written. One round trip is enough
@@ -25,6 +25,12 @@
 //!
 //! With `source.consistency = "immutable"`, write times are not compared, and only the number of bytes is. Tables whose
 //! rows were written one by one need it.
+//!
+//! # Sizes that are not known
+//!
+//! Without `source.size`, rows have to be immutable. Their sizes are guessed: the mean of some rows is taken. A row is
+//! read if its file is looked up. The bytes are kept for a moment, because who looks a file up reads it ([`Recent`]).
+//! So both are one request, and a prefetch under way is shared, too.
 
 mod asked;
 mod cells;
@@ -38,8 +44,8 @@ mod template;
 mod tls;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -51,6 +57,7 @@ use super::remote::{PATIENCE_OF_LOOKUPS, PATIENCE_OF_READS, Passing, Remote, pat
 use super::tree::{Access, Blob, Blobs, Listing, NAME_BYTES_MAX, PathFault, hash};
 use super::{ReadError, ReadRequest};
 use crate::error::{Error, ErrorKind, Result as UserResult};
+use crate::ids::BLOCK_BYTES;
 use asked::Asked;
 pub(super) use cluster::Cluster;
 use fault::Fault;
@@ -79,6 +86,8 @@ pub(super) struct CqlStore {
     /// Of each file.
     access: Access,
     recent: Arc<Recent>,
+    /// What the first listing has guessed of the sizes that are not listed.
+    guess: OnceLock<u64>,
     remote: Remote,
 }
 
@@ -105,6 +114,7 @@ impl CqlStore {
             is_immutable,
             access: Access { mode: 0o444, uid: geteuid().as_raw(), gid: getegid().as_raw() },
             recent: Arc::default(),
+            guess: OnceLock::new(),
             remote,
         })
     }
@@ -122,8 +132,14 @@ impl CqlStore {
             state = page.iter().map(|row| row.listed.digest).fold(state, u64::wrapping_add);
             files.extend(page.into_iter().map(|row| file(row, self.access)));
         }
-        listed.recv().unwrap_or(Err(Fault::Gone))?;
+        let looked = listed.recv().unwrap_or(Err(Fault::Gone))?;
+        self.guess.get_or_init(|| looked.mean().unwrap_or_default().max(1));
         Ok((files, state))
+    }
+
+    /// What a request for a row takes along.
+    fn shares(&self, listed: &Listed) -> (Arc<Recent>, Arc<Asked>, Listed) {
+        (Arc::clone(&self.recent), Arc::clone(&self.asked), listed.clone())
     }
 
     /// The error of a listing.
@@ -149,11 +165,46 @@ fn file(row: Row, access: Access) -> (PathBuf, Blob<Listed>) {
     (path.into(), Blob { size, mtime_ns, changed_ns, version, access, key: listed })
 }
 
-/// A range of the bytes of a version, which has them.
-fn cut(whole: &[u8], offset: u64, length: usize) -> Result<Vec<u8>, ReadError> {
-    let from = usize::try_from(offset).ok();
-    let range = from.and_then(|from| whole.get(from..from.checked_add(length)?));
-    range.map(<[u8]>::to_vec).ok_or(ReadError::Source(Errno::EIO))
+/// Which bytes of a row a request is for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// How many bytes all are, if that is known.
+    size: Option<u64>,
+    offset: u64,
+    length: usize,
+    is_part: bool,
+}
+
+impl Wanted {
+    fn of(request: &ReadRequest) -> Self {
+        Wanted {
+            size: request.is_sized.then(|| request.fingerprint.size()),
+            offset: request.offset,
+            length: request.length,
+            is_part: request.is_part(),
+        }
+    }
+
+    /// These bytes of all; all, if their number was not known.
+    fn of_whole(self, whole: &[u8]) -> Result<Vec<u8>, ReadError> {
+        match self.size {
+            None => return Ok(whole.to_vec()),
+            Some(size) if size != whole.len() as u64 => return Err(ReadError::Changed),
+            Some(_) => {}
+        }
+        let from = usize::try_from(self.offset).ok();
+        let range = from.and_then(|from| whole.get(from..from.checked_add(self.length)?));
+        range.map(<[u8]>::to_vec).ok_or(ReadError::Source(Errno::EIO))
+    }
+}
+
+/// All bytes of a row as it was listed.
+async fn read(asked: &Asked, listed: &Listed) -> Result<Vec<u8>, ReadError> {
+    let read = patiently(PATIENCE_OF_READS, || asked.read(listed)).await;
+    read.map_err(|fault| match fault {
+        Fault::Changed => ReadError::Changed,
+        fault => ReadError::Source(fault.errno(&asked.say(listed))),
+    })
 }
 
 impl Keyed for CqlStore {
@@ -171,7 +222,8 @@ impl Keyed for CqlStore {
             return Ok(None);
         }
         let access = [(PathBuf::new(), Access { mode: 0o555, ..self.access })].into();
-        Ok(Some(Listing { blobs, directories: Vec::new(), access, state }))
+        let guess = self.guess.get().copied().unwrap_or(1);
+        Ok(Some(Listing { blobs, directories: Vec::new(), access, state, guess }))
     }
 
     fn refuse(&self, fault: &PathFault) -> Error {
@@ -192,27 +244,53 @@ impl Keyed for CqlStore {
         found.unwrap_or(Err(Fault::Gone)).map_err(|fault| fault.errno(&self.asked.say(&blob.key)))
     }
 
-    fn read(&self, blob: &Blob<Listed>, request: ReadRequest) {
-        let (asked, listed) = (Arc::clone(&self.asked), blob.key.clone());
-        let recent = Arc::clone(&self.recent);
-        let place: Option<Whole> = request.is_part().then(|| recent.place(&listed));
-        let ReadRequest { offset, length, urgency, deliver, .. } = request;
-        self.remote.read(urgency, deliver, async move {
-            let read = async {
-                let read = patiently(PATIENCE_OF_READS, || asked.read(&listed)).await;
-                read.map_err(|fault| match fault {
-                    Fault::Changed => ReadError::Changed,
-                    fault => ReadError::Source(fault.errno(&asked.say(&listed))),
-                })
+    fn is_hedged(&self) -> bool {
+        // Requests for a row whose size is not listed share one answer.
+        self.tells_sizes()
+    }
+
+    fn tells_sizes(&self) -> bool {
+        self.asked.tells_sizes()
+    }
+
+    fn find_size(&self, blob: &Blob<Listed>) -> Result<u64, Errno> {
+        let place = self.recent.place(&blob.key);
+        let (recent, asked, listed) = self.shares(&blob.key);
+        let found = self.remote.wait(async move {
+            // Whoever wants the bytes, too, may have more patience.
+            let whole = place.get_or_init(|| read(&asked, &listed));
+            let whole = tokio::time::timeout(PATIENCE_OF_LOOKUPS, whole).await;
+            let size = match whole.map_err(|_| ReadError::Source(Errno::ETIMEDOUT))? {
+                Ok(bytes) => return Ok(bytes.len() as u64),
+                Err(error) => Err(*error),
             };
+            recent.forget(&place);
+            size
+        });
+        found.unwrap_or(Err(ReadError::Source(Errno::EIO))).map_err(|error| match error {
+            ReadError::Source(errno) => errno,
+            ReadError::Changed => Errno::ENOENT,
+        })
+    }
+
+    fn read(&self, blob: &Blob<Listed>, request: ReadRequest) {
+        let is_shared = request.is_part() || !self.tells_sizes();
+        let place: Option<Whole> = is_shared.then(|| self.recent.place(&blob.key));
+        let (recent, asked, listed) = self.shares(&blob.key);
+        let wanted = Wanted::of(&request);
+        self.remote.read(request.urgency, request.deliver, async move {
+            let read = read(&asked, &listed);
             let Some(place) = place else { return read.await };
-            match place.get_or_init(|| read).await {
-                Ok(whole) => cut(whole, offset, length),
-                Err(error) => {
-                    recent.forget(&place);
-                    Err(*error)
-                }
+            let found = match place.get_or_init(|| read).await {
+                Ok(whole) => wanted.of_whole(whole),
+                Err(error) => Err(*error),
+            };
+            // Of a large blob, more is asked for soon.
+            let is_last = |bytes: &Vec<u8>| !wanted.is_part && bytes.len() as u64 <= BLOCK_BYTES;
+            if found.as_ref().map_or(true, is_last) {
+                recent.forget(&place);
             }
+            found
         });
     }
 

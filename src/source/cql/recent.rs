@@ -1,5 +1,7 @@
-//! Blobs that are read in parts: all parts that are asked for at about the same time share one request, since no
-//! server sends a part of a blob.
+//! Blobs of which several requests want something at about the same time: all of them share one request to the server.
+//!
+//! No server sends a part of a blob, so all parts share its bytes. If the size of a blob is not listed, who asks for it
+//! and who reads the blob share them, too.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ const BYTES: u64 = 64 << 20;
 /// What a blob counts at least, so that there are not too many.
 const LEAST: u64 = 64 << 10;
 
-/// How long a blob is kept after a part of it was asked for.
+/// How long a blob is kept after it was asked for.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// All bytes of a blob, or why they cannot be read, as soon as that is known.
@@ -31,11 +33,13 @@ struct Kept {
 
 impl Kept {
     fn weight(&self) -> u64 {
-        self.listed.size.max(LEAST)
+        let arrived = self.whole.get().and_then(|whole| whole.as_ref().ok());
+        let size = self.listed.size.or(arrived.map(|bytes| bytes.len() as u64));
+        size.unwrap_or_default().max(LEAST)
     }
 }
 
-/// The blobs of which parts were asked for last.
+/// The blobs that were asked for last.
 #[derive(Default)]
 pub(super) struct Recent {
     /// The one that was used last comes last.
@@ -60,7 +64,7 @@ impl Recent {
         whole
     }
 
-    /// Forgets a blob that could not be read. Whoever wants it next asks for it anew.
+    /// Forgets a blob. Whoever wants it next asks for it anew.
     pub(super) fn forget(&self, whole: &Whole) {
         self.kept.lock().retain(|blob| !Arc::ptr_eq(&blob.whole, whole));
     }
@@ -76,7 +80,7 @@ mod tests {
     use super::*;
 
     fn listed(nth: u64, size: u64) -> Listed {
-        Listed { id: Box::default(), digest: nth, size, written: 0 }
+        Listed { id: Box::default(), digest: nth, size: Some(size), written: 0 }
     }
 
     #[test]

@@ -12,9 +12,10 @@ pub(in crate::source) struct Listed {
     pub(super) id: Box<[u8]>,
     /// A number that another key, path, size or write time changes.
     pub(super) digest: u64,
-    /// How many bytes the data has.
-    pub(super) size: u64,
-    /// When the size was written, in microseconds since 1970. The data of that version was written then, too.
+    /// How many bytes the data has; `None` if the row does not tell it.
+    pub(super) size: Option<u64>,
+    /// When the size was written, in microseconds since 1970. The data of that version was written then, too. 0 if
+    /// there is no size.
     pub(super) written: i64,
 }
 
@@ -34,8 +35,8 @@ pub(super) struct Shape {
     columns: Vec<(String, Kind)>,
     /// Which columns are the values in the path.
     values: Vec<usize>,
-    /// Which column is the size. The last cell of an answer is its write time.
-    size: usize,
+    /// Which column is the size, if there is one. The last cell of an answer is its write time then.
+    size: Option<usize>,
 }
 
 impl Shape {
@@ -44,7 +45,7 @@ impl Shape {
         template: &Template,
         key: (String, Kind),
         values: Vec<(String, Kind)>,
-        size: (String, Kind),
+        size: Option<(String, Kind)>,
     ) -> Self {
         let mut columns = vec![key];
         let mut place = |column: (String, Kind)| {
@@ -55,7 +56,7 @@ impl Shape {
             })
         };
         let values = values.into_iter().map(&mut place).collect();
-        let size = place(size);
+        let size = size.map(&mut place);
         let (table, template) = (table.to_owned(), template.clone());
         Shape { table, template, columns, values, size }
     }
@@ -63,8 +64,13 @@ impl Shape {
     /// What is selected, as CQL has it.
     pub(super) fn selected(&self) -> String {
         let names = self.columns.iter().map(|(name, _)| quoted(name));
-        let written = format!("WRITETIME({})", quoted(&self.columns[self.size].0));
-        names.chain([written]).collect::<Vec<_>>().join(", ")
+        let written = |size: usize| format!("WRITETIME({})", quoted(&self.columns[size].0));
+        names.chain(self.size.map(written)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether there is a column of sizes.
+    pub(super) fn tells_sizes(&self) -> bool {
+        self.size.is_some()
     }
 
     /// How people find the row with a key.
@@ -94,13 +100,17 @@ impl Shape {
             }
         };
         let path = self.template.fill(add).map_err(refuse)?;
-        let (name, kind) = &self.columns[self.size];
-        let size = cell(self.size).map_err(refuse)?;
-        let size = kind.number(size).and_then(|size| u64::try_from(size).ok());
-        let size = size.ok_or_else(|| refuse(format!("its {name} is no number of bytes")))?;
-        let written = cells.get(self.columns.len()).copied().flatten();
-        let written = written.and_then(|cell| Kind::BigInt.number(cell));
-        let written = written.ok_or_else(|| refuse(format!("its {name} has no write time")))?;
+        let sized = |nth: usize| -> Result<(u64, i64), String> {
+            let (name, kind) = &self.columns[nth];
+            let size = kind.number(cell(nth)?).and_then(|size| u64::try_from(size).ok());
+            let size = size.ok_or_else(|| format!("its {name} is no number of bytes"))?;
+            let written = cells.get(self.columns.len()).copied().flatten();
+            let written = written.and_then(|cell| Kind::BigInt.number(cell));
+            let written = written.ok_or_else(|| format!("its {name} has no write time"))?;
+            Ok((size, written))
+        };
+        let sized = self.size.map(sized).transpose().map_err(refuse)?;
+        let (size, written) = (sized.map(|(size, _)| size), sized.map_or(0, |(_, at)| at));
         let mut digest = DefaultHasher::new();
         (id, &path, size, written).hash(&mut digest);
         let listed = Listed { id: id.into(), digest: digest.finish(), size, written };
@@ -120,7 +130,7 @@ mod tests {
         };
         let column = |name: &str| (name.to_owned(), kind(name));
         let values = template.columns().iter().map(|name| column(name)).collect();
-        Shape::new("list", &template, column("id"), values, column("bytes"))
+        Shape::new("list", &template, column("id"), values, Some(column("bytes")))
     }
 
     const ID: Option<&[u8]> = Some(&[0, 0, 0, 7]);
@@ -141,7 +151,7 @@ mod tests {
         let shape = shape("{label}/{id}.JPEG");
         let row = shape.row(&[ID, Some(b"n01"), SIZE, TIME]).unwrap();
         assert_eq!(row.path, "n01/7.JPEG");
-        assert_eq!((row.listed.size, row.listed.written), (256, 9));
+        assert_eq!((row.listed.size, row.listed.written), (Some(256), 9));
         let other = shape.row(&[ID, Some(b"n02"), SIZE, TIME]).unwrap();
         assert_ne!(row.listed, other.listed, "it has another path");
         assert_eq!(row, shape.row(&[ID, Some(b"n01"), SIZE, TIME]).unwrap());

@@ -15,13 +15,15 @@ use super::*;
 use crate::config::SourceConfig;
 use crate::source::cql_server::{CqlServer, Fault, Part, token};
 use crate::source::keyed::KeyedSource;
-use crate::source::tests::conformance::{check, read, read_version, some_files, wait_until};
+use crate::source::tests::conformance::{
+    check, listed_stat, read, read_unsized, read_version, some_files, wait_until,
+};
 use crate::source::tree::{Tree, hash};
 use crate::source::{Fingerprint, Source};
 
 fn row(path: &str, written: i64) -> Row {
     let digest = hash(&[path.as_bytes(), &written.to_le_bytes()]);
-    let listed = Listed { id: Box::new([7]), digest, size: 5, written };
+    let listed = Listed { id: Box::new([7]), digest, size: Some(5), written };
     Row { path: path.to_owned(), listed }
 }
 
@@ -29,7 +31,7 @@ fn row(path: &str, written: i64) -> Row {
 fn a_row_is_a_file_of_its_write_time() {
     let access = Access { mode: 0o444, uid: 1, gid: 2 };
     let (path, first) = file(row("a/b", 1_700_000_000_000_000), access);
-    assert_eq!((path, first.size), (PathBuf::from("a/b"), 5));
+    assert_eq!((path, first.size), (PathBuf::from("a/b"), Some(5)));
     assert_eq!(first.mtime_ns, 1_700_000_000_000_000_000);
     let (_, later) = file(row("a/b", 1_700_000_000_000_001), access);
     assert!(later.version != first.version && later.mtime_ns > first.mtime_ns);
@@ -37,11 +39,15 @@ fn a_row_is_a_file_of_its_write_time() {
 
 #[test]
 fn ranges_are_cut_from_the_whole() {
-    assert_eq!(cut(b"abcdef", 2, 3), Ok(b"cde".to_vec()));
-    assert_eq!(cut(b"abcdef", 6, 0), Ok(Vec::new()));
+    let cut =
+        |size, offset, length| Wanted { size, offset, length, is_part: true }.of_whole(b"abcdef");
+    assert_eq!(cut(Some(6), 2, 3), Ok(b"cde".to_vec()));
+    assert_eq!(cut(Some(6), 6, 0), Ok(Vec::new()));
     for (offset, length) in [(4, 3), (7, 0), (u64::MAX, 1), (1, usize::MAX)] {
-        assert_eq!(cut(b"abcdef", offset, length), Err(ReadError::Source(Errno::EIO)));
+        assert_eq!(cut(Some(6), offset, length), Err(ReadError::Source(Errno::EIO)));
     }
+    assert_eq!(cut(None, 0, 3), Ok(b"abcdef".to_vec()), "the size was a guess");
+    assert_eq!(cut(Some(5), 0, 5), Err(ReadError::Changed), "it had another size");
 }
 
 const BY_NAME: &str = "{a \"name}";
@@ -73,6 +79,12 @@ trait Tables {
     fn put(&self, name: &str, bytes: &[u8], written: i64) {
         self.put_data(name, bytes, written);
         self.put_row(name, name, bytes.len(), written);
+    }
+
+    /// A source of rows that never change, without their sizes.
+    fn open_unsized(&self) -> KeyedSource<CqlStore> {
+        let settings = SourceConfig { size: String::new(), ..settings(BY_NAME) };
+        KeyedSource::open(self.store(&settings, true).unwrap(), &AtomicU64::new(0)).unwrap()
     }
 
     fn store(&self, settings: &SourceConfig, is_immutable: bool) -> UserResult<CqlStore> {
@@ -265,6 +277,7 @@ fn check_conformance(server: &impl Tables) {
     for is_immutable in [false, true] {
         check(&server.open(BY_NAME, is_immutable).unwrap(), &files);
     }
+    check(&server.open_unsized(), &files);
 }
 
 fn check_changes(server: &impl Tables) {
@@ -516,6 +529,52 @@ fn a_lookup_asks_a_quorum() {
     expect(Ok(false), 1);
     server.delete(X);
     expect(Ok(false), 1);
+}
+
+#[test]
+fn sizes_that_are_not_listed_are_guessed() {
+    let server = Forged::start();
+    server.put(X, &[1; 10], 1);
+    server.put("a/y", &[2; 30], 1);
+    let source = server.open_unsized();
+    let listed = listed_stat(&source, Path::new(X));
+    assert_eq!((listed.size, listed.is_sized), (20, false), "the mean");
+    let stat = source.stat(Path::new(X)).unwrap();
+    assert_eq!(stat, listed.with_size(10));
+    server.0.requests();
+    for _ in 0..10 {
+        listed_stat(&source, Path::new(X));
+    }
+    server.expect_requests(READ, 0);
+}
+
+#[test]
+fn a_size_that_is_not_listed_costs_no_request_of_its_own() {
+    let server = Forged::start();
+    server.put(X, BYTES, 1);
+    let (source, path) = (server.open_unsized(), Path::new(X));
+    server.0.requests();
+    let stat = source.stat(path).unwrap();
+    assert_eq!(stat.size, BYTES.len() as u64);
+    assert_eq!(read_x(&source, stat.fingerprint()), right());
+    server.expect_requests(READ, 1);
+    assert_eq!(read_unsized(&source, path, &listed_stat(&source, path)), right());
+    server.expect_requests(READ, 1);
+    // A row that was said never to change.
+    server.put(X, b"other bytes", 2);
+    assert_eq!(read_x(&source, stat.fingerprint()), Err(ReadError::Changed));
+    assert_eq!(read(&source, path).unwrap(), b"other bytes");
+}
+
+#[test]
+fn a_size_that_cannot_be_found_out_is_asked_for_again() {
+    let server = Forged::start();
+    server.put(X, BYTES, 1);
+    let (source, path) = (server.open_unsized(), Path::new(X));
+    server.0.answer_with(READ, 1, Fault::error(0x2200));
+    assert_eq!(source.stat(path), Err(Errno::EIO));
+    server.0.answer_with(READ, 1, Fault::error(0x1200));
+    assert_eq!(source.stat(path).unwrap().size, BYTES.len() as u64);
 }
 
 #[test]

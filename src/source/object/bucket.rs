@@ -58,6 +58,21 @@ const KEY: [&str; 15] = [
     "google_service_account_key",
 ];
 
+/// How long a client waits, and whether it may ask without TLS.
+pub(in crate::source) fn client_options(allows_http: bool) -> ClientOptions {
+    ClientOptions::new()
+        .with_connect_timeout(CONNECT)
+        .with_read_timeout(SILENCE)
+        .with_timeout(ANSWER)
+        .with_pool_max_idle_per_host(CONNECTIONS)
+        .with_allow_http(allows_http)
+}
+
+/// How often the library makes a request again.
+pub(in crate::source) fn retries() -> RetryConfig {
+    RetryConfig { max_retries: RETRIES, retry_timeout: RETRIES_FOR, ..RetryConfig::default() }
+}
+
 /// A store: its objects, and its listings page by page.
 pub(super) struct Store {
     pub(super) objects: Arc<dyn ObjectStore>,
@@ -231,20 +246,10 @@ impl Bucket {
         // Else Google unpacks objects that are stored packed, and their sizes are not the listed ones.
         let mut packed = HeaderMap::new();
         packed.insert("accept-encoding", HeaderValue::from_static("gzip"));
-        let client = ClientOptions::new()
-            .with_connect_timeout(CONNECT)
-            .with_read_timeout(SILENCE)
-            .with_timeout(ANSWER)
-            .with_pool_max_idle_per_host(CONNECTIONS)
-            .with_allow_http(allows_http);
+        let client = client_options(allows_http);
         let client = match self.kind {
             Kind::S3 | Kind::Azure => client,
             Kind::Gcs => client.with_default_headers(packed),
-        };
-        let retry = RetryConfig {
-            max_retries: RETRIES,
-            retry_timeout: RETRIES_FOR,
-            ..RetryConfig::default()
         };
         /// The builders have the same functions, but no trait.
         macro_rules! build {
@@ -252,7 +257,7 @@ impl Bucket {
                 let builder = <$builder>::new()
                     .with_url(self.url.as_str())
                     .with_client_options(client)
-                    .with_retry(retry);
+                    .with_retry(retries());
                 let built = self.options.iter().fold(builder, |builder, (name, value)| {
                     // Names were looked at when they were read.
                     match name.parse() {

@@ -14,7 +14,7 @@ const STATUS: &str = "status code: ";
 
 /// Why a request failed.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(in crate::source) enum Fault {
     Store(StoreError),
     /// An answer that had begun broke off.
     Broken(StoreError),
@@ -36,7 +36,7 @@ impl From<StoreError> for Fault {
 }
 
 impl Fault {
-    pub(super) fn is_missing(&self) -> bool {
+    pub(in crate::source) fn is_missing(&self) -> bool {
         matches!(self, Fault::Store(StoreError::NotFound { .. }))
     }
 
@@ -46,7 +46,7 @@ impl Fault {
     }
 
     /// Whether the store refuses whoever asks.
-    pub(super) fn is_refusal(&self) -> bool {
+    pub(in crate::source) fn is_refusal(&self) -> bool {
         matches!(self.status(), Some(401 | 403))
     }
 
@@ -90,7 +90,7 @@ impl Fault {
     }
 
     /// The error for a reader. The log has the rest.
-    pub(super) fn errno(&self, path: &Path) -> Errno {
+    pub(in crate::source) fn errno(&self, path: &Path) -> Errno {
         if self.is_missing() {
             return Errno::ENOENT;
         }
@@ -103,7 +103,7 @@ impl Fault {
     }
 
     /// Tells the log.
-    pub(super) fn warn(&self, path: &Path) {
+    pub(in crate::source) fn warn(&self, path: &Path) {
         let why = self.message();
         tracing::warn!(?path, why, "the store does not answer as it should");
     }

@@ -33,9 +33,9 @@ use super::tree::{Access, Blob, NAME_BYTES_MAX, SECOND_NS, blob_stat, hash};
 use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::sync::Mutex;
-pub(super) use bucket::Bucket;
 use bucket::Store;
-use fault::Fault;
+pub(super) use bucket::{Bucket, client_options, retries};
+pub(super) use fault::Fault;
 use listing::{Directory, Listings};
 
 /// Directories whose attributes are asked for at once.
@@ -169,7 +169,7 @@ impl Asked {
         // A catalog takes a time of whole seconds for that of a filesystem where two changes within a second look
         // the same. An etag tells them apart.
         let changed_ns = mtime_ns.saturating_add(i64::from(etag.is_some()));
-        Blob { size: meta.size, mtime_ns, changed_ns, version, access: self.access, key: () }
+        Blob { size: Some(meta.size), mtime_ns, changed_ns, version, access: self.access, key: () }
     }
 
     /// Lists a directory, page by page. `None` if nothing is in it.
@@ -254,7 +254,7 @@ impl Asked {
     async fn stat_listed(&self, above: &Directory, path: &Path) -> Result<Stat, Errno> {
         let name = path.file_name().unwrap_or_default();
         match above.file(name) {
-            Some(blob) => Ok(blob_stat(path, blob)),
+            Some(blob) => Ok(blob_stat(path, blob, 0)),
             None if above.has_subdirectory(name) => self.stat_directory(path).await,
             None => Err(Errno::ENOENT),
         }
@@ -285,7 +285,7 @@ impl Asked {
             Ok(meta) => {
                 let lists_etags = self.lists_etags.load(Ordering::Relaxed);
                 let etag = etag_of(&meta).filter(|_| lists_etags);
-                Ok(blob_stat(path, &self.blob(&meta, etag)))
+                Ok(blob_stat(path, &self.blob(&meta, etag), 0))
             }
             // A store may refuse to say that there is no such object.
             Err(fault) if fault.is_missing() || fault.is_refusal() => {
@@ -300,7 +300,7 @@ impl Asked {
 
     /// Whether an answer is of the version that is asked for. A version with an etag is told by that and the size.
     fn is_version(&self, wanted: &Wanted, meta: &ObjectMeta) -> bool {
-        let found = |etag| blob_stat(&wanted.path, &self.blob(meta, etag)).fingerprint();
+        let found = |etag| blob_stat(&wanted.path, &self.blob(meta, etag), 0).fingerprint();
         etag_of(meta).is_some_and(|etag| found(Some(etag)).is_file_of(&wanted.fingerprint))
             || wanted.is_version(found(None))
     }
@@ -342,10 +342,14 @@ impl Asked {
     }
 }
 
-/// The etag of an object, which servers write with quotes and without.
-fn etag_of(meta: &ObjectMeta) -> Option<&str> {
-    let etag = meta.e_tag.as_deref()?;
-    Some(etag.trim_start_matches("W/").trim_matches('"'))
+/// The etag of an object.
+pub(super) fn etag_of(meta: &ObjectMeta) -> Option<&str> {
+    meta.e_tag.as_deref().map(bare_etag)
+}
+
+/// An etag without its quotes, which servers write or leave out.
+pub(super) fn bare_etag(etag: &str) -> &str {
+    etag.trim_start_matches("W/").trim_matches('"')
 }
 
 /// The name of a key in its directory; `None` if the kernel does not take it.
@@ -364,6 +368,10 @@ fn name_of(key: &Key) -> Option<OsString> {
 impl Source for ObjectSource {
     fn lasting_identity(&self) -> u128 {
         self.identity
+    }
+
+    fn is_hedged(&self) -> bool {
+        true
     }
 
     fn list_in_parts(
@@ -446,7 +454,7 @@ impl Source for ObjectSource {
     fn read(&self, requests: Vec<ReadRequest>) {
         for request in requests {
             let asked = Arc::clone(&self.asked);
-            let ReadRequest { path, fingerprint, exact, offset, length, urgency, deliver } =
+            let ReadRequest { path, fingerprint, exact, offset, length, urgency, deliver, .. } =
                 request;
             let wanted = Wanted { path, fingerprint, exact, offset, length };
             self.remote.read(urgency, deliver, async move { asked.read(&wanted).await });

@@ -1,8 +1,7 @@
 //! An object store in memory, behind the same requests as a real one.
 
 use std::future::Future;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::Write;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 
@@ -12,6 +11,7 @@ use object_store::{ObjectStore, PutPayload};
 
 use super::*;
 use crate::source::tests::conformance::{Files, check, read, read_version, some_files, wait_until};
+use crate::source::tests::forged::{Answer, serve};
 
 /// Lists objects in memory page by page, with a name or two on each.
 struct Pages(Arc<InMemory>);
@@ -134,48 +134,13 @@ fn a_directory_hides_an_object_of_its_name() {
     assert_eq!(source.stat_anew(Path::new("a")).unwrap().kind, Kind::Directory);
 }
 
-/// An answer to a request: a status, headers, and a body.
-type Answer = (&'static str, Vec<String>, Vec<u8>);
-
 /// A source over HTTP whose server answers with what `answer` makes of a request such as `GET /bucket/x`.
 fn served(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> UserResult<ObjectSource> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let answer = Arc::new(answer);
-    std::thread::spawn(move || {
-        for connection in listener.incoming().flatten() {
-            let answer = Arc::clone(&answer);
-            std::thread::spawn(move || serve(&connection, &*answer));
-        }
-    });
+    let address = serve(answer);
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let options = "aws_access_key_id = a\naws_secret_access_key = b\naws_endpoint_url";
     writeln!(file, "{options} = http://{address}").unwrap();
     ObjectSource::open(&Bucket::parse("s3", "s3://bucket", file.path()).unwrap())
-}
-
-/// Answers the requests of a connection.
-fn serve(connection: &TcpStream, answer: &dyn Fn(&str) -> Answer) {
-    let mut lines = BufReader::new(connection).lines().map_while(Result::ok);
-    while let Some(request) = lines.next() {
-        lines.by_ref().find(String::is_empty);
-        let (status, headers, body) = answer(request.trim_end_matches(" HTTP/1.1"));
-        let mut text = format!("HTTP/1.1 {status}\r\n");
-        if !headers.iter().any(|header| header.starts_with("Content-Length")) {
-            text += &format!("Content-Length: {}\r\n", body.len());
-        }
-        headers.iter().for_each(|header| text += &format!("{header}\r\n"));
-        let mut connection = connection;
-        let written = connection.write_all(format!("{text}\r\n").as_bytes());
-        if written.and_then(|()| connection.write_all(&body)).is_err() {
-            return;
-        }
-        if headers.iter().any(|header| header == "Connection: close") {
-            // The reader sees the end of the answer.
-            let _ = connection.shutdown(Shutdown::Both);
-            return;
-        }
-    }
 }
 
 /// A listing of one object of five bytes.

@@ -384,11 +384,11 @@ impl Keyed for RedisStore {
             let access = Access { mode: 0o444, uid, gid };
             let (mtime_ns, changed_ns) = (TIME_NS, TIME_NS);
             let key = path.as_str().into();
-            (path.into(), Blob { size, mtime_ns, changed_ns, version, access, key })
+            (path.into(), Blob { size: Some(size), mtime_ns, changed_ns, version, access, key })
         };
         let blobs = sizes.into_iter().map(blob).collect();
         let access = [(PathBuf::new(), Access { mode: 0o555, uid, gid })].into();
-        Ok(Some(Listing { blobs, directories: Vec::new(), access, state }))
+        Ok(Some(Listing { blobs, directories: Vec::new(), access, state, guess: 0 }))
     }
 
     fn refuse(&self, fault: &PathFault) -> Error {
@@ -400,7 +400,7 @@ impl Keyed for RedisStore {
 
     fn is_current(&self, blob: &Blob<Box<str>>) -> Result<bool, Errno> {
         let (asked, path) = (Arc::clone(&self.asked), blob.key.clone());
-        let known = (blob.size, blob.version);
+        let known = (blob.size.unwrap_or_default(), blob.version);
         let found =
             self.wait(async move { patiently(PATIENCE_OF_LOOKUPS, || asked.find(&path)).await });
         let found = found.map_err(|fault| fault.errno(&blob.key))?;
@@ -410,7 +410,7 @@ impl Keyed for RedisStore {
     fn read(&self, blob: &Blob<Box<str>>, request: ReadRequest) {
         let asked = Arc::clone(&self.asked);
         let ReadRequest { offset, length, urgency, deliver, .. } = request;
-        let version = (blob.size, blob.version);
+        let version = (blob.size.unwrap_or_default(), blob.version);
         let wanted = Wanted { path: blob.key.clone().into(), version, offset, length };
         self.remote.read(urgency, deliver, async move {
             let read = patiently(PATIENCE_OF_READS, || asked.read(&wanted)).await;

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::source::keyed::{Keyed, KeyedSource, say_fault};
 use crate::source::tree::{Access, Blob, Listing, PathFault, hash};
-use crate::source::{Fingerprint, Kind, ReadError, ReadRequest, Source, Urgency};
+use crate::source::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat, Urgency};
 use crate::sync::Mutex;
 
 /// Files by path.
@@ -49,10 +49,31 @@ pub(in crate::source) fn read_version(
     offset: u64,
     length: usize,
 ) -> Result<Vec<u8>, ReadError> {
+    answer(source, path, fingerprint, true, (offset, length))
+}
+
+/// Reads a file whose attributes have no size.
+pub(in crate::source) fn read_unsized(
+    source: &dyn Source,
+    path: &Path,
+    stat: &Stat,
+) -> Result<Vec<u8>, ReadError> {
+    assert!(!stat.is_sized);
+    answer(source, path, stat.fingerprint(), false, (0, stat.size as usize))
+}
+
+fn answer(
+    source: &dyn Source,
+    path: &Path,
+    fingerprint: Fingerprint,
+    is_sized: bool,
+    (offset, length): (u64, usize),
+) -> Result<Vec<u8>, ReadError> {
     let (send, answer) = mpsc::channel();
     source.read(vec![ReadRequest {
         path: path.into(),
         fingerprint,
+        is_sized,
         exact: true,
         offset,
         length,
@@ -60,6 +81,12 @@ pub(in crate::source) fn read_version(
         deliver: Box::new(move |read| send.send(read).unwrap()),
     }]);
     answer.recv_timeout(PATIENCE).unwrap()
+}
+
+/// The attributes of a file as a listing of its directory has them.
+pub(in crate::source) fn listed_stat(source: &dyn Source, path: &Path) -> Stat {
+    let name = path.file_name().unwrap().to_owned();
+    source.stat_all(path.parent().unwrap(), &[name]).remove(0).unwrap()
 }
 
 /// All of a file. Nobody asks for no bytes.
@@ -111,6 +138,13 @@ pub(in crate::source) fn check(source: &dyn Source, files: &Files) {
         assert!(inodes.insert(stat.identity, path).is_none(), "{}", path.display());
         assert_eq!(stat, source.stat_anew(path).unwrap());
         assert!(read(source, path).unwrap() == *bytes, "{}", path.display());
+        let listed = listed_stat(source, path);
+        assert_eq!(listed.is_sized, source.tells_sizes());
+        assert_eq!(listed.sized_as(&stat).fingerprint(), stat.fingerprint());
+        if !listed.is_sized {
+            let read = read_unsized(source, path, &listed);
+            assert!(read == Err(ReadError::Changed) || read.unwrap() == *bytes);
+        }
     }
     check_errors(source, files);
     check_at_random(source, files);
@@ -130,9 +164,6 @@ fn check_errors(source: &dyn Source, files: &Files) {
     other.identity.1 ^= 1;
     let read = read_version(source, path, other.fingerprint(), 0, bytes.len());
     assert_eq!(read.unwrap_err(), ReadError::Changed);
-    let [whole, parts] =
-        [source.stat(path), source.stat_all(Path::new(""), &[path.into()]).remove(0)];
-    assert_eq!(whole, parts);
 }
 
 /// Reads ranges of files, many at once, in any order.
@@ -154,6 +185,7 @@ fn check_at_random(source: &dyn Source, files: &Files) {
             ReadRequest {
                 path: path.as_path().into(),
                 fingerprint: stats[nth].fingerprint(),
+                is_sized: true,
                 exact: true,
                 offset: offset as u64,
                 length,
@@ -201,12 +233,12 @@ impl Keyed for Memory {
         let blob = |(path, (bytes, version)): (&PathBuf, &(Vec<u8>, u64))| {
             let (size, key) = (bytes.len() as u64, path.clone());
             let (version, access) = (*version, ACCESS);
-            let blob = Blob { size, mtime_ns: 1, changed_ns: 1, version, access, key };
+            let blob = Blob { size: Some(size), mtime_ns: 1, changed_ns: 1, version, access, key };
             (path.clone(), blob)
         };
         let blobs = files.iter().map(blob).collect();
         let access = [(PathBuf::new(), ACCESS)].into();
-        Ok(Some(Listing { blobs, directories: Vec::new(), access, state }))
+        Ok(Some(Listing { blobs, directories: Vec::new(), access, state, guess: 0 }))
     }
 
     fn refuse(&self, fault: &PathFault) -> Error {

@@ -1,3 +1,4 @@
 //! Tests of all kinds of sources.
 
 pub(super) mod conformance;
+pub(super) mod forged;

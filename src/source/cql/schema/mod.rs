@@ -98,12 +98,20 @@ pub(super) struct Plan {
     /// The data of one row, and when it was written.
     pub(super) read: String,
     pub(super) shape: Shape,
+    /// If no column tells sizes: how to make one.
+    pub(super) advice: Option<String>,
 }
 
 impl Plan {
     /// # Errors
     /// Why these tables cannot be shown so.
-    pub(super) fn new(shown: &Shown, keyspace: &str, rows: &Table, data: &Table) -> Result<Self> {
+    pub(super) fn new(
+        shown: &Shown,
+        is_immutable: bool,
+        keyspace: &str,
+        rows: &Table,
+        data: &Table,
+    ) -> Result<Self> {
         let (key, key_column, kind) = rows.only_key()?;
         let (data_key, data_key_column, _) = data.only_key()?;
         if key_column.written != data_key_column.written {
@@ -115,10 +123,14 @@ impl Plan {
         }
         let (_, bytes) = &shown.data;
         data.regular(bytes, &[Kind::Blob], "not blob")?;
-        if shown.size.is_empty() {
-            return Err(no_sizes(shown, keyspace, key, data_key));
-        }
-        let size = rows.regular(&shown.size, &[Kind::Int, Kind::BigInt], "not int or bigint")?;
+        let size = match &*shown.size {
+            "" if is_immutable => None,
+            "" => return Err(no_sizes(shown, keyspace, key, data_key)),
+            size => {
+                let kind = rows.regular(size, &[Kind::Int, Kind::BigInt], "not int or bigint")?;
+                Some((size.to_owned(), kind))
+            }
+        };
         let value = |name: &String| -> Result<(String, Kind)> {
             let column = rows.column(name)?;
             let (table, written) = (&rows.name, &column.written);
@@ -126,7 +138,8 @@ impl Plan {
             Ok((name.clone(), column.kind.ok_or_else(none)?))
         };
         let values = shown.path.columns().iter().map(value).collect::<Result<Vec<_>>>()?;
-        let (key_of_rows, size) = ((key.to_owned(), kind), (shown.size.clone(), size));
+        let advice = size.is_none().then(|| make_sizes(shown, keyspace, key, data_key));
+        let key_of_rows = (key.to_owned(), kind);
         let shape = Shape::new(&rows.name, &shown.path, key_of_rows, values, size);
         let from = format!("SELECT {} FROM {}", shape.selected(), place(keyspace, &rows.name));
         let (key, data_key, bytes) = (quoted(key), quoted(data_key), quoted(bytes));
@@ -139,6 +152,7 @@ impl Plan {
                 "SELECT {bytes}, WRITETIME({bytes}) FROM {data_table} WHERE {data_key} = ?"
             ),
             shape,
+            advice,
         })
     }
 }
@@ -151,14 +165,23 @@ fn place(keyspace: &str, table: &str) -> String {
 /// function for the length of a blob.
 fn no_sizes(shown: &Shown, keyspace: &str, key: &str, data_key: &str) -> Error {
     let (table, bytes) = &shown.data;
-    let rows = &shown.rows;
     let message = format!("source.size is not set, and {table} does not tell how long {bytes} is");
+    let made = make_sizes(shown, keyspace, key, data_key);
     Error::new(ErrorKind::Source, message).hint(format!(
+        "if rows never change, set source.consistency=immutable: then a row is read when its file \
+         is looked up. Or {made}"
+    ))
+}
+
+/// How a column with sizes is made.
+fn make_sizes(shown: &Shown, keyspace: &str, key: &str, data_key: &str) -> String {
+    let (rows, (table, bytes)) = (&shown.rows, &shown.data);
+    format!(
         "make a column with sizes: ALTER TABLE {keyspace}.{rows} ADD bytes int; then, for each \
          row of SELECT {data_key}, {bytes}, WRITETIME({bytes}) FROM {keyspace}.{table} \
          WHERE {data_key} = KEY: UPDATE {keyspace}.{rows} USING TIMESTAMP <that write time> \
          SET bytes = <that length> WHERE {key} = KEY; and set source.size to bytes"
-    ))
+    )
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ fn shown(path: &str, size: &str) -> Shown {
 fn plan(shown: &Shown, key: &[(&str, &str)], data_key: &[(&str, &str)]) -> Result<Plan> {
     let rows = table("metadata_train", key, &OTHERS);
     let data = table("data_train", data_key, &[("label", "int"), ("data", "blob")]);
-    Plan::new(shown, "imagenet", &rows, &data)
+    Plan::new(shown, false, "imagenet", &rows, &data)
 }
 
 #[test]
@@ -65,7 +65,24 @@ fn one_table_may_have_all() {
     let all = table("all", &ID, &[("bytes", "int"), ("data", "blob")]);
     let data = ("all".to_owned(), "data".to_owned());
     let shown = Shown { rows: "all".to_owned(), data, ..shown("{id}", "bytes") };
-    assert_eq!(Plan::new(&shown, "k", &all, &all).unwrap().page, PAGE_WITH_DATA);
+    assert_eq!(Plan::new(&shown, false, "k", &all, &all).unwrap().page, PAGE_WITH_DATA);
+}
+
+#[test]
+fn rows_that_never_change_need_no_sizes() {
+    let rows = table("metadata_train", &ID, &OTHERS);
+    let data = table("data_train", &[("uid", "uuid")], &[("data", "blob")]);
+    let plan = |is_immutable, size| {
+        Plan::new(&shown("{label}/{id}", size), is_immutable, "imagenet", &rows, &data)
+    };
+    let found = plan(true, "").unwrap();
+    let list = "SELECT \"id\", \"label\" FROM \"imagenet\".\"metadata_train\" WHERE token";
+    assert!(found.list.starts_with(list), "{}", found.list);
+    let advice = found.advice.unwrap();
+    assert!(advice.contains("ALTER TABLE imagenet.metadata_train ADD bytes int"), "{advice}");
+    assert!(plan(true, "bytes").unwrap().advice.is_none());
+    let refused = plan(false, "").unwrap_err().to_string();
+    assert!(refused.contains("set source.consistency=immutable"), "{refused}");
 }
 
 #[test]
