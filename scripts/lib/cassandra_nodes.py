@@ -198,6 +198,19 @@ class Cassandra(Server):
             for table in ("metadata", "data"):
                 session.execute(f"DELETE FROM {BUCKET}.{table} WHERE id = %s", [self.ids[name]])
 
+    def lets_in(self, address):
+        """Whether a node knows the first user."""
+        try:
+            with self.session(address):
+                return True
+        except (NoHostAvailable, DriverException):
+            return False
+
+    def drop_data(self):
+        """Removes the column of the bytes."""
+        with self.session() as session:
+            session.execute(f"ALTER TABLE {BUCKET}.data DROP data")
+
     def url(self, port):
         return f"cassandra://127.0.0.1:{port}/{BUCKET}"
 
@@ -216,6 +229,12 @@ class TwoNodes(Cassandra):
     """Two nodes, each with all rows, and without passwords: each node would need all roles, too."""
 
     NODES, HAS_PASSWORDS = 2, False
+
+
+class TwoNodesWithRoles(TwoNodes):
+    """Two nodes with passwords.  By default, one of them has the roles."""
+
+    HAS_PASSWORDS = True
 
 
 class Secured(Cassandra):

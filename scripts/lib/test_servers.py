@@ -5,6 +5,7 @@ Method: the same samples are in a directory and in a server.  What the mount sho
 check that fails raises, so the script ends with an error, and takes all servers and mounts down.
 """
 
+import errno
 import os
 import random
 import re
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 
-from cassandra_nodes import OWNER, Cassandra, Secured, TwoNodes
+from cassandra_nodes import OWNER, Cassandra, Secured, TwoNodes, TwoNodesWithRoles
 from driver import RunError
 from hotdata import Shape, names_of, write_files
 from mounts import TARGET, Belady, MountError, Watchdog, exit_on_signals, fresh_dir, say
@@ -65,6 +66,15 @@ def read_range(path, offset, length):
         return os.pread(fd, length, offset)
     finally:
         os.close(fd)
+
+
+def fails_with(number, work, *of):
+    """Whether work fails with this error of the system."""
+    try:
+        work(*of)
+    except OSError as e:
+        return e.errno == number
+    return False
 
 
 class Meanwhile:
@@ -292,6 +302,17 @@ class Rows(Servers):
         """The only node is ended in the middle of an epoch, and started again."""
         self.without(self.server.restart_node)
 
+    def loses_a_column(self):
+        """The column of the bytes goes while it is mounted: reads fail, and nothing else does. It stays away."""
+        read, unread = (os.path.join(self.mountpoint, name) for name in self.names[:2])
+        with self.mount(self.server.port, "--set", "prefetch.enabled=false") as belady, Watchdog(PATIENCE, [belady]):
+            belady.await_scan()
+            read_range(read, 0, 1)
+            self.server.drop_data()
+            check(fails_with(errno.EIO, read_range, unread, 0, 1), f"{self.name}: bytes that no column has")
+            read_range(read, 0, 1)
+            check(sorted(os.listdir(os.path.dirname(read))), f"{self.name}: the names are gone")
+
 
 class Pair(Rows):
     """The checks of two nodes."""
@@ -311,6 +332,26 @@ class Pair(Rows):
 
     # A link would lead to one of the nodes.
     ALWAYS = (Servers.shows_all,)
+
+
+class Roles(Rows):
+    """The checks of two nodes of which one has the roles."""
+
+    def waits_for_roles(self):
+        """The node with the roles is ended in the middle of an epoch.  The other one has all rows and refuses everybody
+        until that node is back."""
+        refused = []
+
+        def lose(node):
+            self.server.kill_node(node)
+            time.sleep(AWAY_S)              # a node remembers for some seconds who may do what
+            refused.append(not self.server.lets_in(f"127.0.0.{3 - node}"))
+            self.server.start_node(node)
+        for node in (2, 1):
+            self.without(lose, node)
+        check(any(refused), f"{self.name}: both nodes have the roles")
+
+    ALWAYS = ()
 
 
 class Strict(Rows):
@@ -336,8 +377,9 @@ KINDS = {
     "azurite": (Servers, Azurite, ()),
     "radosgw": (Bucket, Ceph, (Bucket.changes, Bucket.refuses_strangers, Bucket.restarts)),
     "cassandra": (Rows, Cassandra, (Rows.finds_sizes, Rows.changes, Rows.deletes, Rows.refuses_others, Rows.conforms,
-                                    Rows.restarts)),
+                                    Rows.restarts, Rows.loses_a_column)),
     "two-nodes": (Pair, TwoNodes, (Pair.waits_for_no_node, Pair.loses_a_node)),
+    "roles": (Roles, TwoNodesWithRoles, (Roles.waits_for_roles,)),
     "tls": (Strict, Secured, (Strict.refuses_strangers,)),
 }
 
