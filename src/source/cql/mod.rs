@@ -260,12 +260,11 @@ impl Keyed for CqlStore {
             // Whoever wants the bytes, too, may have more patience.
             let whole = place.get_or_init(|| read(&asked, &listed));
             let whole = tokio::time::timeout(PATIENCE_OF_LOOKUPS, whole).await;
-            let size = match whole.map_err(|_| ReadError::Source(Errno::ETIMEDOUT))? {
-                Ok(bytes) => return Ok(bytes.len() as u64),
-                Err(error) => Err(*error),
-            };
-            recent.forget(&place);
-            size
+            let whole = whole.map_err(|_| ReadError::Source(Errno::ETIMEDOUT))?;
+            if whole.is_err() {
+                recent.forget(&place);
+            }
+            whole.as_ref().map(|bytes| bytes.len() as u64).map_err(|error| *error)
         });
         found.unwrap_or(Err(ReadError::Source(Errno::EIO))).map_err(|error| match error {
             ReadError::Source(errno) => errno,
