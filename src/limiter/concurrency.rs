@@ -7,8 +7,9 @@
 //!    The first answers after a change are skipped, since they were asked for under the old limit. So are rounds
 //!    in which the limit has bounded few requests: they say nothing about it.
 //! 2. *Ramp*: it begins with few requests, or with more if the first answer shows a long link. The limit doubles as
-//!    long as the rate grows by a fifth and answers come as fast as before. It doubles at once, without a round, if the first answers at a limit come as fast as those at half of it: then nothing
-//!    queues, and the rate doubles, too.
+//!    long as the rate grows by a fifth and answers come as fast as before. It doubles at once, without a round, if
+//!    the first answers at a limit come as fast as those at half of it: then nothing queues, and the rate doubles,
+//!    too.
 //! 3. *Hold*: the limit is a quarter more than rate times latency. If that product falls, the limit follows.
 //! 4. *Probe up*: a quarter more is tried. If the rate grows, the limit stays there, and after two gains in a row it
 //!    doubles again.
