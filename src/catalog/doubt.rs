@@ -52,7 +52,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What a name is known to stand for; none if that, or its size, is not known.
+    /// What a name is known to stand for. None if that is not known. None if its size is not known.
     pub(super) fn of(tree: &Tree, entry: FileId) -> Option<Self> {
         let file = tree.target(entry);
         if tree.is_unsure(entry) || !tree.stat(file).is_sized {

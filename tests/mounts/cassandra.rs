@@ -78,6 +78,21 @@ fn count_reads(server: &CqlServer) -> u64 {
     server.requests().iter().filter(|request| request.contains(READ)).count() as u64
 }
 
+/// Waits until all rows are read ahead.
+fn await_rows(mounted: &Mounted, count: u64) {
+    wait_until("all rows are fetched", || {
+        mounted.count("/source_times/operations/read/count") >= count
+            && mounted.count("/fetching") == 0
+    });
+}
+
+/// Has a loader read all images of the mount, and compare them with those of the directory.
+fn compare(rows: &Rows, mounted: &Mounted, count: u64) {
+    let (source, shown) = (rows.fixture.source("train"), mounted.path("train"));
+    assert_eq!(python(COMPARE, &[&source, &shown]).trim(), count.to_string());
+    assert_eq!(mounted.count("/cold"), 0);
+}
+
 /// A uuid.
 fn id(nth: u64) -> [u8; 16] {
     u128::from(nth).to_be_bytes()
@@ -92,14 +107,9 @@ fn a_loader_of_images_reads_rows_as_a_directory() {
     }
     let order = "torch-random:seed=7,index=imagefolder,root=train";
     let mounted = rows.mounted(&["--ram", "64MiB", "--order", order]);
-    wait_until("all rows are fetched", || {
-        mounted.count("/source_times/operations/read/count") >= count
-            && mounted.count("/fetching") == 0
-    });
-    let (source, shown) = (rows.fixture.source("train"), mounted.path("train"));
-    assert_eq!(python(COMPARE, &[&source, &shown]).trim(), count.to_string());
-    let status = mounted.status();
-    assert_eq!((&status["cold"], &status["source"]), (&0.into(), &rows.url().as_str().into()));
+    await_rows(&mounted, count);
+    compare(&rows, &mounted, count);
+    assert_eq!(mounted.status()["source"], rows.url().as_str());
     mounted.umount();
     assert_eq!(rows.server.not_understood(), Vec::<String>::new());
 }
@@ -113,16 +123,12 @@ fn a_loader_reads_rows_whose_sizes_nobody_has_told() {
     }
     let order = "torch-random:seed=7,index=imagefolder,root=train";
     let mounted = rows.mounted(&[&UNSIZED[..], &["--ram", "64MiB", "--order", order]].concat());
-    wait_until("all rows are fetched", || {
-        mounted.count("/source_times/operations/read/count") == count
-            && mounted.count("/fetching") == 0
-    });
+    await_rows(&mounted, count);
     // Some were read for the mean of their sizes.
     let read = count_reads(&rows.server);
     assert!((count + 1..=2 * count).contains(&read), "{read}");
-    let (source, shown) = (rows.fixture.source("train"), mounted.path("train"));
-    assert_eq!(python(COMPARE, &[&source, &shown]).trim(), count.to_string());
-    assert_eq!((mounted.count("/cold"), count_reads(&rows.server)), (0, 0));
+    compare(&rows, &mounted, count);
+    assert_eq!(count_reads(&rows.server), 0);
     mounted.umount();
 }
 

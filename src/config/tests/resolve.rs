@@ -106,3 +106,16 @@ fn relations_between_keys_are_checked() {
     assert_eq!(window, Some(16 * GIB / 10));
     assert_eq!(settings(&[]).unwrap().prefetch.window_bytes, None);
 }
+
+#[test]
+fn manners_are_polite_at_a_filesystem_unless_they_are_set() {
+    let at_both = |given: &[&str]| {
+        let manners = settings(given).unwrap().prefetch.manners;
+        [true, false].map(|is_filesystem| manners.at(is_filesystem))
+    };
+    assert_eq!(at_both(&[]), [Manners::Polite, Manners::Fair]);
+    for set in [Manners::Polite, Manners::Fair, Manners::Off] {
+        let given = format!("prefetch.manners={set:?}").to_lowercase();
+        assert_eq!(at_both(&[&given]), [set; 2]);
+    }
+}

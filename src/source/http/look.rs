@@ -63,25 +63,23 @@ impl Unfit {
     }
 }
 
-impl Asked {
-    /// Looks at a file, and reads its last byte.
-    ///
-    /// # Errors
-    /// If the server does not answer as the manifest says.
-    pub(super) async fn look(&self, listed: &Listed, size: Option<u64>) -> Result<(), Unfit> {
-        let found = self.head(listed).await?;
-        if let Some(size) = size.filter(|size| *size != found.size) {
-            return Err(Unfit::Size { found: found.size, listed: size });
-        }
-        if let Some(etag) = listed.etag.as_ref().filter(|etag| etag_of(&found) != Some(&***etag)) {
-            let found = etag_of(&found).map(str::to_owned);
-            return Err(Unfit::Etag { found, listed: etag.clone() });
-        }
-        // All of a smaller file is read at once.
-        if found.size > 1 {
-            let wanted = Wanted::last_byte(listed, found.size);
-            patiently(PATIENCE_OF_LOOKUPS, || self.read_once(&wanted)).await?;
-        }
-        Ok(())
+/// Looks at a file, and reads its last byte.
+///
+/// # Errors
+/// If the server does not answer as the manifest says.
+pub(super) async fn look(asked: &Asked, listed: &Listed, size: Option<u64>) -> Result<(), Unfit> {
+    let found = asked.head(listed).await?;
+    if let Some(size) = size.filter(|size| *size != found.size) {
+        return Err(Unfit::Size { found: found.size, listed: size });
     }
+    if let Some(etag) = listed.etag.as_ref().filter(|etag| etag_of(&found) != Some(&***etag)) {
+        let found = etag_of(&found).map(str::to_owned);
+        return Err(Unfit::Etag { found, listed: etag.clone() });
+    }
+    // All of a smaller file is read at once.
+    if found.size > 1 {
+        let wanted = Wanted::last_byte(listed, found.size);
+        patiently(PATIENCE_OF_LOOKUPS, || asked.read_once(&wanted)).await?;
+    }
+    Ok(())
 }

@@ -29,7 +29,7 @@ use super::tree::{Access, Blob, Listing, NAME_BYTES_MAX, PathFault, hash};
 use super::{ReadError, ReadRequest};
 use crate::error::{Error, Result as UserResult};
 use asked::{Asked, Listed, Wanted};
-use look::Unfit;
+use look::{Unfit, look};
 use manifest::Line;
 pub(super) use site::Site;
 
@@ -137,7 +137,7 @@ impl HttpStore {
             return Err(self.site.refuse("the manifest names no file").hint(FORMAT));
         };
         let (asked, listed, size) = (Arc::clone(&self.asked), Listed::of(line), line.size);
-        let looked = self.remote.wait(async move { asked.look(&listed, size).await });
+        let looked = self.remote.wait(async move { look(&asked, &listed, size).await });
         let looked = looked.unwrap_or(Err(Unfit::Fault(Fault::Gone)));
         looked.map_err(|unfit| unfit.refuse(&self.site, line.path))
     }
