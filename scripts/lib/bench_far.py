@@ -11,6 +11,8 @@ tail: wan with 1 % of the operations ten times as slow, and a job that takes sam
 wait_share is the share of the time after second 5 that it waits for samples.
 rival: 8 readers of others at the preset busy, beside the job over alone.
 wan.fixed.x_link is the rate with 32 reads at once over that of the link.
+stat_scan: the time from the mount to the end of the scan, of the files of wan at 50 ms an operation, if listings bring
+no attributes, over that with the best fixed number of threads.  Nothing is fetched meanwhile.
 """
 
 import os
@@ -30,6 +32,8 @@ BUSY = Shape("busy", files=4_000, size=110_000, folders=50)
 WAN_RATE, WAN_S = 25e6, .1
 FAR_RATE, FAR_S = 100e6, .05
 FAR_OPTIONS = ("--lookup-ms", 50, "--getattr-ms", 50, "--open-ms", 50, "--read-ms", 50, "--mbs", 100)
+STAT_OPTIONS = ("--lookup-ms", 50, "--getattr-ms", 50, "--open-ms", 50, "--no-readdirplus")
+STAT_THREADS = (16, 32, 64, 128)   # the last one is the most that belady has by itself
 TAIL_OPTIONS = ("--tail-p", .01, "--tail-x", 10)
 DEMAND = .8
 SETTLED_S = 5                # when the limit is to be found
@@ -38,7 +42,7 @@ SETTLED_S = 5                # when the limit is to be found
 class Bench(Parts):
     """The measurements, and the rows they give."""
 
-    PARTS = ("wan", "far", "tail", "rival")
+    PARTS = ("wan", "far", "tail", "rival", "stat_scan")
     BARS = {"wan.x_link": .9, "far.cold.x_link": 1.1, "far.peak_in_flight.x_bdp": 2.2, "tail.wait_share": .01,
             "rival.share": .8}
     AT_LEAST = ("wan.x_link", "rival.share")
@@ -145,6 +149,31 @@ class Bench(Parts):
                     working.join()
                 shares.append(beside / alone)
         self.add("rival.share", shares)
+
+    def stat_scan(self):
+        """A scan that has to ask for each name, beside scans with a fixed number of threads."""
+        fixed = {}
+        for threads in STAT_THREADS:
+            fixed[threads] = self.scan_s("prefetch.manners=off", f"source.scan-threads={threads}")
+        best = min(fixed, key=fixed.get)
+        found = [self.scan_s() for _ in range(self.pairs)]
+        self.add("far.stat_scan.x_best_static", [seconds / fixed[best] for seconds in found])
+        self.add("far.stat_scan.s", found, "s")
+        self.add("far.stat_scan.best_threads", [best], "")
+        self.add("far.stat_scan.sixteen_s", [fixed[16]], "s")
+
+    def scan_s(self, *settings):
+        """Seconds from a fresh mount to the end of its scan."""
+        data, _, _ = self.shuffled(WAN)
+        words = ["--ram", "64MiB", "--set", "prefetch.enabled=false"]
+        for setting in settings:
+            words += ["--set", setting]
+        with Slowpfs(data, os.path.join(self.top, "source"), preset="wan", options=STAT_OPTIONS) as slow:
+            belady = Belady(slow.mountpoint, os.path.join(self.top, "mount"), words)
+            began = time.perf_counter()
+            with belady, Watchdog(LONGEST, [slow, belady]):
+                belady.await_scan()
+                return time.perf_counter() - began
 
     def others(self, slow, over, seconds):
         """Bytes a second of 8 readers of the source until a time or an event, without their first second."""

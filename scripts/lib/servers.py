@@ -120,8 +120,10 @@ class Server:
 class Redis(Server):
     """A Redis server."""
 
+    PROGRAM = "redis-server"
+
     def begin(self):
-        self.start("redis", ["redis-server", "--port", self.port, "--bind", "127.0.0.1", "--save", ""])
+        self.start("redis", [self.PROGRAM, "--port", self.port, "--bind", "127.0.0.1", "--save", ""])
         self.await_port()
 
     def fill(self, top, names):
@@ -140,6 +142,12 @@ class Redis(Server):
 
     def variables(self, _port):
         return {}
+
+
+class Valkey(Redis):
+    """A Valkey server."""
+
+    PROGRAM = os.path.join(TARGET, "valkey", "usr", "bin", "valkey-server")
 
 
 class Ceph(Server):

@@ -75,6 +75,29 @@ install_nginx() {
     ) || { rm -rf "$top"; die "nginx could not be downloaded with apt-get, or does not run"; }
 }
 
+# Installs Valkey of Debian's backports, once, in the build directory: the package is unpacked only. The system's list of
+# packages stays as it is. Its libraries are those of redis-server.
+install_valkey() {
+    local top=${CARGO_TARGET_DIR:-$ROOT/target}/valkey key=/usr/share/keyrings/debian-archive-keyring.gpg mirror apt
+    [ ! -x "$top/usr/bin/valkey-server" ] || return 0
+    echo "installing valkey" >&2
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Origin: Debian' | head -n 1)
+    rm -rf "$top"
+    mkdir -p "$top/lists/partial"
+    echo "deb [signed-by=$key] $mirror bookworm-backports main" >"$top/list"
+    apt=(apt-get -qq -o Dir::Etc::sourcelist="$top/list" -o Dir::Etc::sourceparts=- -o Dir::State::lists="$top/lists"
+        -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o APT::Sandbox::User=root)
+    (
+        cd "$top"
+        patiently "${apt[@]}" update >&2
+        patiently "${apt[@]}" download valkey-server valkey-tools >&2
+        for package in valkey-*.deb; do
+            dpkg -x "$package" .
+        done
+        usr/bin/valkey-server --version >&2
+    ) || { rm -rf "$top"; die "Valkey could not be downloaded from bookworm-backports, or does not run"; }
+}
+
 # Installs a server of Azure Blob Storage, and its client, once.
 install_azurite() {
     local top=${CARGO_TARGET_DIR:-$ROOT/target}/azurite wanted="azurite@3.35.0 azure-storage-blob==12.31.1"

@@ -20,7 +20,7 @@ from cassandra_nodes import OWNER, Cassandra, Secured, TwoNodes, TwoNodesWithRol
 from driver import RunError
 from hotdata import Shape, names_of, write_files
 from mounts import TARGET, Belady, MountError, Watchdog, exit_on_signals, fresh_dir, say
-from servers import BOTO_PYTHON, BUCKET, Azurite, Ceph, Link, Redis
+from servers import BOTO_PYTHON, BUCKET, Azurite, Ceph, Link, Redis, Valkey
 
 SAMPLES = Shape("samples", files=2_000, size=110_000, folders=20)
 LARGE = "large/9"
@@ -28,6 +28,7 @@ RANGES = 20_000
 THREADS = 16
 PATIENCE = 180
 AWAY_S = 15
+LONG_AWAY_S = 60
 LONG = 15                    # seconds of a read while another node has its row
 
 PUT = """
@@ -170,6 +171,17 @@ class Servers:
                         self.same(self.mountpoint, self.names)
                         check(away.began, f"{self.name}: all was read before the link was away")
                 check(not dog.bitten, f"{self.name}: readers hang after {word}")
+
+    def waits_for_names(self):
+        """A link that stands still for a minute, while each name is checked that is opened."""
+        with Link(os.path.join(self.top, "link"), self.server.port, "5ms", "40MB") as link:
+            with self.mount(link.port, "--set", "source.revalidate=1s", immutable=False) as belady:
+                with Watchdog(PATIENCE, [belady]) as dog:
+                    belady.await_scan()
+                    with Meanwhile(1, lambda: link.pause("stall", LONG_AWAY_S)) as away:
+                        self.same(self.mountpoint, self.names)
+                        check(away.began, f"{self.name}: all was read before the link was away")
+                check(not dog.bitten, f"{self.name}: readers hang after a minute")
 
     def changes(self):
         """A sample is replaced while readers read it: each gets one version or the other."""
@@ -374,10 +386,11 @@ class Strict(Rows):
 # By name: the checks, the server, and which checks are made beside those of all servers.
 KINDS = {
     "redis": (Servers, Redis, ()),
+    "valkey": (Servers, Valkey, ()),
     "azurite": (Servers, Azurite, ()),
-    "radosgw": (Bucket, Ceph, (Bucket.changes, Bucket.refuses_strangers, Bucket.restarts)),
-    "cassandra": (Rows, Cassandra, (Rows.finds_sizes, Rows.changes, Rows.deletes, Rows.refuses_others, Rows.conforms,
-                                    Rows.restarts, Rows.loses_a_column)),
+    "radosgw": (Bucket, Ceph, (Bucket.changes, Bucket.waits_for_names, Bucket.refuses_strangers, Bucket.restarts)),
+    "cassandra": (Rows, Cassandra, (Rows.finds_sizes, Rows.changes, Rows.waits_for_names, Rows.deletes,
+                                    Rows.refuses_others, Rows.conforms, Rows.restarts, Rows.loses_a_column)),
     "two-nodes": (Pair, TwoNodes, (Pair.waits_for_no_node, Pair.loses_a_node)),
     "roles": (Roles, TwoNodesWithRoles, (Roles.waits_for_roles,)),
     "tls": (Strict, Secured, (Strict.refuses_strangers,)),

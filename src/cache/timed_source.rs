@@ -3,16 +3,20 @@
 //! 1. The latency of a request goes into the histogram of its operation, which `status` shows.
 //! 2. An answer to a read goes to the [`Meter`]. If the limits that it finds have changed, the planner hears of
 //!    them ([`Event::Limited`]).
-//! 3. A read that has been under way for [`HELD_UP`] may hang, and does not count against the limit. Otherwise a part
-//!    of the source that hangs would stop all fetches ahead.
+//! 3. A read that has been under way for [`HELD_UP`](super::calls::HELD_UP) may hang, and does not count against the
+//!    limit. Otherwise a part of the source that hangs would stop all fetches ahead. If the source says that it is
+//!    asked too much, the limit falls.
 //! 4. A source over a network may be asked for late bytes a second time ([`Hedges`], `Cache::hedge`). Its answers say
 //!    what is late, and how often that may be done.
-//! 5. If there is a cap on the rate, the bytes of all reads are counted. Once they are too many, the planner hears that
+//! 5. Listings and calls for attributes tell [`Calls`], which finds how many of them the source serves best at once
+//!    ([`Source::metadata_limits`]).
+//! 6. If there is a cap on the rate, the bytes of all reads are counted. Once they are too many, the planner hears that
 //!    no fetch may begin, until they are paid for ([`RateCap`]). Readers never wait for that.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +25,10 @@ use hdrhistogram::Histogram;
 use nix::errno::Errno;
 
 use super::Inbox;
-use crate::limiter::{Answer, FetchLimits, Hedges, LATENCY_US_MAX, Meter, RateCap};
+use super::calls::{Calls, UnderWay};
+use crate::limiter::{
+    Answer, FetchLimits, Hedges, LATENCY_US_MAX, Limiter, MetadataLimits, Meter, RateCap,
+};
 use crate::plan::Event;
 use crate::source::{Kind, ReadError, ReadRequest, Source, Stat};
 use crate::sync::Mutex;
@@ -61,9 +68,6 @@ pub struct Latencies {
     pub max_us: u64,
 }
 
-/// From then on a read under way does not count against the limit.
-const HELD_UP: Duration = Duration::from_secs(2);
-
 /// A read is late if it takes longer than this share of the others. The fewest that tell.
 const LATE: f64 = 0.95;
 const TELLING_MIN: u64 = 100;
@@ -71,31 +75,17 @@ const TELLING_MIN: u64 = 100;
 /// The longest sleep of the thread that waits until bytes are paid for.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Reads under way.
-#[derive(Default)]
-struct UnderWay {
-    /// When each began, by its number. Later ones have higher numbers.
-    began: BTreeMap<u64, Instant>,
-    begun: u64,
-    /// How many of them were held up when that was counted last.
-    held_up: u32,
-}
-
-impl UnderWay {
-    /// Counts those that are held up. Returns whether that is another number than before.
-    fn count_held_up(&mut self) -> bool {
-        let held_up = self.began.values().take_while(|began| began.elapsed() >= HELD_UP).count();
-        let before = std::mem::replace(&mut self.held_up, held_up as u32);
-        before != self.held_up
-    }
-}
-
 /// What is measured of a source.
 pub struct SourceTimes {
     started: Instant,
     inbox: Arc<Inbox>,
     meter: Mutex<Meter>,
+    /// Reads under way.
     under_way: Mutex<UnderWay>,
+    /// [`Source::overloads`] that are known.
+    overloads: AtomicU64,
+    lists: Calls,
+    stats: Calls,
     cap: Option<Mutex<RateCap>>,
     /// `None` if the source is not asked a second time.
     hedges: Option<Mutex<Hedges>>,
@@ -106,7 +96,13 @@ pub struct SourceTimes {
 }
 
 impl SourceTimes {
-    fn new(inbox: &Arc<Inbox>, meter: Meter, rate: Option<u64>, is_hedged: bool) -> Self {
+    fn new(
+        inbox: &Arc<Inbox>,
+        meter: Meter,
+        [lists, stats]: [Limiter; 2],
+        rate: Option<u64>,
+        is_hedged: bool,
+    ) -> Self {
         let histogram = |_| Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).ok().map(Mutex::new);
         inbox.put(Event::Limited(meter.limits()), None);
         SourceTimes {
@@ -114,6 +110,9 @@ impl SourceTimes {
             inbox: Arc::clone(inbox),
             meter: Mutex::new(meter),
             under_way: Mutex::default(),
+            overloads: AtomicU64::new(0),
+            lists: Calls::new(lists),
+            stats: Calls::new(stats),
             cap: rate.map(|rate| Mutex::new(RateCap::new(rate))),
             hedges: is_hedged.then(Mutex::default),
             is_paused: Mutex::default(),
@@ -123,7 +122,7 @@ impl SourceTimes {
 
     /// Reads under way.
     pub fn in_flight(&self) -> u32 {
-        self.under_way.lock().began.len() as u32
+        self.under_way.lock().count()
     }
 
     /// Tells the planner of the limits.
@@ -138,7 +137,7 @@ impl SourceTimes {
         if is_paused {
             return 0;
         }
-        let held_up = self.under_way.lock().held_up;
+        let held_up = self.under_way.lock().held_up();
         let fetches = limits.fetches.saturating_add(held_up);
         match &self.cap {
             Some(cap) => {
@@ -200,6 +199,11 @@ impl SourceTimes {
         (meter.limits(), meter.rate())
     }
 
+    /// How many listings, and how many calls for attributes, the source serves best at once.
+    pub fn found_metadata_limits(&self) -> MetadataLimits {
+        MetadataLimits { lists: self.lists.limit(), stats: self.stats.limit() }
+    }
+
     pub fn latencies(&self, operation: Operation) -> Latencies {
         let Some(histogram) = &self.histograms[operation as usize] else {
             return Latencies::default();
@@ -258,14 +262,13 @@ struct TimedRead {
 
 impl TimedRead {
     fn begin(times: &Arc<SourceTimes>) -> Self {
-        let mut under_way = times.under_way.lock();
-        let (number, began) = (under_way.begun, Instant::now());
-        under_way.begun += 1;
-        under_way.began.insert(number, began);
+        let began = Instant::now();
+        let number = times.under_way.lock().begin(began);
         TimedRead { times: Arc::clone(times), number, began }
     }
 
-    fn answered(&self, result: Result<&Vec<u8>, &ReadError>) {
+    /// `overloads`: how often the source has said by now that it is asked too much.
+    fn answered(&self, result: Result<&Vec<u8>, &ReadError>, overloads: u64) {
         let times = &self.times;
         let latency = self.began.elapsed();
         times.note(Operation::Read, latency, 1);
@@ -274,17 +277,16 @@ impl TimedRead {
         }
         let latency_us = latency.as_micros() as u64;
         let at_us = times.now_us();
-        let in_flight = {
-            let under_way = times.under_way.lock();
-            (under_way.began.len() as u32).saturating_sub(under_way.held_up)
-        };
+        let in_flight = times.under_way.lock().counted();
+        let is_asked_too_much = times.overloads.fetch_max(overloads, Ordering::Relaxed) < overloads;
         let mut meter = times.meter.lock();
         let limits = match result {
+            _ if is_asked_too_much => meter.overloaded(at_us),
             Ok(bytes) => {
                 let bytes = bytes.len() as u64;
-                meter.answered(&Answer { at_us, latency_us, bytes, in_flight })
+                meter.answered(&Answer { at_us, latency_us, bytes, in_flight, requests: 1 })
             }
-            Err(ReadError::Source(Errno::ETIMEDOUT | Errno::EAGAIN)) => meter.overloaded(at_us),
+            Err(ReadError::Source(errno)) if is_overload(*errno) => meter.overloaded(at_us),
             Err(_) => None,
         };
         drop(meter);
@@ -296,8 +298,13 @@ impl TimedRead {
 
 impl Drop for TimedRead {
     fn drop(&mut self) {
-        self.times.under_way.lock().began.remove(&self.number);
+        self.times.under_way.lock().end(self.number);
     }
+}
+
+/// Whether a source says by this error that it is overloaded.
+fn is_overload(errno: Errno) -> bool {
+    matches!(errno, Errno::ETIMEDOUT | Errno::EAGAIN)
 }
 
 /// A source whose requests are timed.
@@ -309,20 +316,40 @@ pub struct TimedSource {
 }
 
 impl TimedSource {
-    /// Tells the planner behind `inbox` how much may be asked of `source`: at most `rate` bytes a second.
+    /// Tells the planner behind `inbox` how much may be asked of `source`: at most `rate` bytes a second. Two limiters
+    /// find how many listings, and how many calls for attributes, it serves best.
     pub fn new(
         source: Arc<dyn Source>,
         inbox: &Arc<Inbox>,
         meter: Meter,
+        metadata: [Limiter; 2],
         rate: Option<u64>,
     ) -> Self {
-        let times = Arc::new(SourceTimes::new(inbox, meter, rate, source.is_hedged()));
+        let times = SourceTimes::new(inbox, meter, metadata, rate, source.is_hedged());
+        let times = Arc::new(times);
         let pauses = rate.and_then(|_| end_pauses(&times));
         TimedSource { source, times, pauses }
     }
 
     pub fn times(&self) -> &Arc<SourceTimes> {
         &self.times
+    }
+}
+
+impl TimedSource {
+    /// Attributes of names that are asked for in one call.
+    fn stat_some(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
+        let (call, began) = (self.times.stats.begin(), Instant::now());
+        let stats = self.source.stat_all(directory, names);
+        let count = names.len() as u32;
+        self.times.note(Operation::Stat, began.elapsed() / count.max(1), count);
+        if stats.iter().any(|stat| stat.as_ref().is_err_and(|errno| is_overload(*errno))) {
+            call.overloaded();
+        } else {
+            let requests = if self.source.asks_one_by_one() { names.len() } else { 1 };
+            call.answered(names.len(), requests);
+        }
+        stats
     }
 }
 
@@ -350,8 +377,21 @@ impl Source for TimedSource {
         self.source.is_hedged()
     }
 
+    fn overloads(&self) -> u64 {
+        self.source.overloads()
+    }
+
     fn tells_sizes(&self) -> bool {
         self.source.tells_sizes()
+    }
+
+    fn asks_one_by_one(&self) -> bool {
+        self.source.asks_one_by_one()
+    }
+
+    fn metadata_limits(&self) -> MetadataLimits {
+        let SourceTimes { lists, stats, .. } = &*self.times;
+        MetadataLimits { lists: lists.at_once(), stats: stats.at_once() }
     }
 
     fn list_in_parts(
@@ -359,14 +399,21 @@ impl Source for TimedSource {
         directory: &Path,
         each: &mut dyn FnMut(&[OsString]),
     ) -> Result<(), Errno> {
-        let began = Instant::now();
-        let mut elsewhere = Duration::ZERO;
+        let (call, began) = (self.times.lists.begin(), Instant::now());
+        let (mut elsewhere, mut count) = (Duration::ZERO, 0);
         let listed = self.source.list_in_parts(directory, &mut |names| {
             let began = Instant::now();
             each(names);
             elsewhere += began.elapsed();
+            count += names.len();
         });
         self.times.note(Operation::List, began.elapsed().saturating_sub(elsewhere), 1);
+        match listed {
+            // The whole call counts, as it does for who bounds the calls under way.
+            Ok(()) => call.answered(count, 1),
+            Err(errno) if is_overload(errno) => call.overloaded(),
+            Err(_) => {}
+        }
         listed
     }
 
@@ -379,11 +426,17 @@ impl Source for TimedSource {
     }
 
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
-        let began = Instant::now();
-        let stats = self.source.stat_all(directory, names);
-        let count = names.len() as u32;
-        self.times.note(Operation::Stat, began.elapsed() / count.max(1), count);
-        stats
+        if !self.source.asks_one_by_one() {
+            return self.stat_some(directory, names);
+        }
+        let (mut found, mut left) = (Vec::with_capacity(names.len()), names);
+        while !left.is_empty() {
+            let count = self.times.stats.names_of_a_call().min(left.len());
+            let (now, later) = left.split_at(count);
+            found.append(&mut self.stat_some(directory, now));
+            left = later;
+        }
+        found
     }
 
     fn listed_kinds(&self, directory: &Path) -> HashMap<OsString, Kind> {
@@ -422,10 +475,11 @@ impl Source for TimedSource {
         }
         for request in &mut requests {
             let read = TimedRead::begin(&self.times);
+            let source = Arc::clone(&self.source);
             let deliver = std::mem::replace(&mut request.deliver, Box::new(|_| ()));
             request.deliver = Box::new(move |result| {
-                read.answered(result.as_ref());
-                drop(read);
+                read.answered(result.as_ref(), source.overloads());
+                drop((read, source));
                 deliver(result);
             });
         }
@@ -438,12 +492,18 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+    use crate::cache::calls::HELD_UP;
     use crate::config::Manners;
+    use crate::source::stub::StubSource;
     use crate::source::{PosixSource, Urgency};
 
     fn source(directory: &Path, inbox: &Arc<Inbox>) -> TimedSource {
         let posix = Arc::new(PosixSource::open(directory, 1).unwrap());
-        TimedSource::new(posix, inbox, Meter::new(8, Manners::Fair), None)
+        TimedSource::new(posix, inbox, Meter::new(8, Manners::Fair), metadata(), None)
+    }
+
+    fn metadata() -> [Limiter; 2] {
+        [0; 2].map(|_| Limiter::of_metadata(128, Manners::Fair))
     }
 
     #[test]
@@ -485,7 +545,7 @@ mod tests {
         let inbox = Arc::new(Inbox::new(1));
         let posix = Arc::new(PosixSource::open(directory.path(), 1).unwrap());
         let meter = Meter::new(8, Manners::Fair);
-        let source = TimedSource::new(posix, &inbox, meter, Some(200_000));
+        let source = TimedSource::new(posix, &inbox, meter, metadata(), Some(200_000));
         let stat = source.stat(Path::new("a")).unwrap();
         let (send, answer) = mpsc::channel();
         source.read(vec![ReadRequest {
@@ -511,6 +571,57 @@ mod tests {
         }
         // With so low a rate, one fetch at a time is enough.
         assert_eq!(told, [8, 0, 1]);
+    }
+
+    #[test]
+    fn names_may_be_asked_for_while_a_directory_is_listed() {
+        let directory = tempfile::tempdir().unwrap();
+        (0..100).for_each(|n| std::fs::write(directory.path().join(n.to_string()), b"x").unwrap());
+        let source = source(directory.path(), &Arc::new(Inbox::new(1)));
+        let (top, mut found) = (Path::new(""), Vec::new());
+        source
+            .list_in_parts(top, &mut |names| {
+                found.extend(names.iter().cloned().zip(source.stat_all(top, names)));
+            })
+            .unwrap();
+        assert_eq!(found.len(), 100);
+        for (name, stat) in found {
+            assert_eq!(stat.unwrap().identity, source.stat(&top.join(name)).unwrap().identity);
+        }
+        let counts = Operation::ALL.map(|operation| source.times().latencies(operation).count);
+        assert_eq!(counts, [0, 1, 200, 0]);
+        assert_eq!(source.metadata_limits(), source.times().found_metadata_limits());
+    }
+
+    #[test]
+    fn a_source_that_is_asked_too_much_is_asked_for_less() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), b"all of it").unwrap();
+        let inbox = Arc::new(Inbox::new(1));
+        let posix = PosixSource::open(directory.path(), 1).unwrap();
+        let stub = StubSource::new(posix, |request: ReadRequest| (request.deliver)(Ok(Vec::new())));
+        let stub = Arc::new(stub);
+        let overloads = Arc::clone(&stub);
+        let meter = Meter::new(8, Manners::Fair);
+        let source = TimedSource::new(stub, &inbox, meter, metadata(), None);
+        let stat = source.stat(Path::new("a")).unwrap();
+        let read = || {
+            source.read(vec![ReadRequest {
+                path: Path::new("a").into(),
+                fingerprint: stat.fingerprint(),
+                exact: true,
+                offset: 0,
+                length: 9,
+                urgency: Urgency::Demand,
+                is_sized: true,
+                deliver: Box::new(|_| ()),
+            }]);
+            source.times().limits().0.fetches
+        };
+        // What was asked for before the first limit was known says nothing.
+        let before: Vec<_> = (0..8).map(|_| read()).collect();
+        overloads.overloads.fetch_add(1, Ordering::Relaxed);
+        assert_eq!((before[7], read(), read()), (8, 5, 5));
     }
 
     /// A pool that ends drops its requests.

@@ -297,14 +297,14 @@ impl Catalog {
         news.wait_timeout_while(status.lock(), patience, |status| !enough(status)).clone()
     }
 
-    /// Reads what was not read yet of the source, on `threads` threads, until that is done, the
+    /// Reads what was not read yet of the source, on `threads` threads at most, until that is done, the
     /// source fails too often, or `over` is set. What was added goes to `report`. Blocks;
     /// [`scan_status`](Self::scan_status) says how far it is.
     pub fn fill(&self, threads: usize, over: &AtomicBool, report: &(dyn Fn(Changes) + Sync)) {
         Scan::run(self, threads, over, report);
     }
 
-    /// Checks everything that was not checked since the mount, on `threads` threads, until that is
+    /// Checks everything that was not checked since the mount, on `threads` threads at most, until that is
     /// done or `over` is set; changes go to `report` as they are found. Says whether there are other
     /// names than before. What the source does not tell is left for another sweep. Blocks.
     pub fn sweep(

@@ -8,22 +8,27 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::errno::Errno;
 
 use super::row::{is_unsure, unsure};
 use crate::ids::FileId;
-use crate::source::{Kind, Source, Stat};
+use crate::source::{Kind, Source, Stat, is_prompt};
 use crate::sync::{Condvar, Mutex};
 
-/// What a stat takes at most if the attributes have come along with the name.
-pub(super) const PROMPT: Duration = Duration::from_micros(20);
+/// So many names of a listing show whether their attributes have come along, at a source that is asked for one after
+/// the other.
+const NAMES_TO_TRY: usize = 2;
 
-/// Threads that stat the names of a directory that a reader waits for if that is slow, and names that each
-/// takes at a time.
-const STAT_THREADS: usize = 16;
+/// Threads that stat the names of a directory that a reader waits for if that is slow. The reader does not wait until
+/// the best number is found, and a part of the source that hangs takes no more.
+const THREADS_MIN: u32 = 16;
+const THREADS_MAX: u32 = 64;
+
+/// Names that each of them takes at a time: fewer if that keeps all threads busy to the end.
 const CHUNK: usize = 64;
+const CHUNK_MIN: usize = 4;
 
 /// So many names may be unsure, or one in so many.
 const UNSURE_MAX: usize = 64;
@@ -45,6 +50,36 @@ pub(super) fn known_stat(answer: Result<Stat, Errno>) -> Option<Stat> {
     match answer {
         Ok(stat) => Some(stat),
         Err(errno) => (!is_certain(errno)).then(|| unsure(Kind::File)),
+    }
+}
+
+/// Names of a listing as they come, of which the attributes are asked for at once as long as that is prompt.
+pub(super) struct Promptly {
+    is_prompt: bool,
+    names: usize,
+}
+
+impl Promptly {
+    pub(super) fn at(source: &dyn Source) -> Self {
+        let names = if source.asks_one_by_one() { NAMES_TO_TRY } else { usize::MAX };
+        Promptly { is_prompt: true, names }
+    }
+
+    /// Has `ask` ask for the next names. Returns those that are left because that is slow.
+    pub(super) fn ask<'a>(
+        &mut self,
+        names: &'a [OsString],
+        mut ask: impl FnMut(&'a [OsString]),
+    ) -> &'a [OsString] {
+        let mut left = names;
+        while self.is_prompt && !left.is_empty() {
+            let (now, later) = left.split_at(self.names.min(left.len()));
+            let began = Instant::now();
+            ask(now);
+            self.is_prompt = is_prompt(began.elapsed(), now.len());
+            (left, self.names) = (later, usize::MAX);
+        }
+        left
     }
 }
 
@@ -92,10 +127,10 @@ struct Reading {
 }
 
 impl Reading {
-    fn add(&mut self, names: Vec<OsString>, stats: Vec<Result<Stat, Errno>>) {
+    fn add(&mut self, names: &[OsString], stats: Vec<Result<Stat, Errno>>) {
         let mut errors = stats.iter().filter_map(|stat| stat.err());
         self.silent = self.silent.or_else(|| errors.find(|errno| !is_certain(*errno)));
-        let named = names.into_iter().zip(stats);
+        let named = names.iter().cloned().zip(stats);
         self.found.extend(named.filter_map(|(name, stat)| Some((name, Some(known_stat(stat)?)))));
     }
 
@@ -120,29 +155,27 @@ pub(super) fn read_names(
     path: &Path,
     split: impl Fn(&[OsString]) -> (Vec<OsString>, Vec<OsString>),
 ) -> Result<Vec<(OsString, Option<Stat>)>, Errno> {
-    let (mut reading, mut left, mut is_prompt) = (Reading::default(), Vec::new(), true);
+    let (mut reading, mut left, mut promptly) =
+        (Reading::default(), Vec::new(), Promptly::at(source));
     source.list_in_parts(path, &mut |names| {
         let (known, new) = split(names);
         reading.found.extend(known.into_iter().map(|name| (name, None)));
-        if !is_prompt {
-            left.extend(new);
-            return;
-        }
-        let began = Instant::now();
-        let stats = source.stat_all(path, &new);
-        is_prompt = began.elapsed() <= PROMPT * new.len() as u32;
-        reading.add(new, stats);
+        let later = promptly.ask(&new, |names| reading.add(names, source.stat_all(path, names)));
+        left.extend_from_slice(later);
     })?;
     let stats = stat_many(source, path, &left);
-    reading.add(left, stats);
+    reading.add(&left, stats);
     reading.find_kinds(source, path)?;
     Ok(reading.found)
 }
 
 /// What names of a directory stand for, asked by as many threads as that takes.
 fn stat_many(source: &dyn Source, path: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
-    let chunks: Vec<&[OsString]> = names.chunks(CHUNK).collect();
-    let stats = ask_all(STAT_THREADS, chunks.len(), |nth| source.stat_all(path, chunks[nth]));
+    let threads = source.metadata_limits().stats.clamp(THREADS_MIN, THREADS_MAX) as usize;
+    let chunk_min = if source.asks_one_by_one() { CHUNK_MIN } else { CHUNK };
+    let chunk = names.len().div_ceil(2 * threads).clamp(chunk_min, CHUNK);
+    let chunks: Vec<&[OsString]> = names.chunks(chunk).collect();
+    let stats = ask_all(threads, chunks.len(), |nth| source.stat_all(path, chunks[nth]));
     stats.into_iter().flatten().collect()
 }
 
@@ -169,7 +202,7 @@ pub(super) fn ask_all<T: Send>(
 }
 
 /// Does `work` on so many threads, of which this is one. With fewer threads it takes longer.
-pub(super) fn in_parallel(name: &str, threads: usize, work: impl Fn() + Sync) {
+fn in_parallel(name: &str, threads: usize, work: impl Fn() + Sync) {
     thread::scope(|scope| {
         for _ in 1..threads {
             let _ = thread::Builder::new().name(name.into()).spawn_scoped(scope, &work);

@@ -2,7 +2,9 @@
 //!
 //! 1. A job lists a directory and stats the names as they come: network filesystems bring attributes along
 //!    for who does so. If that is slow, the rest of the names is queued in parts, each a job of its own: a
-//!    parallel filesystem answers a `stat` in half a millisecond and hundreds at once.
+//!    parallel filesystem answers a `stat` in half a millisecond and hundreds at once. No more jobs of a kind are
+//!    under way than the source serves best ([`Source::metadata_limits`](crate::source::Source::metadata_limits)), and
+//!    threads are started as there is work for them.
 //! 2. Names become rows in the order of the tree, from the root down, whichever directory was
 //!    read first: the same tree has the same numbers at each mount.
 //! 3. A directory that a reader asks for before its turn is read for that reader, and has its rows
@@ -22,10 +24,11 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::names::Names;
-use super::reading::{PROMPT, is_certain, known_stat, too_many_are};
+use super::reading::{Promptly, is_certain, known_stat, too_many_are};
 use super::row::{is_unsure, unsure};
 use super::{Catalog, Changes};
 use crate::ids::FileId;
+use crate::limiter::MetadataLimits;
 use crate::source::{Kind, Stat};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -38,7 +41,10 @@ const FAULTS_MAX: usize = 64;
 const COLLECT_TIMES: u32 = 20;
 const COLLECT_MAX: Duration = Duration::from_secs(1);
 
-/// How often it is asked whether the scan is to end.
+/// Names of a job that stats, if there are few such jobs: then all threads have work to the end.
+const FEW: usize = 8;
+
+/// How often it is asked whether the scan is to end, and whether the source serves more jobs at once than before.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How far the scan of a source is.
@@ -131,6 +137,15 @@ struct Work {
     first: usize,
     lists: VecDeque<usize>,
     stats: Vec<(usize, Vec<OsString>)>,
+    /// Names in all of them, and in a job if these are few.
+    names: usize,
+    few: usize,
+    /// Jobs of each kind under way.
+    listing: u32,
+    statting: u32,
+    /// Threads that were started, and the most that may be.
+    threads: usize,
+    threads_max: usize,
     faults: usize,
     /// Unsure names.
     unsure: usize,
@@ -148,10 +163,59 @@ impl Work {
         &mut self.slots[number - self.first]
     }
 
-    fn next(&mut self) -> Option<Job> {
+    /// How many jobs of each kind may begin.
+    fn startable(&self, limits: MetadataLimits) -> MetadataLimits {
+        let stats = self.stats.len().max(self.names / self.few) as u32;
+        // Names that were listed wait in memory for their stats.
+        let lists = if stats >= limits.stats { 0 } else { self.lists.len() as u32 };
+        MetadataLimits {
+            lists: lists.min(limits.lists.saturating_sub(self.listing)),
+            stats: stats.min(limits.stats.saturating_sub(self.statting)),
+        }
+    }
+
+    /// Begins a job. None if there is none, or if enough are under way.
+    fn next(&mut self, limits: MetadataLimits) -> Option<Job> {
+        let startable = self.startable(limits);
         // Names first: they are what a directory is not ready without.
-        let stat = self.stats.pop().map(|(slot, names)| Job::Stat(slot, names));
-        stat.or_else(|| self.lists.pop_front().map(Job::List))
+        if startable.stats > 0 {
+            self.statting += 1;
+            return self.take_names(limits);
+        }
+        if startable.lists > 0 {
+            self.listing += 1;
+            return self.lists.pop_front().map(Job::List);
+        }
+        None
+    }
+
+    fn take_names(&mut self, limits: MetadataLimits) -> Option<Job> {
+        let (slot, mut names) = self.stats.pop()?;
+        if self.stats.len() < limits.stats as usize && names.len() > self.few {
+            let later = names.split_off(self.few);
+            self.slot(slot).open += 1;
+            self.stats.push((slot, later));
+        }
+        self.names -= names.len();
+        Some(Job::Stat(slot, names))
+    }
+
+    /// Threads that do a job.
+    fn busy(&self) -> usize {
+        (self.listing + self.statting) as usize
+    }
+
+    /// How many more threads there is work for.
+    fn missing_threads(&self, limits: MetadataLimits) -> usize {
+        let MetadataLimits { lists, stats } = self.startable(limits);
+        let wanted = self.busy() + (lists + stats) as usize;
+        wanted.min(self.threads_max).saturating_sub(self.threads)
+    }
+
+    /// Whether a thread that waits may begin a job.
+    fn is_waited_for(&self, limits: MetadataLimits) -> bool {
+        let MetadataLimits { lists, stats } = self.startable(limits);
+        self.threads > self.busy() && lists + stats > 0
     }
 
     /// The directories at the front that have no open jobs.
@@ -192,7 +256,7 @@ impl Drop for End<'_> {
 }
 
 impl<'a> Scan<'a> {
-    /// Scans on so many threads.
+    /// Scans on so many threads at most.
     pub(super) fn run(
         catalog: &'a Catalog,
         threads: usize,
@@ -206,9 +270,11 @@ impl<'a> Scan<'a> {
             (status.fault, status.names, status.is_over) = (None, 0, false);
         });
         let (wake, ready) = (Condvar::new(), Condvar::new());
-        let scan = Scan { catalog, over, report, work: Mutex::default(), wake, ready };
+        let few = if catalog.source.asks_one_by_one() { FEW } else { usize::MAX };
+        let work = Work { threads_max: threads.max(1), few, ..Work::default() };
+        let scan = Scan { catalog, over, report, work: Mutex::new(work), wake, ready };
         scan.lock().push(FileId(0), Path::new("").into());
-        scan.read_all(threads);
+        scan.read_all();
         if too_many_are(scan.lock().unsure, catalog.rows()) {
             let first = catalog.scan_status().unsure;
             first.into_iter().for_each(|(path, errno)| scan.fault(path, errno));
@@ -222,20 +288,41 @@ impl<'a> Scan<'a> {
     }
 
     /// Does all jobs, and adds what was read.
-    fn read_all(&self, threads: usize) {
+    fn read_all(&self) {
         thread::scope(|scope| {
             // However this ends, the threads do.
             let _end = End(self);
-            let spawn = |_: &usize| {
+            let start = || {
                 let builder = thread::Builder::new().name("belady-scan".into());
                 builder.spawn_scoped(scope, || self.work()).is_ok()
             };
-            // With fewer threads it takes longer.
-            if (0..threads.max(1)).filter(spawn).count() == 0 {
+            self.add_threads(&start);
+            if self.lock().threads == 0 {
                 return self.fault(PathBuf::new(), Errno::EAGAIN);
             }
-            self.collect();
+            self.collect(&start);
         });
+    }
+
+    fn limits(&self) -> MetadataLimits {
+        let MetadataLimits { lists, stats } = self.catalog.source.metadata_limits();
+        MetadataLimits { lists: lists.max(1), stats: stats.max(1) }
+    }
+
+    /// Starts threads if there is work for more.
+    fn add_threads(&self, start: &dyn Fn() -> bool) {
+        let limits = self.limits();
+        let mut work = self.lock();
+        let missing = work.missing_threads(limits);
+        work.threads += missing;
+        drop(work);
+        let failed = (0..missing).filter(|_| !start()).count();
+        if failed > 0 {
+            // With fewer threads it takes longer.
+            let mut work = self.lock();
+            work.threads -= failed;
+            work.threads_max = work.threads;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Work> {
@@ -254,7 +341,7 @@ impl<'a> Scan<'a> {
                 let path = self.give_up(slot);
                 self.fault(path, Errno::EIO);
             }
-            self.finish(slot);
+            self.finish(slot, &job);
         }
     }
 
@@ -262,17 +349,25 @@ impl<'a> Scan<'a> {
     fn wait_for_job(&self) -> Option<Job> {
         let mut work = self.lock();
         while !work.over {
-            if let Some(job) = work.next() {
+            let limits = self.limits();
+            if let Some(job) = work.next(limits) {
+                if work.is_waited_for(limits) {
+                    self.wake.notify_one();
+                }
                 return Some(job);
             }
-            work = self.wake.wait(work);
+            work = self.wake.wait_timeout(work, LOOK);
         }
         None
     }
 
     /// A job of a slot is done.
-    fn finish(&self, slot: usize) {
+    fn finish(&self, slot: usize, job: &Job) {
         let mut work = self.lock();
+        match job {
+            Job::List(_) => work.listing -= 1,
+            Job::Stat(..) => work.statting -= 1,
+        }
         work.slot(slot).open -= 1;
         if work.slots.front().is_some_and(|first| first.open == 0) {
             self.ready.notify_one();
@@ -320,19 +415,11 @@ impl<'a> Scan<'a> {
         }
         let found = Found { now: self.catalog.now(), ..Found::default() };
         self.lock().slot(number).found = Some(found);
-        let mut is_prompt = true;
+        let mut promptly = Promptly::at(&*self.catalog.source);
         let listed = self.catalog.source.list_in_parts(&path, &mut |names| {
             self.catalog.scan.change(|status| status.names += names.len() as u64);
-            if is_prompt {
-                let began = Instant::now();
-                self.stat(number, names);
-                is_prompt = began.elapsed() < PROMPT * names.len() as u32;
-                return;
-            }
-            let mut work = self.lock();
-            work.slot(number).open += 1;
-            work.stats.push((number, names.to_vec()));
-            self.wake.notify_one();
+            let left = promptly.ask(names, |names| self.stat(number, names));
+            self.queue(number, left);
         });
         if let Err(errno) = listed {
             let certain = is_certain(errno) && row != FileId(0);
@@ -342,6 +429,21 @@ impl<'a> Scan<'a> {
                 self.fault(path.to_path_buf(), errno);
             }
         }
+    }
+
+    /// Names of a directory are to be stat'ed by jobs of their own.
+    fn queue(&self, number: usize, names: &[OsString]) {
+        if names.is_empty() {
+            return;
+        }
+        let mut work = self.lock();
+        work.slot(number).open += 1;
+        work.stats.push((number, names.to_vec()));
+        work.names += names.len();
+        drop(work);
+        self.wake.notify_one();
+        // There may be work for more threads.
+        self.ready.notify_one();
     }
 
     fn stat(&self, number: usize, names: &[OsString]) {
@@ -409,15 +511,17 @@ impl<'a> Scan<'a> {
     }
 
     /// Adds what was read to the tree, in its order, until nothing is left.
-    fn collect(&self) {
-        while let Some(ready) = self.wait_for_ready() {
+    fn collect(&self, start: &dyn Fn() -> bool) {
+        while let Some(ready) = self.wait_for_ready(start) {
             let began = Instant::now();
             let (below, copied) = self.add(ready);
             let mut work = self.lock();
             below.into_iter().for_each(|(row, path)| work.push(row, path));
-            self.wake.notify_all();
             let goes_on = !work.slots.is_empty();
             drop(work);
+            // Who wakes up wakes the next one, as long as there is work.
+            self.wake.notify_one();
+            self.add_threads(start);
             if copied && goes_on {
                 thread::sleep((began.elapsed() * COLLECT_TIMES).min(COLLECT_MAX));
             }
@@ -425,7 +529,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The directories that come next, once they have no open jobs; none at the end.
-    fn wait_for_ready(&self) -> Option<Vec<Slot>> {
+    fn wait_for_ready(&self, start: &dyn Fn() -> bool) -> Option<Vec<Slot>> {
         let mut work = self.lock();
         loop {
             let fails = work.faults >= FAULTS_MAX.max(work.first);
@@ -435,6 +539,13 @@ impl<'a> Scan<'a> {
             let ready = work.take_ready();
             if !ready.is_empty() {
                 return Some(ready);
+            }
+            let limits = self.limits();
+            if work.missing_threads(limits) > 0 {
+                drop(work);
+                self.add_threads(start);
+                work = self.lock();
+                continue;
             }
             work = self.ready.wait_timeout(work, LOOK);
         }

@@ -2,24 +2,33 @@
 //!
 //! Every directory is checked, and read if it has changed; then its names, many at a time. What was checked
 //! since the mount, by a reader or by an earlier sweep that the source has cut short, is not checked again.
+//!
+//! A sweep begins on few threads: the readers are there already. As long as the source makes it wait, it has as many
+//! threads as the source serves best.
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
 
 use nix::errno::Errno;
 
 use super::doubt::is_other_size;
 use super::node::NodeId;
-use super::reading::{in_parallel, is_certain};
+use super::reading::is_certain;
 use super::tree::Tree;
 use super::{Catalog, Changes};
 use crate::ids::FileId;
-use crate::source::Stat;
+use crate::source::{Stat, is_prompt};
 use crate::sync::Mutex;
 
 /// Names that are checked at once.
 const CHUNK: usize = 512;
+
+/// One thread in so many of those that it may have begins a sweep, and at least the second number.
+const START_SHARE: usize = 8;
+const START_MIN: usize = 4;
 
 /// Some names of a directory.
 struct Portion {
@@ -70,6 +79,9 @@ pub(super) struct Sweep<'a> {
     report: &'a (dyn Fn(Changes) + Sync),
     /// Where the pass is that is under way.
     cursor: Mutex<Cursor>,
+    /// Threads of the pass, and the most that it may have.
+    threads: AtomicUsize,
+    threads_max: usize,
     /// Whether names came or went.
     renamed: AtomicBool,
     /// Whether the source has not told of something.
@@ -77,7 +89,7 @@ pub(super) struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    /// Sweeps on so many threads, and says whether names came or went.
+    /// Sweeps on so many threads at most, and says whether names came or went.
     pub(super) fn run(
         catalog: &'a Catalog,
         threads: usize,
@@ -85,10 +97,19 @@ impl<'a> Sweep<'a> {
         report: &'a (dyn Fn(Changes) + Sync),
     ) -> bool {
         let [renamed, failed] = [false, false].map(AtomicBool::new);
-        let sweep = Sweep { catalog, over, report, cursor: Mutex::default(), renamed, failed };
+        let sweep = Sweep {
+            catalog,
+            over,
+            report,
+            cursor: Mutex::default(),
+            threads: AtomicUsize::new(0),
+            threads_max: threads.max(1),
+            renamed,
+            failed,
+        };
         let mut left = usize::MAX;
         loop {
-            sweep.pass(threads);
+            sweep.pass();
             if over.load(Ordering::Relaxed) || sweep.failed.load(Ordering::Relaxed) {
                 break;
             }
@@ -111,13 +132,50 @@ impl<'a> Sweep<'a> {
     }
 
     /// Goes through all directories once.
-    fn pass(&self, threads: usize) {
+    fn pass(&self) {
         *self.cursor.lock() = Cursor::default();
-        in_parallel("belady-sweep", threads, || {
-            while let Some(portion) = self.next() {
-                self.check(&portion);
-            }
+        let start = (self.threads_max / START_SHARE).max(START_MIN).min(self.useful_threads());
+        self.threads.store(start, Ordering::Relaxed);
+        thread::scope(|scope| {
+            (1..start).for_each(|_| self.start(scope));
+            self.work(scope);
         });
+    }
+
+    /// Starts a thread that is counted already. With fewer threads it takes longer.
+    fn start<'scope>(&'scope self, scope: &'scope thread::Scope<'scope, '_>) {
+        let thread = thread::Builder::new().name("belady-sweep".into());
+        if thread.spawn_scoped(scope, move || self.work(scope)).is_err() {
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Checks portions until none is left, or there are more threads than the source serves best.
+    fn work<'scope>(&'scope self, scope: &'scope thread::Scope<'scope, '_>) {
+        while let Some(portion) = self.next() {
+            let began = Instant::now();
+            let names = self.check(&portion);
+            if is_prompt(began.elapsed(), names) {
+                continue;
+            }
+            let useful = self.useful_threads();
+            if self.recount(|threads| (threads < useful).then_some(threads + 1)) {
+                self.start(scope);
+            } else if self.recount(|threads| (threads > useful).then(|| threads - 1)) {
+                return;
+            }
+        }
+        self.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn useful_threads(&self) -> usize {
+        let limit = self.catalog.source.metadata_limits().stats as usize;
+        limit.clamp(1, self.threads_max)
+    }
+
+    /// Makes the number of threads another one, unless `change` has none.
+    fn recount(&self, change: impl Fn(usize) -> Option<usize>) -> bool {
+        self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
 
     fn next(&self) -> Option<Portion> {
@@ -137,8 +195,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Checks a directory with its first portion, and the names of a portion.
-    fn check(&self, portion: &Portion) {
+    /// Checks a directory with its first portion, and the names of a portion. Returns how many those are.
+    fn check(&self, portion: &Portion) -> usize {
         let row = portion.directory;
         let (directory, is_checked) = {
             let tree = self.catalog.read();
@@ -152,7 +210,7 @@ impl<'a> Sweep<'a> {
             let tree = self.catalog.read();
             (tree.path(row), portion.unchecked(&tree))
         };
-        let now = self.catalog.now();
+        let (now, count) = (self.catalog.now(), names.len());
         let (seen, mut late) = self.compare(row, &path, names, now);
         if !seen.is_empty() {
             late.extend(self.apply(directory, seen, now));
@@ -160,6 +218,7 @@ impl<'a> Sweep<'a> {
         for name in late {
             self.take(self.catalog.refresh(directory, &name));
         }
+        count
     }
 
     /// Asks what names of a directory are, and confirms those that are as they were known. Returns those that

@@ -9,7 +9,7 @@ use super::warmup::understood;
 use super::{say, say_json};
 use crate::config::Bytes;
 use crate::control::{self, Request};
-use crate::engine::{OrderStatus, Status};
+use crate::engine::{OrderStatus, SourceStatus, Status};
 use crate::error::Result;
 use crate::learning::LoaderStatus;
 use crate::mount::absolute;
@@ -89,6 +89,7 @@ fn render(status: &Status) -> String {
     };
     let _ = writeln!(out, "  data     {files} files, {bytes}{still}");
     render_kernel(&mut out, status);
+    render_names(&mut out, &status.source_times);
     render_source(&mut out, status);
     render_tiers(&mut out, status);
     render_counters(&mut out, &status.counters, status.parts_bytes);
@@ -112,6 +113,21 @@ fn render_kernel(out: &mut String, status: &Status) {
         let _ = writeln!(
             out,
             "           {stuck} notifications wait in the kernel, for readers perhaps"
+        );
+    }
+}
+
+/// How the source answers about names and attributes.
+fn render_names(out: &mut String, times: &SourceStatus) {
+    let count = |operation: &str| times.operations.get(operation).map_or(0, |found| found.count);
+    let (lists, stats) = (count("list"), count("stat"));
+    // A daemon of an earlier version tells no limits.
+    if lists + stats > 0 && times.list_limit > 0 {
+        let _ = writeln!(
+            out,
+            "  names    {lists} listings of the source, {stats} names asked for; up to {} and {} at \
+             once",
+            times.list_limit, times.stat_limit,
         );
     }
 }
@@ -140,9 +156,11 @@ fn render_source(out: &mut String, status: &Status) {
     };
     let _ = writeln!(
         out,
-        "           up to {} ahead at once ({}/s); limited by {limit}",
+        "           up to {} ahead at once ({}/s), {} staged of a lead of {}; limited by {limit}",
         times.limit,
         human(times.rate),
+        human(status.staged),
+        human(times.lead_bytes),
     );
 }
 

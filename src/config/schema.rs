@@ -87,8 +87,9 @@ sections! {
         consistency: Consistency = Consistency::Revalidate,
         /// After this time a name is checked at the source again.
         revalidate: Period = Period(Duration::from_secs(60)),
-        /// Directories listed at once when mounting, 1 to 256.
-        scan_threads: u32 = 16,
+        /// The most threads of a scan, 1 to 256. belady finds how many the source serves best. The check
+        /// of a saved catalog has at most a quarter of them.
+        scan_threads: u32 = 128,
     }
 
     /// How much is kept, where, and by which policy.

@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::source::Source;
 use crate::store::directory::StoreDir;
 
-/// One scan thread in this many checks the catalog of an earlier mount. The readers are there already, and
-/// need the source too.
+/// A check of the catalog of an earlier mount has at most one thread for this many of a scan. The readers are there
+/// already, and need the source, too.
 const SWEEP_SHARE: u32 = 4;
 
 /// The pause before the source is asked again about names that it could not tell about: at first, and at

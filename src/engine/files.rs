@@ -139,6 +139,10 @@ fn put_source_times(out: &mut String, times: &SourceStatus) {
     put(out, ("source_reads_in_flight", "gauge", help), &[("", times.in_flight)]);
     let help = "Reads of the source under way beyond which nothing is fetched ahead.";
     put(out, ("source_reads_limit", "gauge", help), &[("", times.limit)]);
+    let help = "Calls for names and attributes under way beyond which the catalog makes no more.";
+    let limits =
+        [("{operation=\"list\"}", times.list_limit), ("{operation=\"stat\"}", times.stat_limit)];
+    put(out, ("source_metadata_limit", "gauge", help), &limits);
     let latencies = times.operations.iter().flat_map(|(operation, times)| {
         let quantiles = [("0.5", times.p50_us), ("0.99", times.p99_us), ("0.999", times.p999_us)];
         quantiles.map(|(quantile, us)| {

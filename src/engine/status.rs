@@ -12,6 +12,7 @@ use super::{Engine, STORE_TIER};
 use crate::cache::{Latencies, Operation, SourceTimes};
 use crate::fuse::KNOWN_BYTES;
 use crate::learning::LoaderStatus;
+use crate::limiter::MetadataLimits;
 use crate::plan::{Counters, RAM, StreamStatus};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -79,6 +80,10 @@ pub struct SourceStatus {
     pub in_flight: u32,
     /// Reads under way beyond which nothing is fetched ahead.
     pub limit: u32,
+    /// Directories that are listed at once, and calls for attributes under way, beyond which the catalog asks for no
+    /// more.
+    pub list_limit: u32,
+    pub stat_limit: u32,
     /// Whether `prefetch.rate` lets nothing be fetched ahead at this moment.
     pub is_paused: bool,
     /// Bytes a second that the source has given of late, when it had enough to do.
@@ -93,6 +98,7 @@ pub struct SourceStatus {
 impl SourceStatus {
     fn of(times: &SourceTimes) -> Self {
         let (limits, rate) = times.limits();
+        let MetadataLimits { lists, stats } = times.found_metadata_limits();
         let operation = |operation: Operation| {
             let Latencies { count, p50_us, p99_us, p999_us, max_us } = times.latencies(operation);
             let status = OperationStatus { count, p50_us, p99_us, p999_us, max_us };
@@ -101,6 +107,8 @@ impl SourceStatus {
         SourceStatus {
             in_flight: times.in_flight(),
             limit: limits.fetches,
+            list_limit: lists,
+            stat_limit: stats,
             is_paused: times.is_paused(),
             rate: rate as u64,
             lead_bytes: limits.lead_bytes,

@@ -9,7 +9,9 @@
 //! 2. *Ramp*: it begins with few requests, or with more if the first answer shows a long link. The limit doubles as
 //!    long as the rate grows by a fifth and answers come as fast as before. It doubles at once, without a round, if
 //!    the first answers at a limit come as fast as those at half of it: then nothing queues, and the rate doubles,
-//!    too.
+//!    too. If answers come more slowly, either they queue, or the first ones were fast because the client of the
+//!    source had a part of them in memory. If the rate has grown and they become no slower, the limit grows once more,
+//!    by half.
 //! 3. *Hold*: the limit is a quarter more than rate times latency. If that product falls, the limit follows.
 //! 4. *Probe up*: a quarter more is tried. If the rate grows, the limit stays there, and after two gains in a row it
 //!    doubles again.
@@ -17,21 +19,24 @@
 //! 6. If answers come more slowly all at once, the source has changed, and the limit is ramped up again.
 //!
 //! Polite manners give way to others. If the median latency is 30 % over the least one of this mount, requests
-//! queue, of ours or of others, and the limit falls. The least one may never have been seen, if others are always
-//! there. So a probe up has to bring rate without making answers slower, and a probe down that makes answers much
-//! faster lowers the limit: both would take a share of the source from others. Fair manners take as much as the
-//! source gives.
+//! queue, of ours or of others, and the limit falls, but not below the rate times that least latency. It may never
+//! have been seen, if others are always there. So a probe up has to bring rate without making answers slower, and a
+//! probe down that makes answers much faster lowers the limit: both would take a share of the source from others. Fair
+//! manners take as much as the source gives.
 //!
 //! A clearly lower limit has to make answers faster, or to cost no rate. If it does neither, requests did not
 //! queue: the source answers more slowly than before, for example because its client had the first files in
 //! memory. Then the latencies of before are forgotten, and the limit is ramped up again.
+//!
+//! Calls for names and attributes have limiters of their own. One call may be several requests, one after the other:
+//! the limiter goes by the latency of one of them, so that calls for few names and for many compare.
 //!
 //! On source models from a local parallel filesystem to a store behind 150 ms, the limit reaches the best fixed
 //! one within seconds (the tests of this room).
 
 use std::collections::VecDeque;
 
-use super::Answer;
+use super::{Answer, START_OF_METADATA};
 use crate::config::Manners;
 
 /// The limit before anything is known: a source with little latency is busy with that. If the first answers take as
@@ -55,6 +60,11 @@ const RATES: usize = 10;
 /// Rounds of a hold, and of a probe.
 const HOLD_ROUNDS: u32 = 6;
 const PROBE_ROUNDS: u32 = 2;
+
+/// How the limit grows from step to step of a ramp, and after a step that made answers slower. Either they queue, or
+/// the first ones came from the memory of the source's client: then the source is as fast as it is now.
+const RAMP: f64 = 2.0;
+const RAMP_AGAIN: f64 = 1.5;
 
 /// Growth of the rate that lets the ramp go on.
 const RAMP_GAIN: f64 = 1.2;
@@ -111,8 +121,8 @@ enum Phase {
     Ramp {
         /// The best rate so far.
         best: f64,
-        /// Whether the last round brought no growth.
-        stalled: bool,
+        /// The rate of the last round, if answers came more slowly than before or the rate did not grow.
+        stalled: Option<f64>,
     },
     Hold,
     Up {
@@ -143,7 +153,10 @@ struct First {
 #[derive(Debug, Default)]
 struct Answers {
     bytes: u64,
-    latencies_us: Vec<u64>,
+    /// How many requests they answer.
+    requests: u64,
+    /// Of one request of each. Microseconds are too coarse for the attributes of one name.
+    latencies_ns: Vec<u64>,
     /// Answers to requests that the limit has bounded.
     limited: usize,
 }
@@ -155,6 +168,8 @@ struct Found {
     rate: f64,
     /// Requests: rate times latency.
     product: f64,
+    /// Requests that this rate takes if nothing queues: rate times the least latency.
+    knee: f64,
     /// The median latency in seconds, and the size class of the answers.
     median: f64,
     class: usize,
@@ -186,6 +201,8 @@ struct Lowered {
 pub struct Limiter {
     manners: Manners,
     most: u32,
+    /// The limit before anything is known.
+    start: u32,
     limit: u32,
     /// Requests under way when the last answer came.
     in_flight: u32,
@@ -217,15 +234,26 @@ pub struct Limiter {
 impl Limiter {
     /// A limiter that never asks for more than `most` requests at once.
     pub fn new(most: u32, manners: Manners) -> Self {
-        let start = if manners == Manners::Off { most } else { START.min(most) };
+        Self::starting_at(START, most, manners)
+    }
+
+    /// A limiter of calls for names and attributes. It begins with more: a filesystem with many metadata servers, or
+    /// a local one, has to answer at once as it does without a limiter.
+    pub fn of_metadata(most: u32, manners: Manners) -> Self {
+        Self::starting_at(START_OF_METADATA, most, manners)
+    }
+
+    fn starting_at(start: u32, most: u32, manners: Manners) -> Self {
+        let start = if manners == Manners::Off { most } else { start.min(most) };
         Limiter {
             manners,
             most,
+            start,
             limit: start,
             in_flight: 0,
             reached_us: None,
             base: start,
-            phase: Phase::Ramp { best: 0.0, stalled: false },
+            phase: Phase::Ramp { best: 0.0, stalled: None },
             round: Round {
                 settling: Some(start),
                 first: Some(First::default()),
@@ -292,8 +320,8 @@ impl Limiter {
 
     /// Whether it is the first answer, and shows a long link.
     fn is_first_of_far(&self, answer: &Answer) -> bool {
-        let is_first = self.rate == 0.0 && self.limit == START && self.most > START;
-        is_first && answer.latency_us >= FAR_US
+        let is_first = self.rate == 0.0 && self.limit == self.start && self.most > self.start;
+        is_first && answer.latency_us >= FAR_US * u64::from(answer.requests.max(1))
     }
 
     /// Whether the limit was nearly reached while the request was under way. Requests that are sent together are
@@ -314,7 +342,7 @@ impl Limiter {
     }
 
     fn begin_round(&mut self, at_us: u64, is_settling: bool) {
-        let ramps = matches!(self.phase, Phase::Ramp { stalled: false, .. });
+        let ramps = matches!(self.phase, Phase::Ramp { stalled: None, .. });
         let first = || First { since_us: at_us, ..First::default() };
         self.round = Round {
             began_us: at_us,
@@ -344,8 +372,11 @@ impl Limiter {
         }
         // Little's law.
         self.rate = f64::from(self.limit) / first.mean_latency() * first.mean_bytes();
-        self.median = self.median.min(median);
-        self.phase = Phase::Ramp { best: best.max(self.rate), stalled: false };
+        // Over a long link, the very first answers tell little: the client may have had a part of them in memory.
+        if best > 0.0 || self.limit < START_IF_FAR {
+            self.median = self.median.min(median);
+        }
+        self.phase = Phase::Ramp { best: best.max(self.rate), stalled: None };
         self.set_limit(self.limit.saturating_mul(2), answer.at_us);
         true
     }
@@ -373,9 +404,11 @@ impl Limiter {
         self.rates.push_back(self.rate);
         self.rates.drain(..self.rates.len().saturating_sub(RATES));
         let latency = self.latencies.iter().map(|&(_, mean)| mean).fold(f64::INFINITY, f64::min);
+        let mean_bytes = self.round.answers.mean_bytes();
         Found {
             rate: self.rate,
-            product: self.best_rate() / self.round.answers.mean_bytes() * latency,
+            knee: self.rate / mean_bytes * self.least[class],
+            product: self.best_rate() / mean_bytes * latency,
             median,
             class,
             is_slower,
@@ -388,22 +421,14 @@ impl Limiter {
         if self.manners == Manners::Off {
             return self.begin_round(at_us, false);
         }
-        let wanted = scaled(1, HEADROOM * found.product) + 1;
+        let wanted = found.wanted();
         match self.phase {
             Phase::Ramp { .. } if found.queues => {
-                self.lower(scaled(self.limit, GIVE_WAY_IN_RAMP), found, at_us)
+                self.give_way(scaled(self.limit, GIVE_WAY_IN_RAMP), found, at_us)
             }
-            Phase::Ramp { best, .. } if found.rate > RAMP_GAIN * best && !found.is_slower => {
-                self.phase = Phase::Ramp { best: found.rate, stalled: false };
-                self.set_limit(self.limit.saturating_mul(2), at_us);
-            }
-            Phase::Ramp { best, stalled: false } => {
-                self.phase = Phase::Ramp { best, stalled: true };
-                self.begin_round(at_us, false);
-            }
-            Phase::Ramp { .. } => self.hold(wanted.min(self.limit), at_us),
+            Phase::Ramp { best, stalled } => self.ramp_on(best, stalled, found, at_us),
             Phase::Hold if self.was_wrong(found) => self.forget(found, at_us),
-            Phase::Hold if found.queues => self.lower(scaled(self.base, GIVE_WAY), found, at_us),
+            Phase::Hold if found.queues => self.give_way(scaled(self.base, GIVE_WAY), found, at_us),
             Phase::Up { .. } if found.queues => self.hold_again(at_us),
             Phase::Hold | Phase::Up { .. } | Phase::Down if found.has_changed => {
                 self.latencies.clear();
@@ -421,6 +446,21 @@ impl Limiter {
         }
     }
 
+    /// A round of a ramp is over.
+    fn ramp_on(&mut self, best: f64, stalled: Option<f64>, found: Found, at_us: u64) {
+        let rate = found.rate.max(stalled.unwrap_or(0.0));
+        if rate > RAMP_GAIN * best && !found.is_slower {
+            self.phase = Phase::Ramp { best: rate, stalled: None };
+            let factor = if stalled.is_some() { RAMP_AGAIN } else { RAMP };
+            self.set_limit(scaled(self.limit, factor), at_us);
+        } else if stalled.is_none() {
+            self.phase = Phase::Ramp { best, stalled: Some(rate) };
+            self.begin_round(at_us, false);
+        } else {
+            self.hold(found.wanted().min(self.limit), at_us);
+        }
+    }
+
     /// Holds another limit, from which rates count anew.
     fn hold(&mut self, limit: u32, at_us: u64) {
         self.base = limit.clamp(LEAST.min(self.most), self.most);
@@ -433,6 +473,12 @@ impl Limiter {
         (self.phase, self.left) = (Phase::Hold, HOLD_ROUNDS);
         self.held = Means::default();
         self.set_limit(self.base, at_us);
+    }
+
+    /// Holds a lower limit, because requests queue. Fewer than the knee would only cost rate.
+    fn give_way(&mut self, limit: u32, found: Found, at_us: u64) {
+        let knee = scaled(1, found.knee);
+        self.lower(limit.max(knee.min(self.limit)), found, at_us);
     }
 
     /// Holds a lower limit, because requests queue or the source has become slower.
@@ -466,7 +512,7 @@ impl Limiter {
 
     /// Doubles the limit, which has brought this rate.
     fn ramp(&mut self, rate: f64, at_us: u64) {
-        self.phase = Phase::Ramp { best: rate, stalled: false };
+        self.phase = Phase::Ramp { best: rate, stalled: None };
         self.rates.clear();
         self.set_limit(self.base.saturating_mul(2), at_us);
     }
@@ -522,13 +568,22 @@ impl Limiter {
                 self.hold_again(at_us);
             }
             Phase::Down if gives_to_others => {
-                self.base = scaled(self.base, GIVE).max(self.limit);
+                // At this part of the limit nothing would queue, if all of the queue is ours.
+                let knee = probed.median() / held.median();
+                self.base = scaled(self.base, GIVE.max(knee)).max(self.limit);
                 // The next probe goes down again.
                 self.probes -= 1;
                 self.hold_again(at_us);
             }
             _ => self.hold_again(at_us),
         }
+    }
+}
+
+impl Found {
+    /// The limit that the product asks for.
+    fn wanted(&self) -> u32 {
+        scaled(1, HEADROOM * self.product) + 1
     }
 }
 
@@ -550,13 +605,15 @@ impl Means {
 
 impl Answers {
     fn add(&mut self, answer: &Answer, is_limited: bool) {
+        let requests = u64::from(answer.requests.max(1));
         self.bytes += answer.bytes;
-        self.latencies_us.push(answer.latency_us);
+        self.requests += requests;
+        self.latencies_ns.push(answer.latency_us.saturating_mul(1000) / requests);
         self.limited += usize::from(is_limited);
     }
 
     fn count(&self) -> usize {
-        self.latencies_us.len()
+        self.latencies_ns.len()
     }
 
     /// Whether the limit has bounded most of their requests.
@@ -564,19 +621,20 @@ impl Answers {
         self.limited * 5 >= self.count() * 4
     }
 
+    /// Of a request.
     fn mean_bytes(&self) -> f64 {
-        self.bytes.max(1) as f64 / self.count().max(1) as f64
+        self.bytes.max(1) as f64 / self.requests.max(1) as f64
     }
 
     /// In seconds.
     fn mean_latency(&self) -> f64 {
-        seconds(self.latencies_us.iter().sum()) / self.count().max(1) as f64
+        self.latencies_ns.iter().sum::<u64>() as f64 / 1e9 / self.count().max(1) as f64
     }
 
     /// In seconds. There is an answer.
     fn median(&mut self) -> f64 {
         let middle = self.count() / 2;
-        seconds(*self.latencies_us.select_nth_unstable(middle).1)
+        *self.latencies_ns.select_nth_unstable(middle).1 as f64 / 1e9
     }
 
     /// The class of their mean size in [`Limiter::least`].

@@ -3,6 +3,9 @@
 //! The shell times each read of the source and tells a [`Meter`]. The [`Limiter`] in it finds how many reads may be
 //! under way. The planner hears of it as [`FetchLimits`], together with the bytes that have to be staged ahead so
 //! that this number of fetches can be under way, and so that the slowest ones are in time.
+//!
+//! Two more limiters find how many listings and how many calls for attributes may be under way ([`MetadataLimits`]).
+//! They differ from reads and from each other by orders of magnitude, and are answered by other servers.
 
 mod cap;
 mod concurrency;
@@ -30,18 +33,39 @@ const SMOOTHED: f64 = 64.0;
 /// Limits that differ by less than one in this number of what the planner knows are not worth an event.
 const WORTH_TELLING: u64 = 8;
 
+/// So many listings, and so many calls for attributes, are under way before anything is known.
+const START_OF_METADATA: u32 = 16;
+
 /// A latency beyond an hour counts as an hour.
 pub const LATENCY_US_MAX: u64 = 3_600_000_000;
 
-/// One answer of the source to a read.
+/// One answer of the source: to a read, a listing, or a call for attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// When it came, in microseconds of a clock that never goes back.
     pub at_us: u64,
     pub latency_us: u64,
+    /// Of a listing and of a call for attributes: the number of names.
     pub bytes: u64,
-    /// Reads under way when it came, with its own.
+    /// Calls of its kind under way when it came, with its own.
     pub in_flight: u32,
+    /// How many requests, one after the other, it took.
+    pub requests: u32,
+}
+
+/// How many calls for names and attributes a source serves best at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetadataLimits {
+    /// Directories that are listed.
+    pub lists: u32,
+    /// Calls for the attributes of names.
+    pub stats: u32,
+}
+
+impl Default for MetadataLimits {
+    fn default() -> Self {
+        MetadataLimits { lists: START_OF_METADATA, stats: START_OF_METADATA }
+    }
 }
 
 /// What the answers of the source say about fetching ahead.

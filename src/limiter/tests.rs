@@ -29,6 +29,10 @@ struct Model {
     /// Bytes a second of the link.
     link: f64,
     bytes: f64,
+    /// Whether all answers have so many bytes.
+    is_even: bool,
+    /// So many first requests take two thirds of the latency: the client of the source has a part of it in memory.
+    in_memory: usize,
 }
 
 const MODEL: Model = Model {
@@ -41,6 +45,8 @@ const MODEL: Model = Model {
     thrash: 0.0,
     link: 0.0,
     bytes: 110e3,
+    is_even: false,
+    in_memory: 0,
 };
 
 /// Files of 20 KB behind 100 ms and 200 Mb/s.
@@ -205,9 +211,13 @@ impl World {
             sender.in_flight += 1;
             sender.asked += 1;
             sender.in_flight_max = sender.in_flight_max.max(sender.in_flight);
-            let bytes = self.model.bytes * (0.4 * self.gauss() - 0.08).exp();
+            let spread = (0.4 * self.gauss() - 0.08).exp();
+            let bytes = self.model.bytes * if self.model.is_even { 1.0 } else { spread };
             let request = Request { client, began_us: self.now_us, bytes };
             let mut latency = self.model.latency * (self.model.jitter * self.gauss()).exp();
+            if self.requests.len() < self.model.in_memory {
+                latency *= 2.0 / 3.0;
+            }
             if self.random.random::<f64>() < self.model.tail.0 {
                 latency *= self.model.tail.1;
             }
@@ -263,7 +273,8 @@ impl World {
         sender.in_flight -= 1;
         sender.answers.push((at_us, bytes));
         if let Limit::Found(limiter) = &mut sender.limit {
-            limiter.answered(&Answer { at_us, latency_us, bytes: bytes as u64, in_flight });
+            let bytes = bytes as u64;
+            limiter.answered(&Answer { at_us, latency_us, bytes, in_flight, requests: 1 });
         }
         self.send(client);
     }
@@ -370,18 +381,21 @@ fn a_polite_limiter_leaves_others_most_of_what_they_had() {
     }
 }
 
+fn of_one_read(at_us: u64, latency_us: u64, in_flight: u32) -> Answer {
+    Answer { at_us, latency_us, bytes: 20_000, in_flight, requests: 1 }
+}
+
 #[test]
 fn the_first_answer_over_a_long_link_raises_the_limit_at_once() {
     for (latency_us, expected) in [(5_000, 8), (100_000, 32)] {
         let mut limiter = Limiter::new(512, Manners::Polite);
-        let answer = Answer { at_us: latency_us, latency_us, bytes: 20_000, in_flight: 8 };
-        limiter.answered(&answer);
+        limiter.answered(&of_one_read(latency_us, latency_us, 8));
         assert_eq!(limiter.limit(), expected);
     }
     let mut capped = Limiter::new(8, Manners::Polite);
     for nth in 1..=100 {
         let at_us = nth * 100_000;
-        capped.answered(&Answer { at_us, latency_us: 100_000, bytes: 1, in_flight: 8 });
+        capped.answered(&of_one_read(at_us, 100_000, 8));
     }
     assert!(capped.limit() == 8 && capped.rate() > 0.0);
 }
@@ -425,6 +439,34 @@ fn a_source_that_answers_more_slowly_than_before_is_not_taken_for_a_queue() {
     }
 }
 
+/// A file takes three operations of 100 ms. The link is full with 375 requests.
+const THREE: Model = Model { latency: 0.3, tail: (0.03, 4.0), jitter: 0.02, is_even: true, ..WAN };
+
+#[test]
+fn a_queue_that_the_ramp_has_made_soon_ends_it() {
+    for manners in [Manners::Fair, Manners::Polite] {
+        for seed in 1..=SEEDS {
+            let mut world = World::new(THREE, [found(manners)], seed);
+            world.run(6.0);
+            let most = world.clients[0].in_flight_max;
+            assert!((375..=825).contains(&most), "{manners:?}, {seed}: {most}");
+        }
+    }
+}
+
+#[test]
+fn fast_first_answers_do_not_end_the_ramp() {
+    for (in_memory, tail) in [(32, 0.03), (64, 0.0), (64, 0.03), (200, 0.0), (200, 0.03)] {
+        let model = Model { in_memory, tail: (tail, 4.0), ..THREE };
+        for seed in 1..=SEEDS {
+            let mut world = World::new(model, [found(Manners::Polite)], seed);
+            world.run(16.0);
+            let reached = world.clients[0].rate(5.0, 16.0) / model.link;
+            assert!(reached > 0.8, "{in_memory}, {tail}, {seed}: {reached:.3}");
+        }
+    }
+}
+
 #[test]
 fn little_demand_changes_nothing() {
     let mut world = World::new(WAN, [found(Manners::Fair)], 1);
@@ -441,8 +483,7 @@ fn little_demand_changes_nothing() {
 #[test]
 fn an_overloaded_source_is_asked_for_less() {
     let mut limiter = Limiter::new(1024, Manners::Fair);
-    let answer = |at_us| Answer { at_us, latency_us: 1000, bytes: 100_000, in_flight: 16 };
-    (0..16).for_each(|number| limiter.answered(&answer(number * 1000)));
+    (0..16).for_each(|number| limiter.answered(&of_one_read(number * 1000, 1000, 16)));
     limiter.overloaded(20_000);
     let once = limiter.limit();
     assert!(once < 16, "{once}");
@@ -458,4 +499,84 @@ fn the_cap_is_never_exceeded() {
         world.run(5.0);
         assert!(world.clients[0].in_flight_max <= most);
     }
+}
+
+/// Calls for the attributes of one name: no bytes that a link would bound.
+const STAT: Model = Model { bytes: 1.0, is_even: true, link: f64::INFINITY, ..MODEL };
+
+/// With the seconds of a run: what answers faster is simulated for less long.
+const STATS: [(&str, Model, f64); 4] = [
+    // Two processors.
+    ("local", Model { slots: 2, seek: 0.00002, ..STAT }, 1.0),
+    ("parallel", Model { latency: 0.0001, slots: 64, seek: 0.0004, ..STAT }, 1.5),
+    ("far", Model { latency: 0.05, ..STAT }, 20.0),
+    ("thrash", Model { latency: 0.003, slots: 16, seek: 0.005, thrash: 0.5, ..STAT }, 20.0),
+];
+
+/// The most threads of a scan.
+const STATS_MAX: u32 = 128;
+
+#[test]
+fn stats_come_as_fast_as_with_the_best_fixed_number_on_each_source() {
+    let mut failed = Vec::new();
+    for (name, model, length) in STATS {
+        let rate = |limit: Limit, from: f64| {
+            let mut world = World::new(model, [limit], 1);
+            world.run(length);
+            world.clients[0].rate(from * length, length)
+        };
+        let fixed = [2, 8, 16, 32, 64, 128].map(|limit| rate(Limit::Fixed(limit), 0.5));
+        let best = fixed.into_iter().fold(0.0, f64::max);
+        for manners in [Manners::Fair, Manners::Polite] {
+            let limiter = Limiter::of_metadata(STATS_MAX, manners);
+            let reached = rate(Limit::Found(Box::new(limiter)), 0.5);
+            println!("{name:10} {manners:?}: {:.3} of the best", reached / best);
+            if reached < 0.9 * best {
+                failed.push((name, manners, reached / best));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+#[test]
+fn a_scan_over_a_long_link_is_not_kept_waiting_for_the_limit() {
+    let (_, far, _) = STATS[2];
+    for manners in [Manners::Fair, Manners::Polite] {
+        let limiter = Limiter::of_metadata(STATS_MAX, manners);
+        let mut world = World::new(far, [Limit::Found(Box::new(limiter))], 1);
+        world.run(1.0);
+        assert_eq!(world.clients[0].in_flight_max, STATS_MAX, "{manners:?}");
+    }
+}
+
+/// Gives a limiter calls for so many names of 1 ms each, as many at once as it allows.
+fn after_calls_for(names: impl Fn(u64) -> u32) -> Limiter {
+    let mut limiter = Limiter::of_metadata(STATS_MAX, Manners::Polite);
+    let mut at_us = 1_000_000;
+    for number in 0..20_000 {
+        let (names, in_flight) = (names(number), limiter.limit());
+        let latency_us = 1000 * u64::from(names);
+        at_us += latency_us / u64::from(in_flight);
+        let bytes = u64::from(names);
+        limiter.answered(&Answer { at_us, latency_us, bytes, in_flight, requests: names });
+    }
+    limiter
+}
+
+#[test]
+fn calls_for_few_names_and_for_many_are_one_source() {
+    let few = after_calls_for(|_| 4).limit();
+    let many = after_calls_for(|_| 64).limit();
+    let mixed = after_calls_for(|number| if number / 1000 % 2 == 0 { 4 } else { 60 }).limit();
+    // A probe down may be under way.
+    let least = STATS_MAX * 3 / 4;
+    assert!(few.min(many).min(mixed) >= least, "{few}, {many}, {mixed}");
+}
+
+#[test]
+fn metadata_is_asked_for_as_before_until_something_is_known() {
+    let start = |most, manners| Limiter::of_metadata(most, manners).limit();
+    assert_eq!([start(128, Manners::Polite), start(1, Manners::Fair)], [16, 1]);
+    assert_eq!(start(128, Manners::Off), 128, "a fixed number");
 }

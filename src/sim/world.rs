@@ -379,7 +379,7 @@ impl<'a> World<'a> {
         let began = self.source_reads.remove(&block).unwrap_or(self.now);
         let bytes = self.scenario.layout.range(block).1;
         let (at_us, latency_us) = (self.now, self.now - began);
-        let answer = Answer { at_us, latency_us, bytes, in_flight };
+        let answer = Answer { at_us, latency_us, bytes, in_flight, requests: 1 };
         if let Some(limits) = self.meter.as_mut().and_then(|meter| meter.answered(&answer)) {
             self.tell_planner(Event::Limited(limits));
         }

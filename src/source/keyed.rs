@@ -52,6 +52,11 @@ pub(super) trait Keyed: Send + Sync + 'static {
         false
     }
 
+    /// As [`Source::overloads`].
+    fn overloads(&self) -> u64 {
+        0
+    }
+
     /// Whether blobs are listed with their sizes.
     fn tells_sizes(&self) -> bool {
         true
@@ -208,6 +213,10 @@ impl<K: Keyed> Source for KeyedSource<K> {
         self.store.is_hedged()
     }
 
+    fn overloads(&self) -> u64 {
+        self.store.overloads()
+    }
+
     fn tells_sizes(&self) -> bool {
         self.store.tells_sizes()
     }
@@ -220,6 +229,10 @@ impl<K: Keyed> Source for KeyedSource<K> {
         let tree = self.tree();
         let size = self.store.find_size(tree.blob(path).ok_or(Errno::ENOENT)?)?;
         Ok(stat.with_size(size))
+    }
+
+    fn asks_one_by_one(&self) -> bool {
+        false
     }
 
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {

@@ -22,6 +22,7 @@ mod open_files;
 mod opening;
 mod pool;
 mod posix;
+mod prompt;
 mod redis;
 mod remote;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::limiter::MetadataLimits;
 pub use image::is_in_image;
 pub use keyed_pool::{JobKey, KeyedPool};
 pub use location::Location;
@@ -42,6 +44,7 @@ use nix::errno::Errno;
 pub use opening::{Opening, lasting_identity};
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;
+pub use prompt::is_prompt;
 use serde::{Deserialize, Serialize};
 
 /// Identity of one version of a file: device, inode, size, modification time and change time. Equal
@@ -201,9 +204,27 @@ pub trait Source: Send + Sync + 'static {
         false
     }
 
+    /// How often it has said that it is asked too much, and was asked again. Never waits for the source.
+    fn overloads(&self) -> u64 {
+        0
+    }
+
     /// Whether the sizes of files are known before they are read.
     fn tells_sizes(&self) -> bool {
         true
+    }
+
+    /// Whether [`stat_all`](Source::stat_all) asks for one name after the other. If it does, some of the names are
+    /// answered sooner than all.
+    fn asks_one_by_one(&self) -> bool {
+        true
+    }
+
+    /// How many listings, and how many calls of [`stat_all`](Source::stat_all), are to be under way at once, by who
+    /// makes many of them: at least 1 of each. The numbers change. The source whose requests are timed answers this,
+    /// and no other. Never waits for the source.
+    fn metadata_limits(&self) -> MetadataLimits {
+        MetadataLimits::default()
     }
 
     /// Lists the names in a directory, in any order, a part at a time. Many filesystems have the attributes

@@ -4,10 +4,12 @@
 //! a pool makes it.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::task_local;
 use tokio::time::{Instant, sleep};
 
 use super::{Deliver, Pool, ReadError, Urgency};
@@ -19,20 +21,26 @@ const THREADS: usize = 2;
 /// Deliveries of prefetches that are made at once, and further ones of reads that readers wait for.
 const DELIVERIES: usize = 16;
 
-/// How long a request is made again that fails for a reason that may pass. A reader has nothing else to do. A lookup
-/// may be answered from memory if the store is away.
-pub(super) const PATIENCE_OF_READS: Duration = Duration::from_secs(120);
-pub(super) const PATIENCE_OF_LOOKUPS: Duration = Duration::from_secs(10);
+/// How long a request is made again that fails for a reason that may pass. A reader of a file has nothing else to do,
+/// whether it waits for bytes or for the check of a name. Who lists is told sooner that the store is away.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE_OF_LISTINGS: Duration = Duration::from_secs(10);
 
 /// The pauses between two requests.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+task_local! {
+    /// [`Remote::overloads`] of the store that a future asks.
+    static OVERLOADS: Arc<AtomicU64>;
+}
 
 /// The threads of a store.
 pub(super) struct Remote {
     /// `None` while it is dropped.
     runtime: Option<Runtime>,
     deliveries: Arc<Pool>,
+    overloads: Arc<AtomicU64>,
 }
 
 impl Remote {
@@ -45,13 +53,18 @@ impl Remote {
             .build()
             .map_err(|error| Error::new(ErrorKind::Internal, format!("runtime: {error}")))?;
         let deliveries = Pool::new("belady-deliveries", DELIVERIES, DELIVERIES).into();
-        Ok(Remote { runtime: Some(runtime), deliveries })
+        Ok(Remote { runtime: Some(runtime), deliveries, overloads: Arc::default() })
     }
 
     pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.runtime {
-            runtime.spawn(future);
+            runtime.spawn(OVERLOADS.scope(Arc::clone(&self.overloads), future));
         }
+    }
+
+    /// As [`Source::overloads`](super::Source::overloads).
+    pub(super) fn overloads(&self) -> u64 {
+        self.overloads.load(Ordering::Relaxed)
     }
 
     /// Begins a future whose outcome is waited for later. There is none if it panics.
@@ -103,6 +116,11 @@ pub(super) trait Passing {
     /// Whether the same request may soon be answered.
     fn may_pass(&self) -> bool;
 
+    /// Whether the store says that it is asked too much.
+    fn is_overload(&self) -> bool {
+        false
+    }
+
     /// What it is, in one line.
     fn message(&self) -> String;
 }
@@ -120,6 +138,11 @@ where
         match ask().await {
             Err(fault) if fault.may_pass() && began.elapsed() < patience => {
                 tracing::debug!(why = fault.message(), "the store is asked again");
+                if fault.is_overload() {
+                    // All futures of a store have this number.
+                    let _ =
+                        OVERLOADS.try_with(|overloads| overloads.fetch_add(1, Ordering::Relaxed));
+                }
             }
             answer => return answer,
         }

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
@@ -12,12 +13,14 @@ pub(crate) struct StubSource<R> {
     /// What listings tell of the sizes of files, if they tell a guess.
     guess: Option<u64>,
     is_hedged: bool,
+    pub(crate) overloads: AtomicU64,
     read: R,
 }
 
 impl<R: Fn(ReadRequest) + Send + Sync + 'static> StubSource<R> {
     pub(crate) fn new(directory: PosixSource, read: R) -> Self {
-        StubSource { directory, guess: None, is_hedged: false, read }
+        let overloads = AtomicU64::new(0);
+        StubSource { directory, guess: None, is_hedged: false, overloads, read }
     }
 
     pub(crate) fn guessing(directory: PosixSource, guess: u64, read: R) -> Self {
@@ -44,6 +47,10 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for StubSource<R> {
 
     fn is_hedged(&self) -> bool {
         self.is_hedged
+    }
+
+    fn overloads(&self) -> u64 {
+        self.overloads.load(Ordering::Relaxed)
     }
 
     fn tells_sizes(&self) -> bool {

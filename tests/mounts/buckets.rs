@@ -139,6 +139,33 @@ fn a_bucket_that_is_mounted_again_is_known() {
     let requests = server.requests();
     let gets = requests.iter().filter(|line| line.contains(".jpg"));
     assert_eq!(gets.count(), 0, "all objects are in the cache directory: {requests:?}");
+    let lists = requests.iter().filter(|line| line.contains("list-type=2"));
+    // By who mounts, and by the check of the catalog.
+    assert!(lists.count() <= 2, "{requests:?}");
+    mounted.umount();
+}
+
+/// One node lists a bucket, and gives what it knows to another one.
+#[test]
+fn the_catalog_of_a_bucket_is_exported_and_imported() {
+    let (fixture, server) = (Fixture::new(), ObjectServer::start());
+    make(&fixture);
+    server.fill("images", &fixture.source(""));
+    let (file, cache) = (fixture.path("images.catalog"), fixture.path("cache"));
+    let (file, cache) = (file.to_str().unwrap(), cache.to_str().unwrap());
+    let run = |words: &[&str]| {
+        let output = belady(&fixture, &server, words).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        said(&output)
+    };
+    let told = run(&["catalog", "export", "s3://images", file]);
+    assert!(told.contains(&FILES.to_string()), "{told}");
+    run(&["catalog", "import", file, "s3://images", "--cache-dir", cache]);
+    let options = ["--ram", "64MiB", "--cache-dir", cache];
+    let mounted = mount(&fixture, &server, "s3://images", &options);
+    let (source, shown) = (fixture.source(""), mounted.path(""));
+    assert_eq!(python(COMPARE, &[&source, &shown]).trim(), FILES.to_string());
+    wait_until("the catalog is checked", || mounted.status()["catalog"] == "checked");
     mounted.umount();
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Manners;
-use crate::limiter::Meter;
+use crate::limiter::{Limiter, Meter};
 use crate::source::ReadError;
 
 type Held = Arc<Mutex<Vec<ReadRequest>>>;
@@ -29,7 +29,8 @@ impl Late {
         let source = |directory| -> Arc<dyn Source> {
             let source = Arc::new(StubSource::hedged(directory, read));
             let meter = Meter::new(8, Manners::Fair);
-            let timed = TimedSource::new(source, &Arc::new(Inbox::new(8)), meter, None);
+            let metadata = [0; 2].map(|_| Limiter::of_metadata(1, Manners::Fair));
+            let timed = TimedSource::new(source, &Arc::new(Inbox::new(8)), meter, metadata, None);
             found = Some(Arc::clone(timed.times()));
             Arc::new(timed)
         };

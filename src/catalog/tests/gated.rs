@@ -11,9 +11,52 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use crate::limiter::MetadataLimits;
 use crate::source::{Kind, PosixSource, ReadRequest, Source, Stat};
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
+
+/// Calls of one kind: how many are under way, and how many were at most.
+#[derive(Default)]
+pub(crate) struct AtOnce {
+    begun: AtomicU64,
+    now: AtomicU64,
+    pub(crate) most: AtomicU64,
+    /// Calls after the first number wait until the second number was under way at once.
+    gathers: Mutex<Option<(u64, u64)>>,
+}
+
+/// A call, until it is dropped.
+struct Call<'a>(&'a AtOnce);
+
+impl AtOnce {
+    pub(crate) fn gather(&self, after: u64, count: u64) {
+        *self.gathers.lock().unwrap() = Some((after, count));
+    }
+
+    fn begin(&self) -> Call<'_> {
+        let before = self.begun.fetch_add(1, Ordering::Relaxed);
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        let gathers = *self.gathers.lock().unwrap();
+        if let Some((after, count)) = gathers
+            && before >= after
+        {
+            // At most three minutes.
+            let mut looks = 0..180_000;
+            while self.most.load(Ordering::Relaxed) < count && looks.next().is_some() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Call(self)
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// A source in which one path can be made to fail, where it is listed, or all that begin like it,
 /// where they are stat'ed, or not to be listed until it is let go, and which may have times in whole seconds. It
@@ -34,6 +77,10 @@ pub(crate) struct Gated {
     pub(crate) shrunk_anew: AtomicU64,
     /// By how many nanoseconds all times are earlier.
     pub(crate) earlier_ns: AtomicI64,
+    /// How many calls it says to serve best, and how many there were.
+    pub(crate) limits: Mutex<MetadataLimits>,
+    pub(crate) lists: AtOnce,
+    pub(crate) stats: AtOnce,
     /// What each stat takes at least.
     pub(crate) delay_us: AtomicU64,
     /// What listings tell of the sizes of files, if it is a guess; 0: the sizes.
@@ -59,6 +106,9 @@ impl Gated {
             free: Condvar::new(),
             listed: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            limits: Mutex::default(),
+            lists: AtOnce::default(),
+            stats: AtOnce::default(),
             delay_us: AtomicU64::new(0),
             shrunk: AtomicU64::new(0),
             shrunk_anew: AtomicU64::new(0),
@@ -96,11 +146,16 @@ impl Source for Gated {
         self.inner.lasting_identity()
     }
 
+    fn metadata_limits(&self) -> MetadataLimits {
+        *self.limits.lock().unwrap()
+    }
+
     fn list_in_parts(
         &self,
         directory: &Path,
         each: &mut dyn FnMut(&[OsString]),
     ) -> Result<(), Errno> {
+        let _call = self.lists.begin();
         self.listed.fetch_add(1, Ordering::Relaxed);
         if directory == self.path {
             assert!(!self.panics.load(Ordering::Relaxed), "injected into a listing");
@@ -147,6 +202,7 @@ impl Source for Gated {
     }
 
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
+        let _call = self.stats.begin();
         let guess = self.guess.load(Ordering::Relaxed);
         let listed = |stat: Stat| match stat.kind {
             Kind::File if guess > 0 => Stat { is_sized: false, ..stat.with_size(guess) },

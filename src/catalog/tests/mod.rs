@@ -15,6 +15,7 @@ use std::time::UNIX_EPOCH;
 pub(super) use gated::Gated;
 
 use super::*;
+use crate::limiter::MetadataLimits;
 use crate::source::{Kind, PosixSource};
 
 /// A period of a minute, longer than any test.
@@ -376,6 +377,31 @@ fn a_sweep_that_the_source_refuses_is_not_over() {
     source.mute.store(false, Ordering::Relaxed);
     sweep();
     assert_eq!((again.state(), size()), (CatalogState::Checked, 9));
+}
+
+#[test]
+fn a_sweep_has_as_many_threads_as_the_source_serves_best() {
+    let root = tempfile::tempdir().unwrap();
+    for directory in 0..40 {
+        let directory = root.path().join(directory.to_string());
+        fs::create_dir(&directory).unwrap();
+        (0..5).for_each(|n| fs::write(directory.join(n.to_string()), "x").unwrap());
+    }
+    let path = root.path().join("catalog");
+    scanned(root.path(), None).save(&at(&path)).unwrap();
+    // It begins with an eighth of 64 threads.
+    for (stats, gathers) in [(1, 1), (20, 9)] {
+        let source = Gated::new(root.path(), "");
+        *source.limits.lock().unwrap() = MetadataLimits { lists: 1, stats };
+        source.delay_us.store(1000, Ordering::Relaxed);
+        let again = Catalog::open(Arc::clone(&source) as Arc<dyn Source>, None, &at(&path));
+        let again = again.unwrap();
+        source.stats.gather(gathers, gathers);
+        again.sweep(64, &AtomicBool::new(false), &|_| ());
+        assert_eq!(again.state(), CatalogState::Checked);
+        let most = source.stats.most.load(Ordering::Relaxed);
+        assert!((gathers..=u64::from(stats)).contains(&most), "{most}");
+    }
 }
 
 #[test]

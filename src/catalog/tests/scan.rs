@@ -51,6 +51,70 @@ fn rows_have_the_same_numbers_whoever_is_first() {
 }
 
 #[test]
+fn no_more_is_asked_for_at_once_than_the_source_serves_best() {
+    let root = some_tree();
+    (0..300).for_each(|n| fs::write(root.path().join(format!("d04/{n:03}")), "x").unwrap());
+    let expected = rows(&Catalog::scan(Gated::new(root.path(), ""), 1, None).unwrap());
+    for (lists, stats) in [(1, 1), (2, 3), (5, 1)] {
+        let source = Gated::new(root.path(), "");
+        *source.limits.lock().unwrap() = MetadataLimits { lists, stats };
+        // So slow that names are left for jobs of their own.
+        source.delay_us.store(200, Ordering::Relaxed);
+        let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 40, None).unwrap();
+        assert_eq!(rows(&catalog), expected);
+        let most = [&source.lists, &source.stats].map(|calls| calls.most.load(Ordering::Relaxed));
+        // The first names of a directory are asked for while it is listed.
+        assert!(most[0] <= u64::from(lists) && most[1] <= u64::from(lists + stats), "{most:?}");
+    }
+}
+
+/// A reader does not wait until the limit is found, and does not ask for more than a few dozen names at once.
+#[test]
+fn the_names_of_a_directory_that_a_reader_waits_for_are_asked_for_by_many_threads() {
+    let root = tempfile::tempdir().unwrap();
+    (0..300).for_each(|n| fs::write(root.path().join(n.to_string()), "x").unwrap());
+    for (stats, threads) in [(1, 16), (1000, 64)] {
+        let source = Gated::new(root.path(), "");
+        *source.limits.lock().unwrap() = MetadataLimits { lists: 1, stats };
+        // The first names take long, and the others are left.
+        source.delay_us.store(2000, Ordering::Relaxed);
+        source.stats.gather(1, threads);
+        let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, None).unwrap();
+        assert!(catalog.refresh_directory(NodeId::ROOT).unwrap().added);
+        assert_eq!(catalog.list(NodeId::ROOT, false).unwrap().unwrap().len(), 300);
+        assert_eq!(source.stats.most.load(Ordering::Relaxed), threads);
+    }
+}
+
+/// A source that finds out during the scan that it serves more at once.
+#[test]
+fn threads_are_started_when_the_limit_rises() {
+    let root = some_tree();
+    let source = Gated::new(root.path(), "d05");
+    *source.limits.lock().unwrap() = MetadataLimits { lists: 1, stats: 1 };
+    source.hold(true);
+    let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, None).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| catalog.fill(8, &AtomicBool::new(false), &|_| ()));
+        let are_listed = |count| {
+            let is_time = |_| {
+                thread::sleep(Duration::from_millis(1));
+                source.listed.load(Ordering::Relaxed) >= count
+            };
+            (0..180_000).any(is_time)
+        };
+        // The root, and the directories up to the one that does not answer.
+        let before = are_listed(7);
+        *source.limits.lock().unwrap() = MetadataLimits { lists: 2, stats: 1 };
+        let all = are_listed(21);
+        source.hold(false);
+        assert!(before && all);
+    });
+    assert!(catalog.scan_status().is_whole);
+    assert_eq!(source.lists.most.load(Ordering::Relaxed), 2);
+}
+
+#[test]
 fn a_reader_ahead_of_the_scan_finds_what_is_there() {
     let root = some_tree();
     let expected = rows(&Catalog::scan(Gated::new(root.path(), ""), 4, None).unwrap());
@@ -119,6 +183,7 @@ fn a_panic_is_a_fault_of_one_directory() {
     let root = some_tree();
     let source = Gated::new(root.path(), "d07");
     source.panics.store(true, Ordering::Relaxed);
+    *source.limits.lock().unwrap() = MetadataLimits { lists: 1, stats: 1 };
     let catalog = Catalog::begin(source, None).unwrap();
     catalog.fill(3, &AtomicBool::new(false), &|_| ());
     assert_eq!(catalog.scan_status().fault, Some(("d07".into(), Errno::EIO)));

@@ -418,6 +418,10 @@ impl Keyed for Archives {
         self.source.is_hedged()
     }
 
+    fn overloads(&self) -> u64 {
+        self.source.overloads()
+    }
+
     fn list_xattrs(&self, directory: &Path) -> Result<Vec<u8>, Errno> {
         match self.source.list_xattrs(directory) {
             // It is a directory in an archive.

@@ -32,7 +32,7 @@ use super::fault::{Fault, say_unconnected};
 use super::rows::{Listed, Row, Shape};
 use super::schema::{Plan, Table};
 use crate::error::{Error, Result as UserResult};
-use crate::source::remote::{PATIENCE_OF_LOOKUPS, Passing};
+use crate::source::remote::Passing;
 
 /// Eight connections to each node. One has a window of some mebibytes, which a long link fills.
 const CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
@@ -135,7 +135,6 @@ impl Asked {
             statement.set_execution_profile_handle(Some(sure.clone()));
         }
         list.set_page_size(plan.page);
-        find.set_request_timeout(Some(PATIENCE_OF_LOOKUPS));
         if let Some(advice) = &plan.advice {
             let name = cluster.name().display();
             tracing::warn!(

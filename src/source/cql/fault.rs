@@ -17,7 +17,7 @@ use crate::source::remote::Passing;
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The server may answer later. If it does not, this is the error for a reader.
-    Away { why: String, errno: Errno },
+    Away { why: String, errno: Errno, is_overload: bool },
     /// The server does not answer this request.
     Refused(String),
     /// The row has another version than the listed one.
@@ -33,6 +33,10 @@ pub(super) enum Fault {
 impl Passing for Fault {
     fn may_pass(&self) -> bool {
         matches!(self, Fault::Away { .. })
+    }
+
+    fn is_overload(&self) -> bool {
+        matches!(self, Fault::Away { is_overload: true, .. })
     }
 
     fn message(&self) -> String {
@@ -61,8 +65,15 @@ impl Fault {
             ExecutionError::LastAttemptError(attempt) => say(attempt),
             error => error.to_string(),
         };
+        let is_overload = matches!(
+            error,
+            ExecutionError::LastAttemptError(RequestAttemptError::DbError(
+                DbError::Overloaded | DbError::RateLimitReached { .. },
+                _
+            ))
+        );
         match errno {
-            Some(errno) => Fault::Away { why, errno },
+            Some(errno) => Fault::Away { why, errno, is_overload },
             None => Fault::Refused(why),
         }
     }
@@ -160,8 +171,9 @@ mod tests {
             (DbError::ServerError, Errno::EIO),
             (DbError::IsBootstrapping, Errno::ETIMEDOUT),
         ] {
+            let is_overload = matches!(error, DbError::Overloaded);
             let fault = fault(error, false);
-            assert!(fault.may_pass(), "{fault:?}");
+            assert!(fault.may_pass() && fault.is_overload() == is_overload, "{fault:?}");
             assert_eq!((fault.errno("7"), &*fault.message()), (errno, "what the server says"));
         }
         let slow = Fault::of(&ExecutionError::RequestTimeout(Duration::from_secs(30)), true);

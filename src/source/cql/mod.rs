@@ -53,7 +53,7 @@ use nix::unistd::{getegid, geteuid};
 use tokio::sync::mpsc;
 
 use super::keyed::{Keyed, say_fault};
-use super::remote::{PATIENCE_OF_LOOKUPS, PATIENCE_OF_READS, Passing, Remote, patiently};
+use super::remote::{PATIENCE, Passing, Remote, patiently};
 use super::tree::{Access, Blob, Blobs, Listing, NAME_BYTES_MAX, PathFault, hash};
 use super::{ReadError, ReadRequest};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -200,7 +200,7 @@ impl Wanted {
 
 /// All bytes of a row as it was listed.
 async fn read(asked: &Asked, listed: &Listed) -> Result<Vec<u8>, ReadError> {
-    let read = patiently(PATIENCE_OF_READS, || asked.read(listed)).await;
+    let read = patiently(PATIENCE, || asked.read(listed)).await;
     read.map_err(|fault| match fault {
         Fault::Changed => ReadError::Changed,
         fault => ReadError::Source(fault.errno(&asked.say(listed))),
@@ -238,15 +238,19 @@ impl Keyed for CqlStore {
             return Ok(true);
         }
         let (asked, listed) = (Arc::clone(&self.asked), blob.key.clone());
-        let found = self.remote.wait(async move {
-            patiently(PATIENCE_OF_LOOKUPS, || asked.is_current(&listed)).await
-        });
+        let found = self
+            .remote
+            .wait(async move { patiently(PATIENCE, || asked.is_current(&listed)).await });
         found.unwrap_or(Err(Fault::Gone)).map_err(|fault| fault.errno(&self.asked.say(&blob.key)))
     }
 
     fn is_hedged(&self) -> bool {
         // Requests for a row whose size is not listed share one answer.
         self.tells_sizes()
+    }
+
+    fn overloads(&self) -> u64 {
+        self.remote.overloads()
     }
 
     fn tells_sizes(&self) -> bool {
@@ -257,10 +261,7 @@ impl Keyed for CqlStore {
         let place = self.recent.place(&blob.key);
         let (recent, asked, listed) = self.shares(&blob.key);
         let found = self.remote.wait(async move {
-            // Whoever wants the bytes, too, may have more patience.
-            let whole = place.get_or_init(|| read(&asked, &listed));
-            let whole = tokio::time::timeout(PATIENCE_OF_LOOKUPS, whole).await;
-            let whole = whole.map_err(|_| ReadError::Source(Errno::ETIMEDOUT))?;
+            let whole = place.get_or_init(|| read(&asked, &listed)).await;
             if whole.is_err() {
                 recent.forget(&place);
             }

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::asked::Asked;
 use super::fault::Fault;
 use super::rows::{Listed, Row};
-use crate::source::remote::{PATIENCE_OF_LOOKUPS, patiently};
+use crate::source::remote::{PATIENCE_OF_LISTINGS, patiently};
 
 /// The rows of a page of a listing go there.
 pub(super) type Pages = mpsc::Sender<Vec<Row>>;
@@ -92,7 +92,7 @@ async fn list_some(
         let mut from = PagingState::start();
         loop {
             let ask = || asked.page(range, from.clone());
-            let (page, then) = patiently(PATIENCE_OF_LOOKUPS, ask).await?;
+            let (page, then) = patiently(PATIENCE_OF_LISTINGS, ask).await?;
             let left = looks.saturating_sub(looked.rows as usize);
             for row in page.iter().take(left) {
                 looked.rows += 1;
@@ -110,7 +110,7 @@ async fn list_some(
 
 /// Reads a row, and compares its size and write time with those of the data. Returns the number of bytes.
 async fn look(asked: &Asked, listed: &Listed) -> Result<u64, Fault> {
-    match patiently(PATIENCE_OF_LOOKUPS, || asked.read(listed)).await {
+    match patiently(PATIENCE_OF_LISTINGS, || asked.read(listed)).await {
         Ok(bytes) => Ok(bytes.len() as u64),
         Err(Fault::Changed) => Ok(listed.size.unwrap_or_default()),
         Err(fault) => Err(fault),

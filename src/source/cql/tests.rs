@@ -483,6 +483,8 @@ fn what_may_pass_is_asked_again() {
         assert_eq!(read_x(&source, version), right(), "{fault:?}");
         server.expect_requests(READ, 2);
     }
+    // One of them says that the server is asked too much.
+    assert_eq!(source.overloads(), 1);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::Site;
 use super::manifest::Line;
 use crate::error::Result as UserResult;
 use crate::source::object::{Fault, etag_of};
-use crate::source::remote::{PATIENCE_OF_LOOKUPS, PATIENCE_OF_READS, Passing, patiently};
+use crate::source::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Passing, patiently};
 use crate::source::{ReadError, ReadRequest};
 
 /// What is asked of the server.
@@ -95,7 +95,7 @@ impl Asked {
 
     /// The bytes of the manifest.
     pub(super) async fn manifest(&self) -> Result<Vec<u8>, Fault> {
-        patiently(PATIENCE_OF_LOOKUPS, || self.manifest_once()).await
+        patiently(PATIENCE_OF_LISTINGS, || self.manifest_once()).await
     }
 
     async fn manifest_once(&self) -> Result<Vec<u8>, Fault> {
@@ -107,7 +107,7 @@ impl Asked {
     pub(super) async fn head(&self, listed: &Listed) -> Result<ObjectMeta, Fault> {
         let key = listed.key()?;
         let head = || async { self.server.head(&key).await.map_err(Fault::from) };
-        patiently(PATIENCE_OF_LOOKUPS, head).await
+        patiently(PATIENCE, head).await
     }
 
     /// Whether a file is as it was listed.
@@ -122,7 +122,7 @@ impl Asked {
 
     /// Reads bytes of the listed version.
     pub(super) async fn read(&self, wanted: &Wanted) -> Result<Vec<u8>, ReadError> {
-        let read = patiently(PATIENCE_OF_READS, || self.read_once(wanted)).await;
+        let read = patiently(PATIENCE, || self.read_once(wanted)).await;
         let bytes = read.map_err(|fault| self.read_error(&fault, wanted))?;
         let length = wanted.length();
         if length != bytes.len() as u64 {

@@ -6,7 +6,7 @@ use super::Site;
 use super::asked::{Asked, Listed, Wanted};
 use crate::error::Error;
 use crate::source::object::{Fault, etag_of};
-use crate::source::remote::{PATIENCE_OF_LOOKUPS, patiently};
+use crate::source::remote::{PATIENCE_OF_LISTINGS, patiently};
 
 const RELATIVE: &str = "PATH is relative to the directory of the manifest";
 const OLD: &str = "the manifest is older than the file: write it again";
@@ -79,7 +79,7 @@ pub(super) async fn look(asked: &Asked, listed: &Listed, size: Option<u64>) -> R
     // All of a smaller file is read at once.
     if found.size > 1 {
         let wanted = Wanted::last_byte(listed, found.size);
-        patiently(PATIENCE_OF_LOOKUPS, || asked.read_once(&wanted)).await?;
+        patiently(PATIENCE_OF_LISTINGS, || asked.read_once(&wanted)).await?;
     }
     Ok(())
 }

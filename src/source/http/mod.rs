@@ -203,6 +203,10 @@ impl Keyed for HttpStore {
         true
     }
 
+    fn overloads(&self) -> u64 {
+        self.remote.overloads()
+    }
+
     fn tells_sizes(&self) -> bool {
         self.sizes.get().is_none_or(|sizes| sizes.are_told)
     }

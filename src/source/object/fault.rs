@@ -119,6 +119,10 @@ impl Passing for Fault {
         }
     }
 
+    fn is_overload(&self) -> bool {
+        matches!(self.status(), Some(429 | 503))
+    }
+
     /// What the server says, else what the library says.
     fn message(&self) -> String {
         let text = match self {

@@ -28,7 +28,7 @@ use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, ListResult, ObjectMeta, ObjectStoreExt};
 use tokio::sync::Semaphore;
 
-use super::remote::{PATIENCE_OF_LOOKUPS, PATIENCE_OF_READS, Passing, Remote, patiently};
+use super::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Passing, Remote, patiently};
 use super::tree::{Access, Blob, NAME_BYTES_MAX, SECOND_NS, blob_stat, hash};
 use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -225,7 +225,7 @@ impl Asked {
             return Err(errno);
         }
         let began = Instant::now();
-        let directory = match self.list_pages(path, PATIENCE_OF_LOOKUPS).await {
+        let directory = match self.list_pages(path, PATIENCE_OF_LISTINGS).await {
             Ok(None) if !path.as_os_str().is_empty() => {
                 self.listings.forget_directory(path);
                 return Err(Errno::ENOENT);
@@ -281,7 +281,7 @@ impl Asked {
         }
         let key = self.key(path).ok_or(Errno::ENOENT)?;
         let head = || async { self.store.objects.head(&key).await.map_err(Fault::from) };
-        match patiently(PATIENCE_OF_LOOKUPS, head).await {
+        match patiently(PATIENCE, head).await {
             Ok(meta) => {
                 let lists_etags = self.lists_etags.load(Ordering::Relaxed);
                 let etag = etag_of(&meta).filter(|_| lists_etags);
@@ -331,7 +331,7 @@ impl Asked {
 
     async fn read(&self, wanted: &Wanted) -> Result<Vec<u8>, ReadError> {
         let key = self.key(&wanted.path).ok_or(ReadError::Source(Errno::ENOENT))?;
-        let read = patiently(PATIENCE_OF_READS, || self.read_once(&key, wanted)).await;
+        let read = patiently(PATIENCE, || self.read_once(&key, wanted)).await;
         read.map_err(|fault| match fault {
             Fault::Changed => {
                 wanted.path.parent().iter().for_each(|above| self.listings.forget(above));
@@ -370,6 +370,10 @@ impl Source for ObjectSource {
         self.identity
     }
 
+    fn overloads(&self) -> u64 {
+        self.remote.overloads()
+    }
+
     fn is_hedged(&self) -> bool {
         true
     }
@@ -405,6 +409,10 @@ impl Source for ObjectSource {
     fn stat_anew(&self, path: &Path) -> Result<Stat, Errno> {
         let (asked, path) = (Arc::clone(&self.asked), path.to_owned());
         self.remote.wait(async move { asked.stat_anew(&path).await }).unwrap_or(Err(Errno::EIO))
+    }
+
+    fn asks_one_by_one(&self) -> bool {
+        false
     }
 
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {

@@ -207,6 +207,7 @@ fn a_request_is_made_again_until_it_is_answered() {
             2 => assert_eq!(read, Err(ReadError::Changed)),
             _ => assert_eq!(read.unwrap(), b"bytes", "{nth}"),
         }
+        assert_eq!(source.overloads() > 0, nth == 0, "{nth}");
     }
 }
 

@@ -25,7 +25,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, ServerErrorKind, Value, pipe};
 
 use super::keyed::{Keyed, say_fault};
-use super::remote::{PATIENCE_OF_LOOKUPS, PATIENCE_OF_READS, Passing, Remote, patiently};
+use super::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Passing, Remote, patiently};
 use super::tree::{Access, Blob, Listing, NAME_BYTES_MAX, PathFault, hash};
 use super::{ReadError, ReadRequest};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -175,7 +175,7 @@ impl Asked {
 
     /// Asks for a page of a listing.
     async fn ask_page<T: redis::FromRedisValue>(&self, request: &Pipeline) -> Result<T, Fault> {
-        patiently(PATIENCE_OF_LOOKUPS, || self.ask(request)).await
+        patiently(PATIENCE_OF_LISTINGS, || self.ask(request)).await
     }
 
     /// Size and version of each path, by the index. Unless it is `strict`, entries that tell none are left out.
@@ -401,8 +401,7 @@ impl Keyed for RedisStore {
     fn is_current(&self, blob: &Blob<Box<str>>) -> Result<bool, Errno> {
         let (asked, path) = (Arc::clone(&self.asked), blob.key.clone());
         let known = (blob.size.unwrap_or_default(), blob.version);
-        let found =
-            self.wait(async move { patiently(PATIENCE_OF_LOOKUPS, || asked.find(&path)).await });
+        let found = self.wait(async move { patiently(PATIENCE, || asked.find(&path)).await });
         let found = found.map_err(|fault| fault.errno(&blob.key))?;
         Ok(found == Some(known))
     }
@@ -413,7 +412,7 @@ impl Keyed for RedisStore {
         let version = (blob.size.unwrap_or_default(), blob.version);
         let wanted = Wanted { path: blob.key.clone().into(), version, offset, length };
         self.remote.read(urgency, deliver, async move {
-            let read = patiently(PATIENCE_OF_READS, || asked.read(&wanted)).await;
+            let read = patiently(PATIENCE, || asked.read(&wanted)).await;
             read.map_err(|fault| match fault {
                 Fault::Changed => ReadError::Changed,
                 fault => ReadError::Source(fault.errno(&wanted.path)),

@@ -1,6 +1,7 @@
 //! What every source has to do, checked against files in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
@@ -19,8 +20,9 @@ use crate::sync::Mutex;
 /// Files by path.
 pub(in crate::source) type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// Operations of a random check.
+/// Operations of a random check, unless the environment says how many.
 const OPERATIONS: usize = 20_000;
+const OPERATIONS_VARIABLE: &str = "BELADY_OPERATIONS";
 
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -107,8 +109,8 @@ pub(in crate::source) fn wait_until(mut condition: impl FnMut() -> bool) {
 }
 
 /// All directories that the files are in, with the names in each.
-fn directories(files: &Files) -> BTreeMap<PathBuf, BTreeSet<String>> {
-    let mut found: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
+fn directories(files: &Files) -> Shown {
+    let mut found: Shown = BTreeMap::new();
     for path in files.keys() {
         let mut at = path.as_path();
         while let (Some(above), Some(name)) = (at.parent(), at.file_name()) {
@@ -121,15 +123,10 @@ fn directories(files: &Files) -> BTreeMap<PathBuf, BTreeSet<String>> {
 
 /// Checks that a source shows exactly these files.
 pub(in crate::source) fn check(source: &dyn Source, files: &Files) {
-    for (directory, names) in directories(files) {
-        let mut listed = BTreeSet::new();
-        source
-            .list_in_parts(&directory, &mut |part| {
-                listed.extend(part.iter().map(|name| name.to_str().unwrap().to_owned()));
-            })
-            .unwrap();
-        assert_eq!(listed, names, "{}", directory.display());
-        assert_eq!(source.stat(&directory).unwrap().kind, Kind::Directory);
+    let shown = directories(files);
+    for directory in shown.keys() {
+        check_listing(source, &shown, directory);
+        assert_eq!(source.stat(directory).unwrap().kind, Kind::Directory);
     }
     let mut inodes = HashMap::new();
     for (path, bytes) in files {
@@ -166,13 +163,17 @@ fn check_errors(source: &dyn Source, files: &Files) {
     assert_eq!(read.unwrap_err(), ReadError::Changed);
 }
 
-/// Reads ranges of files, many at once, in any order.
-fn check_at_random(source: &dyn Source, files: &Files) {
+/// Reads ranges of files, many at once, in any order, and asks for names in between.
+fn check_at_random(source: &dyn Source, all: &Files) {
+    let shown = directories(all);
     let mut random = ChaCha8Rng::seed_from_u64(11);
-    let files: Vec<_> = files.iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
+    let files: Vec<_> = all.iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
     let stats: Vec<_> = files.iter().map(|(path, _)| source.stat(path).unwrap()).collect();
-    let mut left = OPERATIONS;
+    let told = std::env::var(OPERATIONS_VARIABLE).ok();
+    let mut left = told.map_or(OPERATIONS, |told| told.parse().unwrap());
     while left > 0 {
+        let (path, bytes) = files[random.random_range(0..files.len())];
+        check_name(source, &shown, (path, bytes));
         let at_once = random.random_range(1..=64).min(left);
         left -= at_once;
         let (send, answers) = mpsc::channel();
@@ -202,6 +203,25 @@ fn check_at_random(source: &dyn Source, files: &Files) {
             );
         }
     }
+}
+
+/// Names by directory.
+type Shown = BTreeMap<PathBuf, BTreeSet<String>>;
+
+/// Asks for a file, and lists its directory.
+fn check_name(source: &dyn Source, shown: &Shown, (path, bytes): (&Path, &[u8])) {
+    let stat = source.stat(path).unwrap();
+    assert_eq!((stat.kind, stat.size), (Kind::File, bytes.len() as u64), "{}", path.display());
+    check_listing(source, shown, path.parent().unwrap());
+}
+
+fn check_listing(source: &dyn Source, shown: &Shown, directory: &Path) {
+    let mut listed = BTreeSet::new();
+    let mut add = |part: &[OsString]| {
+        listed.extend(part.iter().map(|name| name.to_str().unwrap().to_owned()));
+    };
+    source.list_in_parts(directory, &mut add).unwrap();
+    assert_eq!(listed, shown[directory], "{}", directory.display());
 }
 
 /// Blobs in memory, with the version of each.
