@@ -81,7 +81,9 @@ install_valkey() {
     local top=${CARGO_TARGET_DIR:-$ROOT/target}/valkey key=/usr/share/keyrings/debian-archive-keyring.gpg mirror apt
     [ ! -x "$top/usr/bin/valkey-server" ] || return 0
     echo "installing valkey" >&2
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Origin: Debian' | head -n 1)
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Origin: Debian') || mirror=
+    mirror=${mirror%%$'\n'*}
+    [ -n "$mirror" ] || die "apt-get knows no mirror of Debian 12; run apt-get update"
     rm -rf "$top"
     mkdir -p "$top/lists/partial"
     echo "deb [signed-by=$key] $mirror bookworm-backports main" >"$top/list"

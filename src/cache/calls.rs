@@ -137,6 +137,7 @@ impl Call<'_> {
         let mut state = self.calls.state.lock();
         let name_s = latency.as_secs_f64() / names.max(1) as f64;
         state.name_s = Some(state.name_s.map_or(name_s, |before| (before + name_s) / 2.0));
+        state.under_way.count_held_up();
         if is_prompt(latency, names) || state.is_exceeded() {
             return;
         }

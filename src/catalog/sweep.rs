@@ -165,7 +165,7 @@ impl<'a> Sweep<'a> {
                 return;
             }
         }
-        self.threads.fetch_sub(1, Ordering::Relaxed);
+        self.recount(|threads| threads.checked_sub(1));
     }
 
     fn useful_threads(&self) -> usize {

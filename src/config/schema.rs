@@ -88,7 +88,7 @@ sections! {
         /// After this time a name is checked at the source again.
         revalidate: Period = Period(Duration::from_secs(60)),
         /// The most threads of a scan, 1 to 256. belady finds how many the source serves best. The check
-        /// of a saved catalog has at most a quarter of them.
+        /// of a saved catalog usually has at most a quarter of them.
         scan_threads: u32 = 128,
     }
 

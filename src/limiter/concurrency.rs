@@ -10,8 +10,8 @@
 //!    long as the rate grows by a fifth and answers come as fast as before. It doubles at once, without a round, if
 //!    the first answers at a limit come as fast as those at half of it: then nothing queues, and the rate doubles,
 //!    too. If answers come more slowly, either they queue, or the first ones were fast because the client of the
-//!    source had a part of them in memory. If the rate has grown and they become no slower, the limit grows once more,
-//!    by half.
+//!    source had a part of them in memory. If the rate has grown and they become no slower, the limit goes on to grow,
+//!    by half. Over a long link, the very first answers are compared with none.
 //! 3. *Hold*: the limit is a quarter more than rate times latency. If that product falls, the limit follows.
 //! 4. *Probe up*: a quarter more is tried. If the rate grows, the limit stays there, and after two gains in a row it
 //!    doubles again.
@@ -19,8 +19,8 @@
 //! 6. If answers come more slowly all at once, the source has changed, and the limit is ramped up again.
 //!
 //! Polite manners give way to others. If the median latency is 30 % over the least one of this mount, requests
-//! queue, of ours or of others, and the limit falls, but not below the rate times that least latency. It may never
-//! have been seen, if others are always there. So a probe up has to bring rate without making answers slower, and a
+//! queue, of ours or of others, and the limit falls, but no step goes below the rate times that least latency. That
+//! latency may never have been seen, if others are always there. So a probe up has to bring rate without making answers slower, and a
 //! probe down that makes answers much faster lowers the limit: both would take a share of the source from others. Fair
 //! manners take as much as the source gives.
 //!
@@ -61,8 +61,7 @@ const RATES: usize = 10;
 const HOLD_ROUNDS: u32 = 6;
 const PROBE_ROUNDS: u32 = 2;
 
-/// How the limit grows from step to step of a ramp, and after a step that made answers slower. Either they queue, or
-/// the first ones came from the memory of the source's client: then the source is as fast as it is now.
+/// How the limit grows from step to step of a ramp, and after a round that brought no growth or made answers slower.
 const RAMP: f64 = 2.0;
 const RAMP_AGAIN: f64 = 1.5;
 
@@ -78,7 +77,7 @@ const HEADROOM: f64 = 1.25;
 const PROBE_UP: f64 = 1.25;
 const PROBE_DOWN: f64 = 0.75;
 
-/// The part of the limit that stays if a probe down shows that a lower limit gives to others.
+/// The least part of the limit that stays if a probe down shows that a lower limit gives to others.
 const GIVE: f64 = 0.8;
 
 /// Probes up from one probe down to the next.
@@ -141,6 +140,8 @@ struct Round {
     settling: Option<u32>,
     /// The first answers to what was asked for under the present limit, unless they have been judged.
     first: Option<First>,
+    /// Whether the present limit is lower than the one before.
+    is_lower: bool,
 }
 
 /// The first answers to requests that the limit has bounded, and since when it holds.
@@ -335,8 +336,9 @@ impl Limiter {
 
     /// The source has said that it is overloaded.
     pub fn overloaded(&mut self, at_us: u64) {
-        // Requests that were under way at the last decision may have met the same overload.
-        if self.round.settling.is_none() && self.manners != Manners::Off {
+        // Requests that were under way when the limit was lowered may have met the same overload.
+        let is_known = self.round.settling.is_some() && self.round.is_lower;
+        if !is_known && self.manners != Manners::Off {
             self.hold(scaled(self.limit, OVERLOADED), at_us);
         }
     }
@@ -349,6 +351,7 @@ impl Limiter {
             answers: Answers::default(),
             settling: is_settling.then_some(self.limit.max(self.in_flight)),
             first: if is_settling { ramps.then(first) } else { self.round.first.take() },
+            is_lower: self.round.is_lower,
         };
     }
 
@@ -372,7 +375,7 @@ impl Limiter {
         }
         // Little's law.
         self.rate = f64::from(self.limit) / first.mean_latency() * first.mean_bytes();
-        // Over a long link, the very first answers tell little: the client may have had a part of them in memory.
+        // The first step over a long link. The next one doubles the limit however long its answers take.
         if best > 0.0 || self.limit < START_IF_FAR {
             self.median = self.median.min(median);
         }
@@ -382,9 +385,11 @@ impl Limiter {
     }
 
     fn set_limit(&mut self, limit: u32, at_us: u64) {
-        self.limit = limit.clamp(LEAST.min(self.most), self.most);
+        let limit = limit.clamp(LEAST.min(self.most), self.most);
+        let before = std::mem::replace(&mut self.limit, limit);
         self.reached_us = None;
         self.begin_round(at_us, true);
+        self.round.is_lower = limit < before;
     }
 
     /// What the round has shown.
@@ -475,7 +480,7 @@ impl Limiter {
         self.set_limit(self.base, at_us);
     }
 
-    /// Holds a lower limit, because requests queue. Fewer than the knee would only cost rate.
+    /// Holds a lower limit, because requests queue. Fewer than the knee would cost rate at once.
     fn give_way(&mut self, limit: u32, found: Found, at_us: u64) {
         let knee = scaled(1, found.knee);
         self.lower(limit.max(knee.min(self.limit)), found, at_us);

@@ -492,6 +492,15 @@ fn an_overloaded_source_is_asked_for_less() {
 }
 
 #[test]
+fn a_source_that_is_overloaded_by_a_higher_limit_is_asked_for_less_at_once() {
+    let mut limiter = Limiter::new(1024, Manners::Fair);
+    (0..17).for_each(|number| limiter.answered(&of_one_read(number * 1000, 1000, 16)));
+    let higher = limiter.limit();
+    limiter.overloaded(17_000);
+    assert_eq!((higher, limiter.limit()), (16, 11));
+}
+
+#[test]
 fn the_cap_is_never_exceeded() {
     for most in [1, 2, 20] {
         let mut world =

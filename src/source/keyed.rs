@@ -238,7 +238,17 @@ impl<K: Keyed> Source for KeyedSource<K> {
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
         let (asked, is_new) = (Instant::now(), self.listed.read().is_new());
         if names.len() < MANY && !is_new {
-            return names.iter().map(|name| self.look(&directory.join(name))).collect();
+            // A store that is away is not waited for again for each name.
+            let mut away = None;
+            let look = |name| match away {
+                Some(errno) => Err(errno),
+                None => {
+                    let found = self.look(&directory.join(name));
+                    away = found.as_ref().err().copied().filter(|errno| *errno == Errno::ETIMEDOUT);
+                    found
+                }
+            };
+            return names.iter().map(look).collect();
         }
         if !is_new && let Err(errno) = self.list_again(asked) {
             return vec![Err(errno); names.len()];

@@ -139,7 +139,7 @@ where
             Err(fault) if fault.may_pass() && began.elapsed() < patience => {
                 tracing::debug!(why = fault.message(), "the store is asked again");
                 if fault.is_overload() {
-                    // All futures of a store have this number.
+                    // A future that another one has spawned has no such number.
                     let _ =
                         OVERLOADS.try_with(|overloads| overloads.fetch_add(1, Ordering::Relaxed));
                 }

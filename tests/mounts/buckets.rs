@@ -140,8 +140,8 @@ fn a_bucket_that_is_mounted_again_is_known() {
     let gets = requests.iter().filter(|line| line.contains(".jpg"));
     assert_eq!(gets.count(), 0, "all objects are in the cache directory: {requests:?}");
     let lists = requests.iter().filter(|line| line.contains("list-type=2"));
-    // By who mounts, and by the check of the catalog.
-    assert!(lists.count() <= 2, "{requests:?}");
+    // By who mounts, and by the check of the catalog. On a busy machine a listing may be old before that.
+    assert!(lists.count() <= 3, "{requests:?}");
     mounted.umount();
 }
 

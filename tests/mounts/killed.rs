@@ -26,6 +26,12 @@ use crate::programs::{Reader, runs, signal, wait_for_end};
 /// The longest that a command that cannot hang takes on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
+/// Whether a thread waits. A signal to one that is about to end may end with it.
+fn waits(pid: i32, thread: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status"));
+    status.unwrap_or_default().lines().any(|line| line.starts_with("State:\tS"))
+}
+
 /// The watcher of a daemon. It is a child of one of the daemon's threads.
 fn watcher(daemon: i32) -> i32 {
     let mut found = None;
@@ -74,13 +80,18 @@ fn every_thread_hears_a_signal_that_ends_the_mount() {
     loop {
         let mounted = Mounted::new(&fixture, &options);
         check_many(&mounted.path(""), "d", 20, 10_000);
+        // Then the threads that read names have ended.
+        let is_over = |state: &str| ["scanned", "checked"].contains(&state);
+        wait_until("the catalog is read", || {
+            mounted.status()["catalog"].as_str().is_some_and(is_over)
+        });
         // Of threads with the same name, another one each time.
         let tried_of = |name: &String| tried.iter().filter(|tried| *tried == name).count();
         let mut seen = HashMap::<String, usize>::new();
-        let next = threads(mounted.pid).into_iter().find(|(name, _)| {
+        let next = threads(mounted.pid).into_iter().find(|(name, thread)| {
             let nth = seen.entry(name.clone()).or_default();
             *nth += 1;
-            *nth > tried_of(name)
+            *nth > tried_of(name) && waits(mounted.pid, *thread)
         });
         let Some((name, thread)) = next else { break mounted.umount() };
         // SAFETY: the call names a thread of our own child by its number, and passes no pointer.

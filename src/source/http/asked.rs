@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use object_store::path::Path as Key;
@@ -104,10 +105,14 @@ impl Asked {
     }
 
     /// What the server tells of a file.
-    pub(super) async fn head(&self, listed: &Listed) -> Result<ObjectMeta, Fault> {
+    pub(super) async fn head(
+        &self,
+        listed: &Listed,
+        patience: Duration,
+    ) -> Result<ObjectMeta, Fault> {
         let key = listed.key()?;
         let head = || async { self.server.head(&key).await.map_err(Fault::from) };
-        patiently(PATIENCE, head).await
+        patiently(patience, head).await
     }
 
     /// Whether a file is as it was listed.
@@ -116,7 +121,7 @@ impl Asked {
         listed: &Listed,
         size: Option<u64>,
     ) -> Result<bool, Fault> {
-        let found = self.head(listed).await?;
+        let found = self.head(listed, PATIENCE).await?;
         Ok(listed.is_version(size, &found))
     }
 

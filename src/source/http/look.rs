@@ -68,7 +68,7 @@ impl Unfit {
 /// # Errors
 /// If the server does not answer as the manifest says.
 pub(super) async fn look(asked: &Asked, listed: &Listed, size: Option<u64>) -> Result<(), Unfit> {
-    let found = asked.head(listed).await?;
+    let found = asked.head(listed, PATIENCE_OF_LISTINGS).await?;
     if let Some(size) = size.filter(|size| *size != found.size) {
         return Err(Unfit::Size { found: found.size, listed: size });
     }

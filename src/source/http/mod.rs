@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 use super::keyed::{Keyed, say_fault};
 use super::object::Fault;
-use super::remote::Remote;
+use super::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Remote};
 use super::tree::{Access, Blob, Listing, NAME_BYTES_MAX, PathFault, hash};
 use super::{ReadError, ReadRequest};
 use crate::error::{Error, Result as UserResult};
@@ -118,7 +118,7 @@ impl HttpStore {
             let (mut heads, mut sizes) = (JoinSet::new(), Vec::new());
             for listed in some {
                 let asked = Arc::clone(&asked);
-                heads.spawn(async move { asked.head(&listed).await });
+                heads.spawn(async move { asked.head(&listed, PATIENCE_OF_LISTINGS).await });
             }
             while let Some(found) = heads.join_next().await {
                 sizes.push(found.unwrap_or(Err(Fault::Gone))?.size);
@@ -213,7 +213,7 @@ impl Keyed for HttpStore {
 
     fn find_size(&self, blob: &Blob<Listed>) -> Result<u64, Errno> {
         let (asked, listed) = (Arc::clone(&self.asked), blob.key.clone());
-        let found = self.remote.wait(async move { asked.head(&listed).await });
+        let found = self.remote.wait(async move { asked.head(&listed, PATIENCE).await });
         let found = found.unwrap_or(Err(Fault::Gone));
         found.map(|found| found.size).map_err(|fault| fault.errno(Path::new(&*blob.key.path)))
     }
