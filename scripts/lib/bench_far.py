@@ -152,13 +152,13 @@ class Bench(Parts):
 
     def stat_scan(self):
         """A scan that has to ask for each name, beside scans with a fixed number of threads."""
-        fixed = {}
-        for threads in STAT_THREADS:
-            fixed[threads] = self.scan_s("prefetch.manners=off", f"source.scan-threads={threads}")
+        def with_threads(threads):
+            return self.scan_s("prefetch.manners=off", f"source.scan-threads={threads}")
+        fixed = {threads: with_threads(threads) for threads in STAT_THREADS}
         best = min(fixed, key=fixed.get)
-        found = [self.scan_s() for _ in range(self.pairs)]
-        self.add("far.stat_scan.x_best_static", [seconds / fixed[best] for seconds in found])
-        self.add("far.stat_scan.s", found, "s")
+        found = [(self.scan_s(), with_threads(best)) for _ in range(self.pairs)]
+        self.add("far.stat_scan.x_best_static", [seconds / static for seconds, static in found])
+        self.add("far.stat_scan.s", [seconds for seconds, _ in found], "s")
         self.add("far.stat_scan.best_threads", [best], "")
         self.add("far.stat_scan.sixteen_s", [fixed[16]], "s")
 

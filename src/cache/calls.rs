@@ -1,7 +1,7 @@
 //! Calls for names and attributes: how many of one kind are under way, and how many the source serves best.
 //!
-//! Nobody waits here. Who has many calls to make keeps to [`Calls::at_once`]: a scan, and a sweep. Readers are not
-//! kept waiting: if a directory is read for one, its names count, and a single name that is looked up does not.
+//! No call waits here. A scan and a sweep make many calls, and keep to [`Calls::at_once`]. Calls for readers do not: if
+//! a directory is read for one, its names count. A single name that is looked up does not count.
 //!
 //! A call that has been under way for [`HELD_UP`] may hang, and does not count against the limit. Otherwise a part of
 //! the source that hangs would stop all others.
@@ -77,7 +77,7 @@ struct State {
 
 impl State {
     /// Whether clearly more calls are under way than the limit allows: calls for readers, or for the first names of a
-    /// directory that is listed. What is answered then says little about the limit.
+    /// directory that is listed. Their answers say little about the limit.
     fn is_exceeded(&self) -> bool {
         f64::from(self.under_way.counted()) > EXCEEDED * f64::from(self.limiter.limit())
     }

@@ -334,9 +334,7 @@ impl TimedSource {
     pub fn times(&self) -> &Arc<SourceTimes> {
         &self.times
     }
-}
 
-impl TimedSource {
     /// Attributes of names that are asked for in one call.
     fn stat_some(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
         let (call, began) = (self.times.stats.begin(), Instant::now());
@@ -618,7 +616,7 @@ mod tests {
             }]);
             source.times().limits().0.fetches
         };
-        // What was asked for before the first limit was known says nothing.
+        // The limit stays as long as the source does not complain.
         let before: Vec<_> = (0..8).map(|_| read()).collect();
         overloads.overloads.fetch_add(1, Ordering::Relaxed);
         assert_eq!((before[7], read(), read()), (8, 5, 5));

@@ -519,7 +519,7 @@ impl<'a> Scan<'a> {
             below.into_iter().for_each(|(row, path)| work.push(row, path));
             let goes_on = !work.slots.is_empty();
             drop(work);
-            // Who wakes up wakes the next one, as long as there is work.
+            // A thread that finds a job wakes the next one if there is more work.
             self.wake.notify_one();
             self.add_threads(start);
             if copied && goes_on {

@@ -19,10 +19,10 @@
 //! 6. If answers come more slowly all at once, the source has changed, and the limit is ramped up again.
 //!
 //! Polite manners give way to others. If the median latency is 30 % over the least one of this mount, requests
-//! queue, of ours or of others, and the limit falls, but no step goes below the rate times that least latency. That
-//! latency may never have been seen, if others are always there. So a probe up has to bring rate without making answers slower, and a
-//! probe down that makes answers much faster lowers the limit: both would take a share of the source from others. Fair
-//! manners take as much as the source gives.
+//! queue, of ours or of others, and the limit falls, but no step goes below the rate times that least latency. If
+//! others are always there, that latency may never have been seen. So a probe up has to bring rate without making
+//! answers slower, and a probe down that makes answers much faster lowers the limit: both would take a share of the
+//! source from others. Fair manners take as much as the source gives.
 //!
 //! A clearly lower limit has to make answers faster, or to cost no rate. If it does neither, requests did not
 //! queue: the source answers more slowly than before, for example because its client had the first files in

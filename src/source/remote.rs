@@ -22,7 +22,7 @@ const THREADS: usize = 2;
 const DELIVERIES: usize = 16;
 
 /// How long a request is made again that fails for a reason that may pass. A reader of a file has nothing else to do,
-/// whether it waits for bytes or for the check of a name. Who lists is told sooner that the store is away.
+/// whether it waits for bytes or for the check of a name. A listing fails sooner.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 pub(super) const PATIENCE_OF_LISTINGS: Duration = Duration::from_secs(10);
 
