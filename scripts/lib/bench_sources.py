@@ -7,7 +7,8 @@ redis, s3, cassandra: 5,000 samples of 110 KB in redis-server, in Ceph's radosgw
 there and back, 100 MB/s.
 x_best_static is the time of the epoch over that of belady itself with the ramp off and the best fixed number of reads
 at once, of 4, 8 ... 256, which each have one turn before (best_inflight).  x_link is that time over the one that the
-link needs.
+link needs.  client.x_link is that of the store's client alone, with the best fixed number likewise: it reads the samples
+in that order (from Cassandra, in the order of tokens), and nothing of a filesystem is in the way.
 cassandra_far: 12,000 rows of 20 KB in Cassandra behind 100 ms and 25 MB/s.  x_link is the rate from second 5 on over that
 of the link; driver.x_link that of the driver alone with 256 reads at once.  round_trips is the median time of a read
 over the 100 ms, while half the link is used.
@@ -90,10 +91,15 @@ class Bench(Parts):
                 def fixed(inflight):
                     return epoch(IMMUTABLE, "prefetch.manners=off", f"prefetch.inflight={inflight}")[0]
 
-                best = min(FIXED, key=fixed)
-                ratios, times, scans = [], [], []
+                def client(inflight):
+                    words = *server.reading(link.port, order), "--inflight", inflight
+                    return self.tool(server.variables(link.port), *words)["seconds"]
+
+                best, best_of_client = min(FIXED, key=fixed), min(FIXED, key=client)
+                ratios, times, clients, scans = [], [], [], []
                 for _ in range(self.pairs):
                     static = fixed(best)
+                    clients.append(client(best_of_client) / link_s)
                     seconds, scan = epoch(IMMUTABLE)
                     ratios.append(seconds / static)
                     times.append(seconds / link_s)
@@ -101,6 +107,8 @@ class Bench(Parts):
         self.add(f"{name}.x_best_static", ratios)
         self.add(f"{name}.best_inflight", [best], "")
         self.add(f"{name}.x_link", times)
+        self.add(f"{name}.client.best_inflight", [best_of_client], "")
+        self.add(f"{name}.client.x_link", clients)
         self.add(f"{name}.scan_s", scans, "s")
 
     def redis(self):
@@ -115,13 +123,12 @@ class Bench(Parts):
         """Rows of a database."""
         self.server("cassandra", Cassandra)
 
-    def tool(self, user, port, what, *options):
-        """What cqlbench measures. The variables say who asks."""
-        command = [binary("cqlbench"), what, f"127.0.0.1:{port}", BUCKET, *map(str, options)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False,
-                              env={**os.environ, **user})
+    def tool(self, variables, *words):
+        """What clientbench measures. The variables say who asks."""
+        done = subprocess.run([binary("clientbench"), *map(str, words)], capture_output=True, text=True, timeout=LONGEST,
+                              check=False, env={**os.environ, **variables})
         if done.returncode != 0:
-            raise RunError(f"cqlbench {what}: {done.stderr[-600:]}")
+            raise RunError(f"clientbench {words[0]}: {done.stderr[-600:]}")
         return json.loads(done.stdout)
 
     def cassandra_far(self):
@@ -136,7 +143,7 @@ class Bench(Parts):
                     job, _, scan = run_epoch(self.over(server, link, order, IMMUTABLE), names)
                     rates.append(job.rate_from(SETTLED_S) / OCEAN_RATE)
                     scans.append(scan)
-                    found = self.tool(server.variables(0), link.port, "driver-read", "--rows", OCEAN.files, "--inflight", 256)
+                    found = self.tool(server.variables(0), *server.reading(link.port, order), "--inflight", 256)
                     alone.append(found["bytes"] / found["seconds"] / OCEAN_RATE)
                     half = self.over(server, link, order, IMMUTABLE, f"prefetch.rate={OCEAN_RATE / 2:.0f}")
                     round_trips.append(self.median_read(half, names[:OCEAN.files // 4]) / OCEAN_S)
@@ -156,17 +163,17 @@ class Bench(Parts):
         """A table of many rows."""
         with Cassandra(os.path.join(self.top, "server")) as server:
             server.make_tables()
-            self.tool(server.user(*OWNER), server.port, "fill", "--rows", LISTED)
+            self.tool(server.user(*OWNER), "cassandra-fill", *server.tables(server.port), "--rows", LISTED)
 
             def seconds(what):
-                found = self.tool(server.variables(0), server.port, what)
+                found = self.tool(server.variables(0), what, *server.tables(server.port))
                 if found["rows"] != LISTED:
                     raise RunError(f"{what} found {found['rows']} rows")
                 return found["seconds"]
             ratios, times = [], []
             for _ in range(self.pairs):
-                driver = seconds("driver-list")
-                times.append(seconds("belady-list"))
+                driver = seconds("cassandra-list")
+                times.append(seconds("cassandra-list-by-belady"))
                 ratios.append(driver / times[-1])
         self.add("cassandra.list.x_driver", ratios)
         self.add("cassandra.list.s", times, "s")

@@ -214,6 +214,14 @@ class Cassandra(Server):
     def url(self, port):
         return f"cassandra://127.0.0.1:{port}/{BUCKET}"
 
+    def tables(self, port):
+        """What tells clientbench where the tables are."""
+        return f"127.0.0.1:{port}", BUCKET
+
+    def reading(self, port, _order):
+        """What tells clientbench to read the data of all rows."""
+        return "cassandra-read", *self.tables(port)
+
     @staticmethod
     def user(name, password):
         """Who asks a server, for programs of belady."""

@@ -140,6 +140,10 @@ class Redis(Server):
     def url(self, port):
         return f"redis://127.0.0.1:{port}/0/{BUCKET}"
 
+    def reading(self, port, order):
+        """What tells clientbench to read the samples that an order file names."""
+        return "redis-read", f"redis://127.0.0.1:{port}/0", order, "--prefix", BUCKET + "/"
+
     def variables(self, _port):
         return {}
 
@@ -221,6 +225,10 @@ rgw data = {self.top}/rgw
         """Writes files as objects."""
         environment = {**os.environ, **self.variables(self.port)}
         subprocess.run([BOTO_PYTHON, "-c", FILL, BUCKET, top], check=True, env=environment)
+
+    def reading(self, _port, order):
+        """What tells clientbench to read the samples that an order file names."""
+        return "s3-read", BUCKET, order
 
     def url(self, _port):
         return f"s3://{BUCKET}"

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 
+import cassandra_dali
 from cassandra_nodes import OWNER, Cassandra, Secured, TwoNodes, TwoNodesWithRoles
 from driver import RunError
 from hotdata import Shape, names_of, write_files
@@ -135,13 +136,16 @@ class Servers:
         in_threads(work)
         return max(longest)
 
+    def shown(self):
+        """The names of all files of the mount."""
+        return sorted(os.path.relpath(os.path.join(at, name), self.mountpoint)
+                      for at, _, names in os.walk(self.mountpoint) for name in names)
+
     def shows_all(self):
         """All names and bytes, and ranges at random."""
         with self.mount(self.server.port) as belady, Watchdog(PATIENCE, [belady]) as dog:
             belady.await_scan()
-            shown = sorted(os.path.relpath(os.path.join(at, name), self.mountpoint)
-                           for at, _, names in os.walk(self.mountpoint) for name in names)
-            check(shown == sorted(self.names), f"{self.name}: the names differ")
+            check(self.shown() == sorted(self.names), f"{self.name}: the names differ")
             self.same(self.mountpoint, self.names)
         with self.mount(self.server.port, "--set", "prefetch.enabled=false") as belady:
             def work(number):
@@ -286,6 +290,32 @@ class Rows(Servers):
                 belady.await_scan()
                 self.same(self.mountpoint, self.names)
 
+    def shows_tables_of_dali(self):
+        """The tables of cassandra-dali: as they are, and with the column of sizes that the docs add."""
+        with self.server.session() as session:
+            files = cassandra_dali.fill(session)
+            self.shows_files(files, "--set", "source.size=", "--set", "source.consistency=immutable")
+            cassandra_dali.add_sizes(session)
+            self.shows_files(files)
+
+    def shows_files(self, files, *options):
+        """Mounts the tables of cassandra-dali with the settings of the docs, and compares names, bytes and sizes."""
+        settings = os.path.join(self.top, "dali.toml")
+        with open(settings, "w") as f:
+            f.write(cassandra_dali.block("toml", "[source]"))
+        url = self.server.url(self.server.port).replace(BUCKET, cassandra_dali.KEYSPACE)
+        words = ["--ram", "1GiB", "--config", settings, *options]
+        reader = self.server.user(*cassandra_dali.READER)
+        paths = {name: os.path.join(self.mountpoint, name) for name in files}
+        with Belady(url, self.mountpoint, words, variables=reader) as belady, Watchdog(PATIENCE, [belady]):
+            belady.await_scan()
+            check(self.shown() == sorted(files), f"{self.name}: the names of dali differ")
+            for name, path in paths.items():
+                with open(path, "rb") as f:
+                    check(f.read() == files[name], f"{self.name}: {name} differs")
+            for name, path in paths.items():
+                check(os.path.getsize(path) == len(files[name]), f"{self.name}: the size of {name} differs")
+
     def refuses_others(self):
         """Wrong passwords, and tables that do not fit, with what the server says of them."""
         self.server.put_apart("large/apart", b"x")
@@ -389,8 +419,9 @@ KINDS = {
     "valkey": (Servers, Valkey, ()),
     "azurite": (Servers, Azurite, ()),
     "radosgw": (Bucket, Ceph, (Bucket.changes, Bucket.waits_for_names, Bucket.refuses_strangers, Bucket.restarts)),
-    "cassandra": (Rows, Cassandra, (Rows.finds_sizes, Rows.changes, Rows.waits_for_names, Rows.deletes,
-                                    Rows.refuses_others, Rows.conforms, Rows.restarts, Rows.loses_a_column)),
+    "cassandra": (Rows, Cassandra, (Rows.finds_sizes, Rows.shows_tables_of_dali, Rows.changes, Rows.waits_for_names,
+                                    Rows.deletes, Rows.refuses_others, Rows.conforms, Rows.restarts,
+                                    Rows.loses_a_column)),
     "two-nodes": (Pair, TwoNodes, (Pair.waits_for_no_node, Pair.loses_a_node)),
     "roles": (Roles, TwoNodesWithRoles, (Roles.waits_for_roles,)),
     "tls": (Strict, Secured, (Strict.refuses_strangers,)),

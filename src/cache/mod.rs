@@ -23,7 +23,6 @@
 //! never an error to a reader. A source error reaches the reader as it is.
 
 mod attempts;
-mod calls;
 mod checks;
 mod file_flags;
 mod flights;

@@ -3,13 +3,13 @@
 //! 1. The latency of a request goes into the histogram of its operation, which `status` shows.
 //! 2. An answer to a read goes to the [`Meter`]. If the limits that it finds have changed, the planner hears of
 //!    them ([`Event::Limited`]).
-//! 3. A read that has been under way for [`HELD_UP`](super::calls::HELD_UP) may hang, and does not count against the
+//! 3. A read that has been under way for [`HELD_UP`](crate::source::HELD_UP) may hang, and does not count against the
 //!    limit. Otherwise a part of the source that hangs would stop all fetches ahead. If the source says that it is
 //!    asked too much, the limit falls.
 //! 4. A source over a network may be asked for late bytes a second time ([`Hedges`], `Cache::hedge`). Its answers say
 //!    what is late, and how often that may be done.
 //! 5. Listings and calls for attributes tell [`Calls`], which finds how many of them the source serves best at once
-//!    ([`Source::metadata_limits`]).
+//!    ([`SourceTimes::metadata_at_once`]).
 //! 6. If there is a cap on the rate, the bytes of all reads are counted. Once they are too many, the planner hears that
 //!    no fetch may begin, until they are paid for ([`RateCap`]). Readers never wait for that.
 
@@ -25,12 +25,11 @@ use hdrhistogram::Histogram;
 use nix::errno::Errno;
 
 use super::Inbox;
-use super::calls::{Calls, UnderWay};
 use crate::limiter::{
     Answer, FetchLimits, Hedges, LATENCY_US_MAX, Limiter, MetadataLimits, Meter, RateCap,
 };
 use crate::plan::Event;
-use crate::source::{Kind, ReadError, ReadRequest, Source, Stat};
+use crate::source::{Calls, Kind, ReadError, ReadRequest, Source, Stat, UnderWay};
 use crate::sync::Mutex;
 
 /// What a source is asked for.
@@ -82,8 +81,8 @@ pub struct SourceTimes {
     meter: Mutex<Meter>,
     /// Reads under way.
     under_way: Mutex<UnderWay>,
-    /// [`Source::overloads`] that are known.
-    overloads: AtomicU64,
+    /// [`Source::overloads`] that are known, by operation.
+    overloads: [AtomicU64; Operation::ALL.len()],
     lists: Calls,
     stats: Calls,
     cap: Option<Mutex<RateCap>>,
@@ -101,7 +100,7 @@ impl SourceTimes {
         meter: Meter,
         [lists, stats]: [Limiter; 2],
         rate: Option<u64>,
-        is_hedged: bool,
+        source: &dyn Source,
     ) -> Self {
         let histogram = |_| Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).ok().map(Mutex::new);
         inbox.put(Event::Limited(meter.limits()), None);
@@ -110,11 +109,11 @@ impl SourceTimes {
             inbox: Arc::clone(inbox),
             meter: Mutex::new(meter),
             under_way: Mutex::default(),
-            overloads: AtomicU64::new(0),
+            overloads: Operation::ALL.map(|_| AtomicU64::new(source.overloads())),
             lists: Calls::new(lists),
             stats: Calls::new(stats),
             cap: rate.map(|rate| Mutex::new(RateCap::new(rate))),
-            hedges: is_hedged.then(Mutex::default),
+            hedges: source.is_hedged().then(Mutex::default),
             is_paused: Mutex::default(),
             histograms: Operation::ALL.map(histogram),
         }
@@ -200,8 +199,13 @@ impl SourceTimes {
     }
 
     /// How many listings, and how many calls for attributes, the source serves best at once.
-    pub fn found_metadata_limits(&self) -> MetadataLimits {
+    pub fn metadata_limits(&self) -> MetadataLimits {
         MetadataLimits { lists: self.lists.limit(), stats: self.stats.limit() }
+    }
+
+    /// How many of them may be under way: those that are held up do not count.
+    pub fn metadata_at_once(&self) -> MetadataLimits {
+        MetadataLimits { lists: self.lists.at_once(), stats: self.stats.at_once() }
     }
 
     pub fn latencies(&self, operation: Operation) -> Latencies {
@@ -244,6 +248,12 @@ impl SourceTimes {
         }
     }
 
+    /// Whether the source has said since the last answer to such an operation that it is asked too much. It has said so
+    /// `overloads` times by now.
+    fn is_asked_too_much(&self, operation: Operation, overloads: u64) -> bool {
+        self.overloads[operation as usize].fetch_max(overloads, Ordering::Relaxed) < overloads
+    }
+
     /// Times a call that waits for its answer.
     fn timed<T>(&self, operation: Operation, call: impl FnOnce() -> T) -> T {
         let began = Instant::now();
@@ -278,7 +288,7 @@ impl TimedRead {
         let latency_us = latency.as_micros() as u64;
         let at_us = times.now_us();
         let in_flight = times.under_way.lock().counted();
-        let is_asked_too_much = times.overloads.fetch_max(overloads, Ordering::Relaxed) < overloads;
+        let is_asked_too_much = times.is_asked_too_much(Operation::Read, overloads);
         let mut meter = times.meter.lock();
         let limits = match result {
             _ if is_asked_too_much => meter.overloaded(at_us),
@@ -325,7 +335,7 @@ impl TimedSource {
         metadata: [Limiter; 2],
         rate: Option<u64>,
     ) -> Self {
-        let times = SourceTimes::new(inbox, meter, metadata, rate, source.is_hedged());
+        let times = SourceTimes::new(inbox, meter, metadata, rate, &*source);
         let times = Arc::new(times);
         let pauses = rate.and_then(|_| end_pauses(&times));
         TimedSource { source, times, pauses }
@@ -335,13 +345,18 @@ impl TimedSource {
         &self.times
     }
 
+    fn is_asked_too_much(&self, operation: Operation) -> bool {
+        self.times.is_asked_too_much(operation, self.source.overloads())
+    }
+
     /// Attributes of names that are asked for in one call.
     fn stat_some(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
         let (call, began) = (self.times.stats.begin(), Instant::now());
         let stats = self.source.stat_all(directory, names);
         let count = names.len() as u32;
         self.times.note(Operation::Stat, began.elapsed() / count.max(1), count);
-        if stats.iter().any(|stat| stat.as_ref().is_err_and(|errno| is_overload(*errno))) {
+        let is_asked_too_much = self.is_asked_too_much(Operation::Stat);
+        if is_asked_too_much || stats.iter().any(|stat| stat.is_err_and(is_overload)) {
             call.overloaded();
         } else {
             let requests = if self.source.asks_one_by_one() { names.len() } else { 1 };
@@ -387,11 +402,6 @@ impl Source for TimedSource {
         self.source.asks_one_by_one()
     }
 
-    fn metadata_limits(&self) -> MetadataLimits {
-        let SourceTimes { lists, stats, .. } = &*self.times;
-        MetadataLimits { lists: lists.at_once(), stats: stats.at_once() }
-    }
-
     fn list_in_parts(
         &self,
         directory: &Path,
@@ -407,6 +417,7 @@ impl Source for TimedSource {
         });
         self.times.note(Operation::List, began.elapsed().saturating_sub(elsewhere), 1);
         match listed {
+            _ if self.is_asked_too_much(Operation::List) => call.overloaded(),
             // The whole call counts, as it does for who bounds the calls under way.
             Ok(()) => call.answered(count, 1),
             Err(errno) if is_overload(errno) => call.overloaded(),
@@ -490,10 +501,9 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::cache::calls::HELD_UP;
     use crate::config::Manners;
     use crate::source::stub::StubSource;
-    use crate::source::{PosixSource, Urgency};
+    use crate::source::{HELD_UP, PosixSource, Urgency};
 
     fn source(directory: &Path, inbox: &Arc<Inbox>) -> TimedSource {
         let posix = Arc::new(PosixSource::open(directory, 1).unwrap());
@@ -588,7 +598,7 @@ mod tests {
         }
         let counts = Operation::ALL.map(|operation| source.times().latencies(operation).count);
         assert_eq!(counts, [0, 1, 200, 0]);
-        assert_eq!(source.metadata_limits(), source.times().found_metadata_limits());
+        assert_eq!(source.times().metadata_limits(), source.times().metadata_at_once());
     }
 
     #[test]
@@ -616,10 +626,19 @@ mod tests {
             }]);
             source.times().limits().0.fetches
         };
-        // The limit stays as long as the source does not complain.
+        let names = || {
+            source.list_in_parts(Path::new(""), &mut |_| ()).unwrap();
+            source.stat_all(Path::new(""), &["a".into()]);
+            source.times().metadata_limits()
+        };
+        // The limits stay as long as the source does not complain.
         let before: Vec<_> = (0..8).map(|_| read()).collect();
+        let many = names();
         overloads.overloads.fetch_add(1, Ordering::Relaxed);
         assert_eq!((before[7], read(), read()), (8, 5, 5));
+        let fewer = names();
+        assert!(fewer.lists < many.lists && fewer.stats < many.stats, "{fewer:?}");
+        assert_eq!(names(), fewer);
     }
 
     /// A pool that ends drops its requests.

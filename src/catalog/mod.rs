@@ -49,6 +49,7 @@ use serde::Serialize;
 
 use crate::disk::AtomicFile;
 use crate::ids::{BlockId, FileId};
+use crate::limiter::MetadataLimits;
 use crate::plan::Layout;
 use crate::source::{Fingerprint, Source, Stat};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -147,10 +148,14 @@ pub enum Received {
     TooLate,
 }
 
+/// Tells how many calls of each kind the source serves best at once. The numbers change.
+type Limits = Box<dyn Fn() -> MetadataLimits + Send + Sync>;
+
 /// The catalog of one source, shared by all threads. What is asked by a node fails with `ESTALE` if its
 /// version is past.
 pub struct Catalog {
     source: Arc<dyn Source>,
+    limits: Limits,
     tree: RwLock<Tree>,
     clock: Clock,
     /// Counts the checks that found other names.
@@ -199,6 +204,7 @@ impl Catalog {
         tree.immutable = clock.period.is_none();
         Catalog {
             source,
+            limits: Box::new(MetadataLimits::default),
             tree: RwLock::new(tree),
             clock,
             names_version: AtomicU64::new(0),
@@ -208,6 +214,17 @@ impl Catalog {
             swept: reopened.then(AtomicBool::default),
             saved: AtomicBool::new(reopened),
         }
+    }
+
+    /// Has scans and checks keep to these limits.
+    pub fn with_limits(self, limits: impl Fn() -> MetadataLimits + Send + Sync + 'static) -> Self {
+        Catalog { limits: Box::new(limits), ..self }
+    }
+
+    /// How many directories may be listed, and how many calls for attributes may be under way, at this moment.
+    fn limits(&self) -> MetadataLimits {
+        let MetadataLimits { lists, stats } = (self.limits)();
+        MetadataLimits { lists: lists.max(1), stats: stats.max(1) }
     }
 
     /// Opens a catalog that was [saved](Self::save). The source is asked of its root alone; all

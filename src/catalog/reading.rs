@@ -14,6 +14,7 @@ use nix::errno::Errno;
 
 use super::row::{is_unsure, unsure};
 use crate::ids::FileId;
+use crate::limiter::MetadataLimits;
 use crate::source::{Kind, Source, Stat, is_prompt};
 use crate::sync::{Condvar, Mutex};
 
@@ -148,10 +149,11 @@ impl Reading {
     }
 }
 
-/// Reads the names of a directory. `split` separates known names from new ones: the source is asked what
+/// Reads the names of a directory, within limits. `split` separates known names from new ones: the source is asked what
 /// the new ones stand for. Blocks.
 pub(super) fn read_names(
     source: &dyn Source,
+    limits: MetadataLimits,
     path: &Path,
     split: impl Fn(&[OsString]) -> (Vec<OsString>, Vec<OsString>),
 ) -> Result<Vec<(OsString, Option<Stat>)>, Errno> {
@@ -163,15 +165,20 @@ pub(super) fn read_names(
         let later = promptly.ask(&new, |names| reading.add(names, source.stat_all(path, names)));
         left.extend_from_slice(later);
     })?;
-    let stats = stat_many(source, path, &left);
+    let stats = stat_many(source, limits, path, &left);
     reading.add(&left, stats);
     reading.find_kinds(source, path)?;
     Ok(reading.found)
 }
 
 /// What names of a directory stand for, asked by as many threads as that takes.
-fn stat_many(source: &dyn Source, path: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
-    let threads = source.metadata_limits().stats.clamp(THREADS_MIN, THREADS_MAX) as usize;
+fn stat_many(
+    source: &dyn Source,
+    limits: MetadataLimits,
+    path: &Path,
+    names: &[OsString],
+) -> Vec<Result<Stat, Errno>> {
+    let threads = limits.stats.clamp(THREADS_MIN, THREADS_MAX) as usize;
     let chunk_min = if source.asks_one_by_one() { CHUNK_MIN } else { CHUNK };
     let chunk = names.len().div_ceil(2 * threads).clamp(chunk_min, CHUNK);
     let chunks: Vec<&[OsString]> = names.chunks(chunk).collect();

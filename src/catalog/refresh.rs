@@ -156,7 +156,7 @@ fn check_directory(
     if is_confirmed(catalog, directory, &stat, now) && !catalog.read().is_unread(directory) {
         return nothing();
     }
-    let found = read_names(&*catalog.source, &path, |names| {
+    let found = read_names(&*catalog.source, catalog.limits(), &path, |names| {
         let tree = catalog.read();
         names.iter().cloned().partition(|name| tree.entry(directory, name).is_some())
     })?;

@@ -3,8 +3,8 @@
 //! 1. A job lists a directory and stats the names as they come: network filesystems bring attributes along
 //!    for who does so. If that is slow, the rest of the names is queued in parts, each a job of its own: a
 //!    parallel filesystem answers a `stat` in half a millisecond and hundreds at once. No more jobs of a kind are
-//!    under way than the source serves best ([`Source::metadata_limits`](crate::source::Source::metadata_limits)), and
-//!    threads are started as there is work for them.
+//!    under way than the source serves best ([`Catalog::with_limits`]), and threads are started as there is work for
+//!    them.
 //! 2. Names become rows in the order of the tree, from the root down, whichever directory was
 //!    read first: the same tree has the same numbers at each mount.
 //! 3. A directory that a reader asks for before its turn is read for that reader, and has its rows
@@ -304,14 +304,9 @@ impl<'a> Scan<'a> {
         });
     }
 
-    fn limits(&self) -> MetadataLimits {
-        let MetadataLimits { lists, stats } = self.catalog.source.metadata_limits();
-        MetadataLimits { lists: lists.max(1), stats: stats.max(1) }
-    }
-
     /// Starts threads if there is work for more.
     fn add_threads(&self, start: &dyn Fn() -> bool) {
-        let limits = self.limits();
+        let limits = self.catalog.limits();
         let mut work = self.lock();
         let missing = work.missing_threads(limits);
         work.threads += missing;
@@ -349,7 +344,7 @@ impl<'a> Scan<'a> {
     fn wait_for_job(&self) -> Option<Job> {
         let mut work = self.lock();
         while !work.over {
-            let limits = self.limits();
+            let limits = self.catalog.limits();
             if let Some(job) = work.next(limits) {
                 if work.is_waited_for(limits) {
                     self.wake.notify_one();
@@ -540,7 +535,7 @@ impl<'a> Scan<'a> {
             if !ready.is_empty() {
                 return Some(ready);
             }
-            let limits = self.limits();
+            let limits = self.catalog.limits();
             if work.missing_threads(limits) > 0 {
                 drop(work);
                 self.add_threads(start);

@@ -169,7 +169,7 @@ impl<'a> Sweep<'a> {
     }
 
     fn useful_threads(&self) -> usize {
-        let limit = self.catalog.source.metadata_limits().stats as usize;
+        let limit = self.catalog.limits().stats as usize;
         limit.clamp(1, self.threads_max)
     }
 

@@ -8,9 +8,10 @@ use std::sync::atomic::AtomicU64;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::settings::source_settings;
+use super::settings::{Shown, source_settings};
 use super::{apart, say, say_json, warn};
 use crate::catalog::{Catalog, CatalogState};
+use crate::config::View;
 use crate::disk::AtomicFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, check_outside};
@@ -30,6 +31,8 @@ pub(super) enum Verb {
         /// The cache directory of the mounts; without one the source is scanned
         #[arg(long, value_name = "DIR")]
         cache_dir: Option<PathBuf>,
+        #[command(flatten)]
+        shown: Shown,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -43,6 +46,8 @@ pub(super) enum Verb {
         /// The cache directory of the mount
         #[arg(long, value_name = "DIR")]
         cache_dir: PathBuf,
+        #[command(flatten)]
+        shown: Shown,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -51,30 +56,32 @@ pub(super) enum Verb {
 
 pub(super) fn run(verb: &Verb) -> Result<()> {
     match verb {
-        Verb::Export { source, file, cache_dir, json } => {
-            let work = || export(source, &absolute(file), cache_dir.as_deref(), *json);
+        Verb::Export { source, file, cache_dir, shown, json } => {
+            let work = || {
+                export((source.as_path(), shown.view), &absolute(file), cache_dir.as_deref(), *json)
+            };
             match cache_dir {
                 Some(cache) => apart::run_with(source, cache, work),
                 None => work(),
             }
         }
-        Verb::Import { file, source, cache_dir, json } => {
+        Verb::Import { file, source, cache_dir, shown, json } => {
             apart::run_with(source, cache_dir, || {
-                import(&absolute(file), source, &absolute(cache_dir), *json)
+                import(&absolute(file), (source.as_path(), shown.view), &absolute(cache_dir), *json)
             })
         }
     }
 }
 
-/// The source, where it is, and the owner of its saved catalog.
-fn open(source: &Path) -> Result<(Location, Arc<dyn Source>, Owner)> {
+/// Where the source is, what is shown of it, and the owner of its saved catalog.
+fn open((source, view): (&Path, View)) -> Result<(Location, Arc<dyn Source>, Owner)> {
     let location = Location::parse(source, &source_settings())?;
     if location.path().is_some_and(is_in_image) {
         let message = format!("the source {} is in an image", location.name().display());
         return Err(Error::new(ErrorKind::Source, message)
             .hint("its files do not tell which version of it they are of; a mount scans it fast"));
     }
-    let source = Opening::for_names(&AtomicU64::new(0)).open(&location)?;
+    let source = Opening::for_names(view, &AtomicU64::new(0)).open(&location)?;
     let owner = Owner::new(location.name(), source.lasting_identity());
     Ok((location, source, owner))
 }
@@ -114,7 +121,7 @@ fn report(verb: &str, catalog: &Catalog, file: &Path, json: bool) {
     say(format!("{verb} {}: {files} files{from}", file.display()));
 }
 
-fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Result<()> {
+fn export(source: (&Path, View), file: &Path, cache: Option<&Path>, json: bool) -> Result<()> {
     let (location, source, owner) = open(source)?;
     let scan = || {
         let scanned = Catalog::scan(Arc::clone(&source), SCAN_THREADS, None);
@@ -147,7 +154,7 @@ fn export(source: &Path, file: &Path, cache: Option<&Path>, json: bool) -> Resul
     Ok(())
 }
 
-fn import(file: &Path, source: &Path, cache: &Path, json: bool) -> Result<()> {
+fn import(file: &Path, source: (&Path, View), cache: &Path, json: bool) -> Result<()> {
     let (location, source, owner) = open(source)?;
     check_outside(cache, &location)?;
     let opened = AtomicFile::at(file).and_then(|place| Catalog::open(source, None, &place));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::settings::source_settings;
+use super::settings::{Shown, source_settings};
 use super::{apart, say, say_json};
 use crate::doctor::{Row, Verdict, judge, missing};
 use crate::error::{Error, Result};
@@ -17,6 +17,8 @@ pub(super) struct Args {
     /// A source to look at; it is only read
     #[arg(long, value_name = "DIR|URL")]
     source: Option<PathBuf>,
+    #[command(flatten)]
+    shown: Shown,
     /// A cache directory to look at; what is written there is deleted
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
@@ -42,7 +44,7 @@ fn examine_and_say(args: &Args) -> Result<()> {
     let findings = {
         let source =
             args.source.as_deref().map(|source| Location::parse(source, &source_settings()));
-        examine(source, cache.as_deref(), &|bytes| bar.inc(bytes))
+        examine(source, args.shown.view, cache.as_deref(), &|bytes| bar.inc(bytes))
     };
     bar.finish_and_clear();
     let rows = judge(&findings);

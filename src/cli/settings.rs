@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Deserialize;
+use serde::de::value::{Error as ValueError, StrDeserializer};
 
-use crate::config::{Config, KEYS, Layers, Origins, SourceConfig};
+use crate::config::{Config, KEYS, Layers, Origins, SourceConfig, View};
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 use crate::mount::absolute;
@@ -27,6 +30,26 @@ pub(super) fn source_settings() -> SourceConfig {
         size: text("SIZE"),
         ..SourceConfig::default()
     }
+}
+
+/// What is shown of a dataset, for commands that take no settings.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Shown {
+    /// What is shown: the `directory`, or the `files` in its tar and zip files
+    #[arg(
+        long = "as",
+        value_name = "VIEW",
+        env = "BELADY_SOURCE_VIEW",
+        default_value = "directory",
+        value_parser = views(),
+        hide_possible_values = true
+    )]
+    pub(super) view: View,
+}
+
+fn views() -> impl TypedValueParser<Value = View> {
+    let named = |name: String| View::deserialize(StrDeserializer::<ValueError>::new(&name));
+    PossibleValuesParser::new(["directory", "files"]).try_map(named)
 }
 
 /// Flags that set settings.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::order::resolved;
 use super::{say, say_json};
-use crate::config::{Bytes, Size};
+use crate::config::{Bytes, Size, View};
 use crate::engine::resolve_order;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
@@ -169,7 +169,7 @@ fn given_orders(args: &Args, given: &[String]) -> Result<Work> {
         let mut layout = Arc::new(Layout::new([]));
         let mut orders = Vec::new();
         for text in given {
-            let resolved = resolved(text, dataset)?;
+            let resolved = resolved(text, (dataset.as_path(), View::Directory))?;
             layout = resolved.layout;
             orders.push(Arc::new(resolved.order));
         }

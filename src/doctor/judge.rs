@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{BucketFindings, DirectoryFindings, Findings, Kernel, SourceFindings, system};
+use super::{DirectoryFindings, Findings, Kernel, SourceFindings, StoreFindings, system};
 use crate::config::Bytes;
 use crate::error::ErrorKind;
 
@@ -84,7 +84,7 @@ pub fn judge(findings: &Findings) -> Vec<Row> {
         Some(Ok(SourceFindings::Directory(source))) => {
             rows.extend([self::source(source), over_mount(source, findings.root)]);
         }
-        Some(Ok(SourceFindings::Bucket(source))) => rows.push(bucket(source)),
+        Some(Ok(SourceFindings::Store(source))) => rows.push(store(source)),
         Some(Err(why)) => {
             let fix = why.advice().unwrap_or("is it there, and does it answer?");
             let row = Row::missing("source", why.message()).fix(fix);
@@ -308,10 +308,10 @@ fn source(source: &DirectoryFindings) -> Row {
     Row::ok("source", found)
 }
 
-fn bucket(source: &BucketFindings) -> Row {
+fn store(source: &StoreFindings) -> Row {
     let name = &source.name;
     let Some(answer_ms) = source.answer_ms else {
-        return Row::ok("source", format!("{name}: no object found"));
+        return Row::ok("source", format!("{name}: no file found"));
     };
     let read = rate(source.read);
     Row::ok("source", format!("{name}, read {read} by one reader, {answer_ms:.1} ms a request"))

@@ -97,7 +97,7 @@ pub struct MemoryFindings {
 #[derive(Clone, Debug)]
 pub enum SourceFindings {
     Directory(DirectoryFindings),
-    Bucket(BucketFindings),
+    Store(StoreFindings),
 }
 
 impl SourceFindings {
@@ -105,14 +105,14 @@ impl SourceFindings {
     pub fn read(&self) -> Option<u64> {
         match self {
             SourceFindings::Directory(directory) => directory.read,
-            SourceFindings::Bucket(bucket) => bucket.read,
+            SourceFindings::Store(store) => store.read,
         }
     }
 }
 
-/// A bucket of an object store.
+/// A bucket of an object store, a database, a web server, or archives.
 #[derive(Clone, Debug)]
-pub struct BucketFindings {
+pub struct StoreFindings {
     pub name: String,
     /// The shortest time that a read took, in milliseconds. None if there was nothing to read.
     pub answer_ms: Option<f64>,

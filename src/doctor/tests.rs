@@ -121,10 +121,10 @@ fn what_belady_cannot_do_without_is_missing() {
 }
 
 #[test]
-fn a_bucket_has_no_row_about_mounting_over_it() {
+fn a_store_has_no_row_about_mounting_over_it() {
     let bucket = |answer_ms: Option<f64>| {
         let (name, read) = ("s3://images".into(), answer_ms.map(|_| 5_000_000));
-        let found = SourceFindings::Bucket(BucketFindings { name, answer_ms, read });
+        let found = SourceFindings::Store(StoreFindings { name, answer_ms, read });
         judge(&Findings { source: Some(Ok(found)), ..best() })
     };
     let rows = bucket(Some(12.34));
@@ -134,7 +134,7 @@ fn a_bucket_has_no_row_about_mounting_over_it() {
     );
     assert!(rows.iter().all(|row| row.check != "mount over the source"));
     let empty = bucket(None);
-    assert!(empty.iter().any(|row| row.found == "s3://images: no object found"));
+    assert!(empty.iter().any(|row| row.found == "s3://images: no file found"));
 }
 
 #[test]

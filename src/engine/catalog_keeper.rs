@@ -16,6 +16,7 @@ use crate::config::SourceSettings;
 use crate::disk::unless_it_hangs;
 use crate::disk::{STOP_PATIENCE, wait_for_end};
 use crate::error::{Error, ErrorKind, Result};
+use crate::limiter::MetadataLimits;
 use crate::source::Source;
 use crate::store::directory::StoreDir;
 
@@ -51,11 +52,12 @@ pub struct ScanProgress {
     pub whole: bool,
 }
 
-/// Opens the catalog that is saved in the store_dir of a source's store, or else begins a new one. If `first` is
-/// given, a new one is scanned whole before this returns, and `first` counts its names. Otherwise it knows
-/// only the root.
+/// Opens the catalog that is saved in the store_dir of a source's store, or else begins a new one, with `limits` for
+/// its calls. If `first` is given, a new one is scanned whole before this returns, and `first` counts its names.
+/// Otherwise it knows only the root.
 pub(super) fn open_or_begin(
     source: Arc<dyn Source>,
+    limits: impl Fn() -> MetadataLimits + Send + Sync + 'static,
     settings: &SourceSettings,
     path: &Path,
     store_dir: Option<&StoreDir>,
@@ -66,13 +68,13 @@ pub(super) fn open_or_begin(
         let opened = unless_it_hangs(move || Catalog::open(from, period, &saved));
         let hangs = || Err(IoError::new(IoErrorKind::TimedOut, "its disk does not answer"));
         match opened.and_then(|opened| opened.unwrap_or_else(hangs)) {
-            Ok(catalog) => return Ok(catalog),
+            Ok(catalog) => return Ok(catalog.with_limits(limits)),
             Err(error) if error.kind() == IoErrorKind::NotFound => {}
             Err(error) => tracing::warn!(%error, "the saved catalog is of no use: scanning"),
         }
     }
-    let catalog =
-        Catalog::begin(source, settings.revalidate).map_err(|errno| cannot_read(path, errno))?;
+    let begun = Catalog::begin(source, settings.revalidate);
+    let catalog = begun.map_err(|errno| cannot_read(path, errno))?.with_limits(limits);
     if let Some(seen) = first {
         scan_first(&catalog, settings.scan_threads, path, seen)?;
     }

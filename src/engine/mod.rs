@@ -117,9 +117,10 @@ impl Basis {
         let source = TimedSource::new(source, &inbox, meter, metadata, settings.prefetch.rate);
         let times = Arc::clone(source.times());
         let source: Arc<dyn Source> = Arc::new(source);
-        let (from, settings) = (Arc::clone(&source), &*settings);
+        let (from, limiting, settings) = (Arc::clone(&source), Arc::clone(&times), &*settings);
         let catalog = catalog_keeper::open_or_begin(
             from,
+            move || limiting.metadata_at_once(),
             &settings.source,
             source_path,
             store_dir.as_ref(),

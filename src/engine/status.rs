@@ -98,7 +98,7 @@ pub struct SourceStatus {
 impl SourceStatus {
     fn of(times: &SourceTimes) -> Self {
         let (limits, rate) = times.limits();
-        let MetadataLimits { lists, stats } = times.found_metadata_limits();
+        let MetadataLimits { lists, stats } = times.metadata_limits();
         let operation = |operation: Operation| {
             let Latencies { count, p50_us, p99_us, p999_us, max_us } = times.latencies(operation);
             let status = OperationStatus { count, p50_us, p99_us, p999_us, max_us };

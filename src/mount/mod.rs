@@ -88,6 +88,8 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         view: plan.settings.source.view,
         is_immutable: plan.settings.source.revalidate.is_none(),
         inflight: plan.settings.prefetch.inflight as usize,
+        scan_threads: plan.settings.source.scan_threads,
+        manners: plan.settings.prefetch.manners,
         seen,
     };
     let source = opening.open(&plan.source)?;

@@ -17,11 +17,11 @@ use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, access};
 
 use super::{host, kernel};
-use crate::config::{Budget, Config, resolve};
+use crate::config::{Budget, Config, View, resolve};
 use crate::control;
 use crate::doctor::{
-    BucketFindings, DirectoryFindings, Filesystem, Findings, Fusermount, MemoryFindings,
-    SourceFindings,
+    DirectoryFindings, Filesystem, Findings, Fusermount, MemoryFindings, SourceFindings,
+    StoreFindings,
 };
 use crate::error::{Error as UserError, ErrorKind as UserErrorKind, Result as UserResult};
 use crate::fuse;
@@ -41,11 +41,12 @@ const NAMES_MAX: usize = 10_000;
 /// Names of a source whose attributes are asked for at once.
 const NAMES_AT_ONCE: usize = 64;
 
-/// Looks at the machine and at these directories. `moved` is called with the bytes that a measurement moved
-/// since the last call. Together they are at most [`MEASURED_BYTES`] for the source, and twice that for the
+/// Looks at the machine, at what is shown of the source, and at the cache directory. `moved` is called with the bytes
+/// that a measurement moved since the last call. Together they are at most [`MEASURED_BYTES`] for the source, and twice that for the
 /// cache directory.
 pub fn examine(
     source: Option<UserResult<Location>>,
+    view: View,
     cache: Option<&Path>,
     moved: &dyn Fn(u64),
 ) -> Findings {
@@ -76,7 +77,7 @@ pub fn examine(
         runtime: control::create_runtime()
             .map(|path| path.display().to_string())
             .map_err(|error| error.message().to_owned()),
-        source: source.map(|source| examine_source(&source?, moved)),
+        source: source.map(|source| examine_source(&source?, view, moved)),
         cache: cache.map(|path| examine_cache(path, moved).map_err(words)),
     }
 }
@@ -166,61 +167,83 @@ fn filesystem(path: &Path) -> Result<Filesystem> {
 }
 
 /// Measures the source. It is only read.
-fn examine_source(location: &Location, moved: &dyn Fn(u64)) -> UserResult<SourceFindings> {
-    if let Some(path) = location.path() {
+fn examine_source(
+    location: &Location,
+    view: View,
+    moved: &dyn Fn(u64),
+) -> UserResult<SourceFindings> {
+    if let (Some(path), View::Directory) = (location.path(), view) {
         let found = examine_directory(path, moved)
             .map_err(|error| UserError::new(UserErrorKind::Source, error.to_string()))?;
         return Ok(SourceFindings::Directory(found));
     }
-    Ok(SourceFindings::Bucket(examine_bucket(location, moved)?))
+    Ok(SourceFindings::Store(examine_store(location, view, moved)?))
 }
 
-/// Reads objects one after the other.
-fn examine_bucket(location: &Location, moved: &dyn Fn(u64)) -> UserResult<BucketFindings> {
-    let source = Opening::for_names(&AtomicU64::new(0)).open(location)?;
+/// Reads files one after the other.
+fn examine_store(
+    location: &Location,
+    view: View,
+    moved: &dyn Fn(u64),
+) -> UserResult<StoreFindings> {
+    let source = Opening::for_names(view, &AtomicU64::new(0)).open(location)?;
     let failed = |what: String| UserError::new(UserErrorKind::Source, what);
     let (mut bytes, mut answers) = (0, Vec::new());
-    for (path, stat) in objects(&*source).map_err(|errno| failed(errno.desc().to_owned()))? {
-        let length = stat.size.min(CHUNK as u64) as usize;
-        let (send, answer) = mpsc::channel();
-        let began = Instant::now();
-        source.read(vec![ReadRequest {
-            path: path.as_path().into(),
-            fingerprint: stat.fingerprint(),
-            is_sized: stat.is_sized,
-            exact: true,
-            offset: 0,
-            length,
-            urgency: Urgency::Demand,
-            // Whoever waits for it waits until it is there.
-            deliver: Box::new(move |read| {
-                let _ = send.send(read.map(|bytes| bytes.len()));
-            }),
-        }]);
-        match answer.recv() {
-            Ok(Ok(count)) => {
+    for (path, stat) in files_of(&*source).map_err(|errno| failed(errno.desc().to_owned()))? {
+        let say = |errno: Errno| failed(format!("{}: {}", path.display(), errno.desc()));
+        let mut began = Instant::now();
+        let mut read = read_begin(&*source, &path, &stat);
+        // The source may have to be asked for the size first.
+        if read == Err(ReadError::Changed) && !stat.is_sized {
+            let stat = source.stat(&path).map_err(say)?;
+            began = Instant::now();
+            read = read_begin(&*source, &path, &stat);
+        }
+        match read {
+            Ok(count) => {
                 bytes += count as u64;
                 answers.push(began.elapsed().as_secs_f64());
                 moved(count as u64);
             }
-            Ok(Err(ReadError::Source(errno))) => {
-                return Err(failed(format!("{}: {}", path.display(), errno.desc())));
-            }
+            Err(ReadError::Source(errno)) => return Err(say(errno)),
             // It changes just now.
-            Ok(Err(ReadError::Changed)) => {}
-            Err(_) => return Err(failed(format!("{}: no answer", path.display()))),
+            Err(ReadError::Changed) => {}
         }
     }
     let seconds: f64 = answers.iter().sum();
-    Ok(BucketFindings {
+    Ok(StoreFindings {
         name: location.name().display().to_string(),
         answer_ms: answers.iter().copied().reduce(f64::min).map(|seconds| seconds * 1e3),
         read: (bytes > 0).then(|| (bytes as f64 / seconds.max(1e-6)) as u64),
     })
 }
 
+/// Reads the beginning of a file, and waits for it. Returns the number of bytes.
+fn read_begin(
+    source: &dyn Source,
+    path: &Path,
+    stat: &Stat,
+) -> std::result::Result<usize, ReadError> {
+    let (send, answer) = mpsc::channel();
+    source.read(vec![ReadRequest {
+        path: path.into(),
+        fingerprint: stat.fingerprint(),
+        is_sized: stat.is_sized,
+        exact: true,
+        offset: 0,
+        length: stat.size.min(CHUNK as u64) as usize,
+        urgency: Urgency::Demand,
+        // Whoever waits for it waits until it is there.
+        deliver: Box::new(move |read| {
+            let _ = send.send(read.map(|bytes| bytes.len()));
+        }),
+    }]);
+    // A source that is closed drops the request.
+    answer.recv().unwrap_or(Err(ReadError::Source(Errno::EIO)))
+}
+
 /// Files of a source, until there are enough bytes or names.
-fn objects(source: &dyn Source) -> std::result::Result<Vec<(PathBuf, Stat)>, Errno> {
+fn files_of(source: &dyn Source) -> std::result::Result<Vec<(PathBuf, Stat)>, Errno> {
     let (mut found, mut bytes, mut names) = (Vec::new(), 0, 0);
     let mut directories = vec![PathBuf::new()];
     while let Some(directory) = directories.pop() {

@@ -7,6 +7,7 @@
 
 mod address;
 mod archive;
+mod calls;
 mod cql;
 #[cfg(test)]
 #[path = "../../tests/cql_server/mod.rs"]
@@ -36,7 +37,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::limiter::MetadataLimits;
+pub use calls::{Calls, HELD_UP, UnderWay};
 pub use image::is_in_image;
 pub use keyed_pool::{JobKey, KeyedPool};
 pub use location::Location;
@@ -218,13 +219,6 @@ pub trait Source: Send + Sync + 'static {
     /// answered sooner than all.
     fn asks_one_by_one(&self) -> bool {
         true
-    }
-
-    /// How many listings, and how many calls of [`stat_all`](Source::stat_all), are to be under way at once, by who
-    /// makes many of them: at least 1 of each. The numbers change. The source whose requests are timed answers this,
-    /// and no other. Never waits for the source.
-    fn metadata_limits(&self) -> MetadataLimits {
-        MetadataLimits::default()
     }
 
     /// Lists the names in a directory, in any order, a part at a time. Many filesystems have the attributes

@@ -56,7 +56,9 @@ impl PosixSource {
             );
             match errno {
                 Errno::ENOENT => error.hint("is the parallel filesystem mounted on this node?"),
-                Errno::ENOTDIR => error.hint("SOURCE must be a directory"),
+                Errno::ENOTDIR => {
+                    error.hint("SOURCE must be a directory, or with `--as files` an archive")
+                }
                 Errno::ENOTCONN => error.hint(
                     "a dead FUSE mount is in the way; remove it with `belady umount --force`",
                 ),

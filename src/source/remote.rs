@@ -35,6 +35,11 @@ task_local! {
     static OVERLOADS: Arc<AtomicU64>;
 }
 
+/// [`Remote::overloads`], for a future of the store.
+pub(super) fn overloads() -> u64 {
+    OVERLOADS.try_with(|overloads| overloads.load(Ordering::Relaxed)).unwrap_or_default()
+}
+
 /// The threads of a store.
 pub(super) struct Remote {
     /// `None` while it is dropped.

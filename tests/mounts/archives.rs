@@ -119,6 +119,44 @@ fn a_loader_of_images_reads_archives_as_if_they_were_extracted() {
     mounted.umount();
 }
 
+/// Packs a directory below `top` into a tar file.
+pub(crate) fn pack(top: &Path, directory: &str, archive: &Path) {
+    let mut tar = Command::new("tar");
+    assert!(
+        tar.arg("-C").arg(top).arg("-cf").arg(archive).arg(directory).status().unwrap().success()
+    );
+}
+
+/// One node reads all headers, and gives what it knows to another one.
+#[test]
+fn the_catalog_of_archives_is_exported_and_imported() {
+    let fixture = Fixture::new();
+    make(&fixture);
+    let [file, cache, source] =
+        [fixture.path("catalog"), fixture.path("cache"), fixture.source("")];
+    let [file, cache, source] = [&file, &cache, &source].map(|path| path.to_str().unwrap());
+    let told = fixture.run(0, &["catalog", "export", "--as", "files", source, file]);
+    assert!(told.contains(&format!("{FILES} files")), "{told}");
+    let words = ["catalog", "import", "--as", "files", file, source, "--cache-dir", cache];
+    fixture.run(0, &words);
+    let told = fixture.run(0, &["catalog", "export", source, file, "--cache-dir", cache]);
+    assert!(told.contains("4 files"), "the archives themselves are another source: {told}");
+    let order = "torch-random:seed=7,index=imagefolder";
+    let found = fixture.run(0, &["order", "check", "--as", "files", order, source]);
+    assert!(found.contains("90 files in the dataset, 90 samples"), "{found}");
+    let mut shown = fixture.belady();
+    shown.args(["order", "show", order, source]).env("BELADY_SOURCE_VIEW", "files");
+    let shown = said(&shown.output().unwrap());
+    assert_eq!(shown.matches(".jpg").count() as u64, FILES, "{shown}");
+    fixture.run(2, &["order", "check", "--as", "archives", order, source]);
+    let mounted =
+        Mounted::new(&fixture, &["--as", "files", "--ram", "64MiB", "--cache-dir", cache]);
+    let (extracted, shown) = (fixture.path("extracted"), mounted.path(""));
+    assert_eq!(python(COMPARE, &[&extracted, &shown]).trim(), FILES.to_string());
+    wait_until("the catalog is checked", || mounted.status()["catalog"] == "checked");
+    mounted.umount();
+}
+
 #[test]
 fn one_archive_is_mounted_and_changes_under_its_readers() {
     let fixture = Fixture::new();

@@ -10,7 +10,7 @@ use std::thread;
 use nix::libc;
 use nix::sys::signal::Signal;
 
-use crate::archives::{COMPARE, python, read_until_new};
+use crate::archives::{COMPARE, pack, python, read_until_new};
 use crate::fixture::{Fixture, content, said, wait_until};
 use crate::mounted::Mounted;
 use crate::object_server::{GoogleServer, ObjectServer};
@@ -110,6 +110,13 @@ fn a_loader_of_images_reads_a_bucket_of_google() {
     let words = ["mount", "gs://nothing", point.to_str().unwrap()];
     let output = missing.args(words).env("GOOGLE_SERVICE_ACCOUNT", &account).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("cannot list the source gs://nothing"), "{}", said(&output));
+    let mut unreachable = fixture.belady();
+    server.write_account_elsewhere(&account);
+    let words = ["mount", "gs://images", point.to_str().unwrap()];
+    let output = unreachable.args(words).env("GOOGLE_SERVICE_ACCOUNT", &account).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("does the store run?"), "{}", said(&output));
 }
 
 #[test]
@@ -200,15 +207,28 @@ fn archives_in_a_bucket_are_shown_as_files() {
     make(&fixture);
     let shards = fixture.path("shards");
     std::fs::create_dir(&shards).unwrap();
+    let source = fixture.source("");
     for class in 0..CLASSES {
-        let mut tar = Command::new("tar");
-        tar.arg("-C").arg(fixture.source("")).arg("-cf").arg(shards.join(format!("{class}.tar")));
-        assert!(tar.arg(format!("class{class}")).status().unwrap().success());
+        pack(&source, &format!("class{class}"), &shards.join(format!("{class}.tar")));
     }
     server.fill("shards", &shards);
     let mounted = mount(&fixture, &server, "s3://shards", &["--as", "files", "--ram", "64MiB"]);
-    let (source, shown) = (fixture.source(""), mounted.path(""));
-    assert_eq!(python(COMPARE, &[&source, &shown]).trim(), FILES.to_string());
+    assert_eq!(python(COMPARE, &[&source, &mounted.path("")]).trim(), FILES.to_string());
+    mounted.umount();
+    let told = |words: &[&str]| {
+        let output = belady(&fixture, &server, words).output().unwrap();
+        (output.status.code(), said(&output))
+    };
+    let point = fixture.path("mount");
+    let missing = told(&["mount", "--as", "files", "s3://shards/9.tar", point.to_str().unwrap()]);
+    assert!(missing.0 == Some(4) && missing.1.contains("cannot read 9.tar"), "{missing:?}");
+    let found = told(&["doctor", "--as", "files", "--source", "s3://shards/1.tar"]);
+    assert!(found.0 == Some(0) && found.1.contains(" ms a request"), "{found:?}");
+    let mounted = mount(&fixture, &server, "s3://shards/1.tar", &["--as", "files"]);
+    let names = |path: &Path| std::fs::read_dir(path).unwrap().count();
+    assert_eq!(names(&mounted.path("")), 1);
+    assert_eq!(names(&mounted.path("class1")), names(&source.join("class1")));
+    assert_eq!(std::fs::read(mounted.path("class1/1.jpg")).unwrap(), content(1, 1777));
     mounted.umount();
 }
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use crate::archives::{COMPARE, python};
+use crate::archives::{COMPARE, pack, python};
 use crate::cql_server::{CqlServer, Part};
-use crate::fixture::{Fixture, content, wait_until};
+use crate::fixture::{Fixture, content, said, wait_until};
 use crate::mounted::Mounted;
 
 const SETTINGS: &str = r#"
@@ -111,6 +111,17 @@ fn a_loader_of_images_reads_rows_as_a_directory() {
     compare(&rows, &mounted, count);
     assert_eq!(mounted.status()["source"], rows.url().as_str());
     mounted.umount();
+    let mut doctor = rows.fixture.belady();
+    for (name, value) in [
+        ("ROWS", "metadata_train"),
+        ("PATH", "{or_split}/{or_label}/{id}.JPEG"),
+        ("DATA", "data_train.data"),
+    ] {
+        doctor.env(format!("BELADY_SOURCE_{name}"), value);
+    }
+    let found = doctor.args(["doctor", "--source", &rows.url()]).output().unwrap();
+    let found = (found.status.success(), said(&found));
+    assert!(found.0 && found.1.contains(" ms a request"), "{found:?}");
     assert_eq!(rows.server.not_understood(), Vec::<String>::new());
 }
 
@@ -130,6 +141,34 @@ fn a_loader_reads_rows_whose_sizes_nobody_has_told() {
     compare(&rows, &mounted, count);
     assert_eq!(count_reads(&rows.server), 0);
     mounted.umount();
+}
+
+#[test]
+fn archives_in_rows_are_shown_as_files() {
+    let rows = Rows::of(CqlServer::start());
+    let archive = rows.fixture.path("archive.tar");
+    for class in 0..3 {
+        let directory = format!("train/class{class}");
+        rows.fixture.write(&format!("{directory}/a.jpg"), &content(class, 100_000));
+        pack(&rows.fixture.source(""), &directory, &archive);
+        let (key, bytes) = (id(class), std::fs::read(&archive).unwrap());
+        let size = (bytes.len() as i32).to_be_bytes();
+        rows.server.put("data_train", &key, &[("data", &bytes, 1)]);
+        let cells = [("or_split", &b""[..], 1), ("or_label", b"shards", 1), ("bytes", &size, 1)];
+        rows.server.put("metadata_train", &key, &cells);
+    }
+    let path = ["--set", "source.path={or_label}/{id}.tar", "--as", "files"];
+    let mounted = rows.mounted(&path);
+    let (source, shown) = (rows.fixture.source("train"), mounted.path("shards/train"));
+    assert_eq!(python(COMPARE, &[&source, &shown]).trim(), "3");
+    mounted.umount();
+    let point = rows.point();
+    let config = rows.fixture.path("belady.toml");
+    let (url, config) = (rows.url(), config.to_str().unwrap());
+    let words = ["mount", &url, point.to_str().unwrap(), "--config", config];
+    let refused = rows.fixture.run(4, &[&words[..], &path, &UNSIZED].concat());
+    assert!(refused.contains("the sizes of the archives"), "{refused}");
+    assert_eq!(rows.server.not_understood(), Vec::<String>::new());
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::archives::{COMPARE, python};
+use crate::archives::{COMPARE, pack, python};
 use crate::fixture::{Fixture, content, wait_until};
 use crate::mounted::Mounted;
 use crate::nginx::Nginx;
@@ -99,6 +99,37 @@ fn a_loader_of_images_reads_a_web_server_as_a_directory() {
     }
     let found = site.fixture.run(0, &["order", "check", order, &site.url()]);
     assert!(found.contains("60 files in the dataset, 60 samples"), "{found}");
+    let found = site.fixture.run(0, &["doctor", "--source", &site.url()]);
+    assert!(found.contains(&site.url()) && found.contains(" ms a request"), "{found}");
+}
+
+#[test]
+fn archives_on_a_web_server_are_shown_as_files() {
+    let site = Site::new();
+    let (images, archive) = (site.fixture.path("images"), site.fixture.path("archive.tar"));
+    let put = |class: u64| {
+        let directory = images.join(format!("class{class}"));
+        fs::create_dir_all(&directory).unwrap();
+        for nth in 0..FILES / 3 {
+            let bytes = content(class, 1000 + 7_777 * nth as usize);
+            fs::write(directory.join(format!("{nth}.jpg")), bytes).unwrap();
+        }
+        pack(&images, &format!("class{class}"), &archive);
+        let path = format!("shards/{class}.tar");
+        site.nginx.put(&path, &fs::read(&archive).unwrap(), TIME);
+        path
+    };
+    let paths: Vec<String> = (0..3).map(put).collect();
+    site.publish(&paths, 2);
+    let mounted = site.mounted(&["--as", "files", "--ram", "64MiB"]);
+    let shown = mounted.path("shards");
+    assert_eq!(python(COMPARE, &[&images, &shown]).trim(), FILES.to_string());
+    mounted.umount();
+    site.publish(&paths, 0);
+    let refused = site.refused(&site.url(), &[&IMMUTABLE[..], &["--as", "files"]].concat());
+    assert!(refused.contains("the sizes of the archives"), "{refused}");
+    let refused = site.refused(&site.nginx.url("shards/0.tar"), &["--as", "files"]);
+    assert!(refused.contains("is an archive and not a manifest"), "{refused}");
 }
 
 #[test]

@@ -65,6 +65,7 @@ mod replay;
 mod samplers;
 mod scan;
 mod second;
+mod source;
 mod store;
 mod tensorflow;
 mod tree;

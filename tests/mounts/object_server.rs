@@ -165,7 +165,15 @@ impl GoogleServer {
 
     /// Writes the key file of an account of the server.
     pub(crate) fn write_account(&self, path: &Path) {
-        let address = &self.address;
+        self.write_account_of(&self.address, path);
+    }
+
+    /// The same, of a server that does not run.
+    pub(crate) fn write_account_elsewhere(&self, path: &Path) {
+        self.write_account_of("http://127.0.0.1:9", path);
+    }
+
+    fn write_account_of(&self, address: &str, path: &Path) {
         let account = format!(
             r#"{{"gcs_base_url": "{address}", "disable_oauth": true, "client_email": "",
                 "private_key": "", "private_key_id": ""}}"#

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use crate::archives::{COMPARE, python};
+use crate::archives::{COMPARE, pack, python};
 use crate::fixture::{Fixture, content, program, said, wait_until};
 use crate::mounted::Mounted;
 use crate::programs::Watchdog;
@@ -135,6 +135,30 @@ fn a_loader_of_images_reads_a_database_as_a_directory() {
     mounted.umount();
     let found = fixture.run(0, &["order", "check", order, &url]);
     assert!(found.contains("60 files in the dataset, 60 samples"), "{found}");
+    let found = fixture.run(0, &["doctor", "--source", &url]);
+    assert!(found.contains(&url) && found.contains(" ms a request"), "{found}");
+}
+
+#[test]
+fn archives_in_a_database_are_shown_as_files() {
+    let (fixture, server) = (Fixture::new(), Server::start());
+    for class in 0..2 {
+        let directory = format!("class{class}");
+        fixture.write(&format!("{directory}/a.jpg"), &content(class, 100_000));
+        let archive = fixture.path("archive.tar");
+        pack(&fixture.source(""), &directory, &archive);
+        server.ask(&["-n", "3", "SET", &format!("images/{class}.tar")], Some(&archive));
+    }
+    let (url, point) = (server.url(), fixture.path("mount"));
+    let options = ["--as", "files", "--set", "source.consistency=immutable"];
+    let mounted = Mounted::at(&fixture, Path::new(&url), &point, &options);
+    let (source, shown) = (fixture.source(""), mounted.path(""));
+    assert_eq!(python(COMPARE, &[&source, &shown]).trim(), "2");
+    mounted.umount();
+    let one = Mounted::at(&fixture, Path::new(&format!("{url}/1.tar")), &point, &options);
+    assert!(!one.path("class0").exists());
+    assert_eq!(std::fs::read(one.path("class1/a.jpg")).unwrap(), content(1, 100_000));
+    one.umount();
 }
 
 #[test]

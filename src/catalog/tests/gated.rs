@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::limiter::MetadataLimits;
 use crate::source::{Kind, PosixSource, ReadRequest, Source, Stat};
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
@@ -77,8 +76,6 @@ pub(crate) struct Gated {
     pub(crate) shrunk_anew: AtomicU64,
     /// By how many nanoseconds all times are earlier.
     pub(crate) earlier_ns: AtomicI64,
-    /// How many calls it says to serve best, and how many there were.
-    pub(crate) limits: Mutex<MetadataLimits>,
     pub(crate) lists: AtOnce,
     pub(crate) stats: AtOnce,
     /// What each stat takes at least.
@@ -106,7 +103,6 @@ impl Gated {
             free: Condvar::new(),
             listed: AtomicU64::new(0),
             asked: AtomicU64::new(0),
-            limits: Mutex::default(),
             lists: AtOnce::default(),
             stats: AtOnce::default(),
             delay_us: AtomicU64::new(0),
@@ -144,10 +140,6 @@ fn takes_one(left: &AtomicU64) -> bool {
 impl Source for Gated {
     fn lasting_identity(&self) -> u128 {
         self.inner.lasting_identity()
-    }
-
-    fn metadata_limits(&self) -> MetadataLimits {
-        *self.limits.lock().unwrap()
     }
 
     fn list_in_parts(

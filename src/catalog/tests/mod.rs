@@ -15,7 +15,6 @@ use std::time::UNIX_EPOCH;
 pub(super) use gated::Gated;
 
 use super::*;
-use crate::limiter::MetadataLimits;
 use crate::source::{Kind, PosixSource};
 
 /// A period of a minute, longer than any test.
@@ -392,10 +391,9 @@ fn a_sweep_has_as_many_threads_as_the_source_serves_best() {
     // It begins with an eighth of 64 threads.
     for (stats, gathers) in [(1, 1), (20, 9)] {
         let source = Gated::new(root.path(), "");
-        *source.limits.lock().unwrap() = MetadataLimits { lists: 1, stats };
         source.delay_us.store(1000, Ordering::Relaxed);
         let again = Catalog::open(Arc::clone(&source) as Arc<dyn Source>, None, &at(&path));
-        let again = again.unwrap();
+        let again = again.unwrap().with_limits(move || MetadataLimits { lists: 1, stats });
         source.stats.gather(gathers, gathers);
         again.sweep(64, &AtomicBool::new(false), &|_| ());
         assert_eq!(again.state(), CatalogState::Checked);

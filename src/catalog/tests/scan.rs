@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 use super::*;
 use crate::catalog::paths::for_each_path;
@@ -33,6 +33,13 @@ fn node_of(catalog: &Catalog, parent: NodeId, name: &str) -> NodeId {
     catalog.lookup(parent, OsStr::new(name), false).unwrap().unwrap().node
 }
 
+/// A catalog of a source that serves so many calls best.
+fn limited(source: &Arc<Gated>, lists: u32, stats: u32) -> Catalog {
+    let source = Arc::clone(source) as Arc<dyn Source>;
+    let catalog = Catalog::begin(source, None).unwrap();
+    catalog.with_limits(move || MetadataLimits { lists, stats })
+}
+
 #[test]
 fn rows_have_the_same_numbers_whoever_is_first() {
     let root = some_tree();
@@ -57,10 +64,10 @@ fn no_more_is_asked_for_at_once_than_the_source_serves_best() {
     let expected = rows(&Catalog::scan(Gated::new(root.path(), ""), 1, None).unwrap());
     for (lists, stats) in [(1, 1), (2, 3), (5, 1)] {
         let source = Gated::new(root.path(), "");
-        *source.limits.lock().unwrap() = MetadataLimits { lists, stats };
         // So slow that names are left for jobs of their own.
         source.delay_us.store(200, Ordering::Relaxed);
-        let catalog = Catalog::scan(Arc::clone(&source) as Arc<dyn Source>, 40, None).unwrap();
+        let catalog = limited(&source, lists, stats);
+        catalog.fill(40, &AtomicBool::new(false), &|_| ());
         assert_eq!(rows(&catalog), expected);
         let most = [&source.lists, &source.stats].map(|calls| calls.most.load(Ordering::Relaxed));
         // The first names of a directory are asked for while it is listed.
@@ -75,11 +82,10 @@ fn the_names_of_a_directory_that_a_reader_waits_for_are_asked_for_by_many_thread
     (0..300).for_each(|n| fs::write(root.path().join(n.to_string()), "x").unwrap());
     for (stats, threads) in [(1, 16), (1000, 64)] {
         let source = Gated::new(root.path(), "");
-        *source.limits.lock().unwrap() = MetadataLimits { lists: 1, stats };
         // The first names take long, and the others are left.
         source.delay_us.store(2000, Ordering::Relaxed);
         source.stats.gather(1, threads);
-        let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, None).unwrap();
+        let catalog = limited(&source, 1, stats);
         assert!(catalog.refresh_directory(NodeId::ROOT).unwrap().added);
         assert_eq!(catalog.list(NodeId::ROOT, false).unwrap().unwrap().len(), 300);
         assert_eq!(source.stats.most.load(Ordering::Relaxed), threads);
@@ -91,9 +97,12 @@ fn the_names_of_a_directory_that_a_reader_waits_for_are_asked_for_by_many_thread
 fn threads_are_started_when_the_limit_rises() {
     let root = some_tree();
     let source = Gated::new(root.path(), "d05");
-    *source.limits.lock().unwrap() = MetadataLimits { lists: 1, stats: 1 };
+    let lists = Arc::new(AtomicU32::new(1));
     source.hold(true);
     let catalog = Catalog::begin(Arc::clone(&source) as Arc<dyn Source>, None).unwrap();
+    let found = Arc::clone(&lists);
+    let limits = move || MetadataLimits { lists: found.load(Ordering::Relaxed), stats: 1 };
+    let catalog = catalog.with_limits(limits);
     thread::scope(|scope| {
         scope.spawn(|| catalog.fill(8, &AtomicBool::new(false), &|_| ()));
         let are_listed = |count| {
@@ -105,7 +114,7 @@ fn threads_are_started_when_the_limit_rises() {
         };
         // The root, and the directories up to the one that does not answer.
         let before = are_listed(7);
-        *source.limits.lock().unwrap() = MetadataLimits { lists: 2, stats: 1 };
+        lists.store(2, Ordering::Relaxed);
         let all = are_listed(21);
         source.hold(false);
         assert!(before && all);
@@ -183,8 +192,7 @@ fn a_panic_is_a_fault_of_one_directory() {
     let root = some_tree();
     let source = Gated::new(root.path(), "d07");
     source.panics.store(true, Ordering::Relaxed);
-    *source.limits.lock().unwrap() = MetadataLimits { lists: 1, stats: 1 };
-    let catalog = Catalog::begin(source, None).unwrap();
+    let catalog = limited(&source, 1, 1);
     catalog.fill(3, &AtomicBool::new(false), &|_| ());
     assert_eq!(catalog.scan_status().fault, Some(("d07".into(), Errno::EIO)));
     assert_eq!(rows(&catalog).len(), 95, "the rest is there");

@@ -16,11 +16,12 @@ use output::Target;
 use serde_json::Value;
 
 use super::scan::await_scan;
-use super::settings::{absolute_order, source_settings};
+use super::settings::{Shown, absolute_order, source_settings};
 use super::status::{self, orders_for_people, orders_of};
 use super::{say, say_json};
 use crate::catalog::Catalog;
 use crate::catalog::with_listing;
+use crate::config::View;
 use crate::control::{self, Request};
 use crate::engine::{resolve_order, tell_unreadable};
 use crate::error::{Error, ErrorKind, Result};
@@ -49,6 +50,8 @@ pub(super) enum Verb {
         #[arg(long, default_value_t = 0)]
         from: u32,
         #[command(flatten)]
+        shown: Shown,
+        #[command(flatten)]
         target: Target,
     },
     /// Check an order against a dataset
@@ -57,6 +60,8 @@ pub(super) enum Verb {
         order: String,
         /// The dataset: a source, which may be a URL, or a mount
         dataset: PathBuf,
+        #[command(flatten)]
+        shown: Shown,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -98,14 +103,16 @@ pub(super) enum Verb {
 
 pub(super) fn run(verb: &Verb) -> Result<()> {
     match verb {
-        Verb::Show { order, dataset, epochs, from, target } => {
-            let text = order_text(order, dataset, *from, *epochs)?;
+        Verb::Show { order, dataset, epochs, from, shown, target } => {
+            let text = order_text(order, (dataset.as_path(), shown.view), *from, *epochs)?;
             target.fill(|out| out.write_all(&text).map_err(|error| target.cannot_write(&error)))
         }
         Verb::Record(args) => record::run(args),
         Verb::Merge(args) => edit::merge(args),
         Verb::Cut(args) => edit::cut(args),
-        Verb::Check { order, dataset, json } => check(order, dataset, *json),
+        Verb::Check { order, dataset, shown, json } => {
+            check(order, (dataset.as_path(), shown.view), *json)
+        }
         Verb::Set { mountpoint, order, stream } => {
             let (stream, order) = (stream.clone(), absolute_order(order)?);
             await_scan(&absolute(mountpoint), None)?;
@@ -136,9 +143,10 @@ pub(super) struct Resolved {
     pub(super) layout: Arc<Layout>,
 }
 
-pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
+/// An order over what is shown of a dataset.
+pub(super) fn resolved(text: &str, (dataset, view): (&Path, View)) -> Result<Resolved> {
     let location = Location::parse(dataset, &source_settings())?;
-    let source = Opening::for_names(&AtomicU64::new(0)).open(&location)?;
+    let source = Opening::for_names(view, &AtomicU64::new(0)).open(&location)?;
     let root = location.name().to_owned();
     let catalog = Catalog::scan(source, SCAN_THREADS, None);
     let catalog = catalog.map_err(|(path, errno)| {
@@ -162,13 +170,13 @@ pub(super) fn resolved(text: &str, dataset: &Path) -> Result<Resolved> {
 }
 
 /// The text of an order file with these epochs.
-fn order_text(text: &str, dataset: &Path, from: u32, epochs: u32) -> Result<Vec<u8>> {
+fn order_text(text: &str, dataset: (&Path, View), from: u32, epochs: u32) -> Result<Vec<u8>> {
     let Resolved { order, paths, .. } = resolved(text, dataset)?;
     let path = |file: FileId| Cow::Borrowed(paths.get(&file).map_or(&b""[..], Vec::as_slice));
     write_text(&order, from..from.saturating_add(epochs), path)
 }
 
-fn check(text: &str, dataset: &Path, json: bool) -> Result<()> {
+fn check(text: &str, dataset: (&Path, View), json: bool) -> Result<()> {
     let Resolved { order, paths, files, .. } = resolved(text, dataset).inspect_err(|error| {
         if json {
             say_json(&serde_json::json!({ "ok": false, "reason": error.message() }));

@@ -2,13 +2,14 @@
 //!
 //! 1. The directories of the source are listed. A file whose name ends in `.tar` or `.zip` is an archive. All other
 //!    regular files are shown, too. Links are left out.
-//! 2. The headers of each archive are read ([`tar`], [`zip`]), some archives at a time. Its members are shown in the
-//!    directory that the archive is in, as if it had been extracted there.
+//! 2. The headers of each archive are read ([`tar`], [`zip`]), some archives at a time ([`headers`]). Its members are
+//!    shown in the directory that the archive is in, as if it had been extracted there.
 //! 3. A read of a member is a read of its range in the archive. The source checks the version of the archive before
 //!    and after. If an archive changes, all of its members have changed.
 //!
 //! Whoever may read an archive may read its members.
 
+mod headers;
 mod range_reader;
 mod tar;
 mod zip;
@@ -18,24 +19,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
 use super::keyed::{Keyed, say_fault};
 use super::tree::{Access, Blob, Blobs, Listing, PathFault, hash};
-use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
+use super::{Calls, Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
+use crate::limiter::Limiter;
 use crate::sync::Mutex;
-use range_reader::RangeReader;
-
-/// Archives whose headers are read at once.
-const THREADS: usize = 16;
-
-/// The most bytes of a header in a tar file. One that claims more is broken.
-const TAR_HEADER_MAX: u64 = 1 << 20;
+use headers::Reading;
 
 /// How long after a change of a file whose filesystem has whole seconds another change may look the same.
 const UNSETTLED_FOR: Duration = Duration::from_secs(2);
@@ -107,17 +102,19 @@ pub(super) struct Archives {
     only: Option<OsString>,
     /// When an archive was last found as it was listed.
     known: Arc<Mutex<HashMap<Arc<Path>, Instant>>>,
+    /// Reads of headers.
+    headers: Calls,
 }
 
 impl Archives {
-    /// The archives of `source`, or the one named `only` at its top.
-    pub(super) fn new(source: Arc<dyn Source>, only: Option<OsString>) -> Self {
-        Archives { source, only, known: Arc::default() }
+    /// The archives of `source`, or the one named `only` at its top. The limiter is of the reads of headers.
+    pub(super) fn new(source: Arc<dyn Source>, only: Option<OsString>, limiter: Limiter) -> Self {
+        Archives { source, only, known: Arc::default(), headers: Calls::new(limiter) }
     }
 
-    /// The lasting identity of the archives of a source that has this one.
-    pub(super) fn identity(source: u128) -> u128 {
-        source ^ VIEW
+    /// The lasting identity of the archives of a source that has this one, or of `only` one of them.
+    pub(super) fn identity(source: u128, only: Option<&OsStr>) -> u128 {
+        source ^ VIEW ^ only.map_or(0, |only| u128::from(hash(&[only.as_bytes()])))
     }
 
     /// All regular files of the source, and all directories.
@@ -128,6 +125,10 @@ impl Archives {
         if let Some(only) = &self.only {
             let path = PathBuf::from(only);
             let stat = self.source.stat(&path).map_err(|errno| unreadable(&path, errno))?;
+            if stat.kind != Kind::File {
+                return Err(unreadable(&path, Errno::EISDIR)
+                    .hint("if archives are in it, end the URL with a slash"));
+            }
             return Ok((vec![(path, stat)], directories));
         }
         let mut next = 0;
@@ -157,82 +158,6 @@ impl Archives {
         }
         Ok((files, directories))
     }
-
-    /// The members of each archive among the files. After the first time, an archive that is broken has none: it may
-    /// just be written.
-    fn read_archives(
-        &self,
-        files: &[FoundFile],
-        is_first: bool,
-        seen: &AtomicU64,
-    ) -> UserResult<Vec<Option<Members>>> {
-        let next = AtomicUsize::new(0);
-        let found: Mutex<Vec<Option<Members>>> = Mutex::new(files.iter().map(|_| None).collect());
-        let failed = Mutex::new(None);
-        let read_some = || {
-            while let Some((nth, (path, stat))) =
-                nth_of(files, next.fetch_add(1, Ordering::Relaxed))
-            {
-                let Some(format) = Format::of(path) else { continue };
-                match self.read_archive(path, stat, format) {
-                    Ok(members) => {
-                        seen.fetch_add(members.files.len() as u64, Ordering::Relaxed);
-                        found.lock()[nth] = Some(members);
-                    }
-                    Err(Failure { error, of_source: false }) if !is_first => {
-                        tracing::warn!(%error, "an archive is not shown");
-                        found.lock()[nth] = Some(Members::default());
-                    }
-                    Err(Failure { error, .. }) => {
-                        next.store(files.len(), Ordering::Relaxed);
-                        failed.lock().get_or_insert(error);
-                    }
-                }
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 1..THREADS.min(files.len()) {
-                let thread = thread::Builder::new().name("belady-archives".into());
-                // With fewer threads it takes longer.
-                let _ = thread.spawn_scoped(scope, read_some);
-            }
-            read_some();
-        });
-        match failed.into_inner() {
-            Some(error) => Err(error),
-            None => Ok(found.into_inner()),
-        }
-    }
-
-    fn read_archive(&self, path: &Path, stat: &Stat, format: Format) -> Result<Members, Failure> {
-        let run_max = match format {
-            Format::Tar => TAR_HEADER_MAX,
-            // The directory of a zip file is read in one go.
-            Format::Zip => u64::MAX,
-        };
-        let reader = RangeReader::new(Arc::clone(&self.source), path, stat, run_max);
-        let failed = reader.failed();
-        let members = match format {
-            Format::Tar => tar::members(reader),
-            Format::Zip => zip::members(reader),
-        };
-        let failure = |fault: Fault| Failure {
-            error: fault.at(path),
-            of_source: failed.load(Ordering::Relaxed),
-        };
-        let members = members.map_err(failure)?;
-        let is_cut = |member: &&Member| member.offset.saturating_add(member.size) > stat.size;
-        if let Some(member) = members.files.iter().find(is_cut) {
-            let what = format!("it ends within {}", member.path.display());
-            let error = broken(path, &what).hint("is the copy of the archive whole?");
-            return Err(Failure { error, of_source: false });
-        }
-        if members.others > 0 {
-            let (archive, others) = (path.display(), members.others);
-            tracing::warn!(%archive, others, "links and devices in archives are not shown");
-        }
-        Ok(members)
-    }
 }
 
 /// A number that tells whether files or directories have changed.
@@ -259,10 +184,6 @@ fn access_of(stat: &Stat, mask: u16) -> Access {
     Access { mode: stat.mode & mask, uid: stat.uid, gid: stat.gid }
 }
 
-fn nth_of<T>(all: &[T], nth: usize) -> Option<(usize, &T)> {
-    Some((nth, all.get(nth)?))
-}
-
 fn unreadable(path: &Path, errno: Errno) -> Error {
     let message = format!("cannot read {} in the source: {}", path.display(), errno.desc());
     Error::new(ErrorKind::Source, message)
@@ -270,13 +191,6 @@ fn unreadable(path: &Path, errno: Errno) -> Error {
 
 fn broken(archive: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Source, format!("the archive {}: {what}", archive.display()))
-}
-
-/// An archive that cannot be shown.
-struct Failure {
-    error: Error,
-    /// Whether the source did not give its bytes, whatever they are.
-    of_source: bool,
 }
 
 /// Why an archive cannot be shown.
@@ -318,7 +232,7 @@ impl Keyed for Archives {
     type Key = Place;
 
     fn lasting_identity(&self) -> u128 {
-        Archives::identity(self.source.lasting_identity())
+        Archives::identity(self.source.lasting_identity(), self.only.as_deref())
     }
 
     fn list(&self, known: Option<u64>, seen: &AtomicU64) -> UserResult<Option<Listing<Place>>> {
@@ -332,9 +246,10 @@ impl Keyed for Archives {
                 ErrorKind::Source,
                 "there is no .tar and no .zip file in the source",
             )
-            .hint("without `--as files` its files are shown as they are"));
+            .hint("its files are shown as they are without `--as files` and BELADY_SOURCE_VIEW"));
         }
-        let archives = self.read_archives(&files, known.is_none(), seen)?;
+        let (source, calls, is_first) = (&self.source, &self.headers, known.is_none());
+        let archives = Reading { source, calls, is_first, seen }.all(&files)?;
         let access = |(path, stat): &FoundFile| (path.clone(), access_of(stat, 0o555));
         let access = found.iter().map(access).collect();
         let mut directories: Vec<PathBuf> = found.into_iter().map(|(path, _)| path).collect();
@@ -446,9 +361,9 @@ impl Keyed for Archives {
     }
 }
 
-/// Whether a name is that of an archive.
-pub(super) fn is_archive(name: &OsStr) -> bool {
-    Format::of(Path::new(name)).is_some()
+/// Whether a path is that of an archive, by its name.
+pub(super) fn is_archive(path: &Path) -> bool {
+    Format::of(path).is_some()
 }
 
 #[cfg(test)]

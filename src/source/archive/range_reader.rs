@@ -5,14 +5,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
-use crate::source::{Fingerprint, ReadError, ReadRequest, Source, Stat, Urgency};
+use crate::source::{Calls, Fingerprint, ReadError, ReadRequest, Source, Stat, Urgency};
 
 /// Bytes that are read at once: some headers of small members, and little of large ones.
 const PIECE: u64 = 16 << 10;
 
 /// A place in one version of a file.
-pub(super) struct RangeReader {
-    source: Arc<dyn Source>,
+pub(super) struct RangeReader<'a> {
+    source: &'a Arc<dyn Source>,
+    /// The reads of all such readers.
+    calls: &'a Calls,
     path: Arc<Path>,
     fingerprint: Fingerprint,
     size: u64,
@@ -26,11 +28,18 @@ pub(super) struct RangeReader {
     piece: (u64, Vec<u8>),
 }
 
-impl RangeReader {
+impl<'a> RangeReader<'a> {
     /// A reader of a file that does not read more than `run_max` bytes without a seek.
-    pub(super) fn new(source: Arc<dyn Source>, path: &Path, stat: &Stat, run_max: u64) -> Self {
+    pub(super) fn new(
+        source: &'a Arc<dyn Source>,
+        calls: &'a Calls,
+        path: &Path,
+        stat: &Stat,
+        run_max: u64,
+    ) -> Self {
         RangeReader {
             source,
+            calls,
             path: path.into(),
             fingerprint: stat.fingerprint(),
             size: stat.size,
@@ -50,6 +59,7 @@ impl RangeReader {
     /// Reads a range, and waits for it.
     fn fetch(&self, offset: u64, length: u64) -> Result<Vec<u8>> {
         let (send, answer) = mpsc::channel();
+        let (call, overloads) = (self.calls.begin(), self.source.overloads());
         self.source.read(vec![ReadRequest {
             path: Arc::clone(&self.path),
             fingerprint: self.fingerprint,
@@ -62,7 +72,13 @@ impl RangeReader {
             deliver: Box::new(move |read| drop(send.send(read))),
         }]);
         match answer.recv() {
-            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Ok(bytes)) => {
+                match self.source.overloads() > overloads {
+                    true => call.overloaded(),
+                    false => call.answered(1, 1),
+                }
+                Ok(bytes)
+            }
             Ok(Err(ReadError::Changed)) => Err(Error::other("it was changed while it was read")),
             Ok(Err(ReadError::Source(errno))) => {
                 self.failed.store(true, Ordering::Relaxed);
@@ -76,7 +92,7 @@ impl RangeReader {
     }
 }
 
-impl Read for RangeReader {
+impl Read for RangeReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         if self.at >= self.size {
             return Ok(0);
@@ -100,7 +116,7 @@ impl Read for RangeReader {
     }
 }
 
-impl Seek for RangeReader {
+impl Seek for RangeReader<'_> {
     fn seek(&mut self, to: SeekFrom) -> Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),

@@ -1,16 +1,21 @@
 use std::io::Write;
-use std::sync::atomic::AtomicU64;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 
 use ::zip::CompressionMethod;
 
 use super::*;
+use crate::config::Manners;
 use crate::source::keyed::KeyedSource;
+use crate::source::stub::StubSource;
 use crate::source::tests::conformance::{Files, check, read, some_files, wait_until};
 use crate::source::{PosixSource, ReadError};
 
 fn open(directory: &Path, only: Option<&str>) -> UserResult<KeyedSource<Archives>> {
     let source = Arc::new(PosixSource::open(directory, 8)?);
-    KeyedSource::open(Archives::new(source, only.map(OsString::from)), &AtomicU64::new(0))
+    let limiter = Limiter::of_metadata(128, Manners::Fair);
+    let archives = Archives::new(source, only.map(OsString::from), limiter);
+    KeyedSource::open(archives, &AtomicU64::new(0))
 }
 
 fn write_tar(to: &Path, files: &Files) {
@@ -72,6 +77,38 @@ fn many_archives_are_one_tree_beside_other_files() {
     std::fs::write(at("labels.csv"), b"a,b\n").unwrap();
     all.insert("labels.csv".into(), b"a,b\n".to_vec());
     check(&open(directory.path(), None).unwrap(), &all);
+}
+
+/// So many archives are read at once as the source serves best, and one more for each read that is held up.
+#[test]
+fn many_archives_are_read_at_once() {
+    const AT_ONCE: u64 = 7;
+    let directory = tempfile::tempdir().unwrap();
+    let mut all = Files::new();
+    for nth in 0..40 {
+        let part = files(&[(&format!("{nth}.jpg"), b"bytes")]);
+        write_tar(&directory.path().join(format!("{nth}.tar")), &part);
+        all.extend(part);
+    }
+    let (now, most) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
+    let (top, seen) = (directory.path().to_owned(), Arc::clone(&most));
+    let read = move |request: ReadRequest| {
+        let begun = now.fetch_add(1, Ordering::Relaxed) + 1;
+        seen.fetch_max(begun, Ordering::Relaxed);
+        wait_until(|| seen.load(Ordering::Relaxed) >= AT_ONCE);
+        let mut bytes = vec![0; request.length];
+        let file = std::fs::File::open(top.join(&*request.path)).unwrap();
+        file.read_exact_at(&mut bytes, request.offset).unwrap();
+        now.fetch_sub(1, Ordering::Relaxed);
+        (request.deliver)(Ok(bytes));
+    };
+    let posix = PosixSource::open(directory.path(), 8).unwrap();
+    let source = Arc::new(StubSource::new(posix, read));
+    let limiter = Limiter::of_metadata(AT_ONCE as u32, Manners::Off);
+    let archives = Archives::new(source, None, limiter);
+    check(&KeyedSource::open(archives, &AtomicU64::new(0)).unwrap(), &all);
+    let most = most.load(Ordering::Relaxed);
+    assert!((AT_ONCE..=2 * AT_ONCE).contains(&most), "{most}");
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl Cluster {
             return Err(address::refuse("a URL with an empty name of a host"));
         }
         let shown = Shown::of(source)?;
-        let name = format!("{}://{host}:{port}/{keyspace}", url.scheme());
+        let name = format!("cassandra://{host}:{port}/{keyspace}");
         let mut sorted: Vec<&str> = hosts.iter().map(String::as_str).collect();
         sorted.sort_unstable();
         let place = format!("cassandra://{}:{port}/{keyspace}", sorted.join(","));
@@ -262,8 +262,8 @@ mod tests {
         assert_eq!(cluster.addresses().collect::<Vec<_>>(), ["db1:9142", "db2:9142"]);
         assert_eq!(cluster.keyspace(), "imagenet");
         assert_eq!(cluster.name(), Path::new("cassandra://db1,db2:9142/imagenet"));
-        let scylla = parse("scylla://db2,db1:9142/imagenet").unwrap();
-        assert_eq!(scylla.identity(), cluster.identity(), "the order and the scheme say nothing");
+        let reordered = parse("cassandra://db2,db1:9142/imagenet").unwrap();
+        assert_eq!(reordered.identity(), cluster.identity(), "the order of hosts says nothing");
         let six = parse("cassandra://[::1]/x").unwrap();
         assert_eq!(six.addresses().collect::<Vec<_>>(), ["[::1]:9042"]);
         for text in [

@@ -1,4 +1,4 @@
-//! A source whose samples are rows of Apache Cassandra or ScyllaDB.
+//! A source whose samples are rows of Apache Cassandra.
 //!
 //! 1. A [`Cluster`] is a URL, `cassandra://HOST,HOST:PORT/KEYSPACE`, and settings. `source.rows` is the table that is
 //!    listed: each row is a file. `source.path` makes its path of values of its columns. `source.data` is the column of

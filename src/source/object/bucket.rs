@@ -198,8 +198,7 @@ impl Bucket {
         let option = |name: &str| kind.option(name);
         let known = KnownOptions { prefix: kind.prefix(), name_of: &option, key: &KEY };
         let options = known.read(credentials)?;
-        let slash = if prefix.as_ref().is_empty() { "" } else { "/" };
-        let name = format!("{}://{bucket}{slash}{prefix}", kind.scheme()).into();
+        let name = name_of(kind, &bucket, &prefix);
         let bucket = Bucket { kind, url, prefix, name, options };
         for address in bucket.addresses() {
             if !Url::parse(address).is_ok_and(|url| ["http", "https"].contains(&url.scheme())) {
@@ -218,6 +217,19 @@ impl Bucket {
 
     pub(super) fn prefix(&self) -> &Key {
         &self.prefix
+    }
+
+    /// The directory that its prefix is in, and the last name of its prefix; `None` if it has none, or if the URL says
+    /// by a slash that the prefix is a directory.
+    pub(in crate::source) fn split(&self) -> Option<(Self, String)> {
+        if self.url.path().ends_with('/') {
+            return None;
+        }
+        let mut names: Vec<_> = self.prefix.parts().collect();
+        let last = names.pop()?;
+        let prefix = Key::from_iter(names);
+        let name = name_of(self.kind, self.url.host_str().unwrap_or_default(), &prefix);
+        Some((Bucket { prefix, name, ..self.clone() }, last.as_ref().to_owned()))
     }
 
     /// A number that is the same for the same objects, whoever asks for them.
@@ -293,6 +305,12 @@ impl Bucket {
     }
 }
 
+/// What people call it.
+fn name_of(kind: Kind, bucket: &str, prefix: &Key) -> PathBuf {
+    let slash = if prefix.as_ref().is_empty() { "" } else { "/" };
+    format!("{}://{bucket}{slash}{prefix}", kind.scheme()).into()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -317,6 +335,24 @@ mod tests {
             let bucket = parse(text).unwrap();
             assert_eq!((bucket.name(), bucket.prefix().as_ref()), (Path::new(name), prefix));
         }
+    }
+
+    #[test]
+    fn a_key_is_split_into_its_directory_and_its_name() {
+        for (text, split) in [
+            ("s3://bucket/a/b%20c/1.tar", Some(("s3://bucket/a/b c", "1.tar"))),
+            ("gs://bucket/1.tar", Some(("gs://bucket", "1.tar"))),
+            ("az://container/1.zip", Some(("az://container", "1.zip"))),
+            ("s3://bucket/shards.tar/", None),
+            ("s3://bucket", None),
+        ] {
+            let found = parse(text).unwrap().split();
+            let found =
+                found.as_ref().map(|(above, name)| (above.name().to_str().unwrap(), &**name));
+            assert_eq!(found, split);
+        }
+        let (above, _) = parse("s3://bucket/a/1.tar").unwrap().split().unwrap();
+        assert_eq!(above.identity(), parse("s3://bucket/a").unwrap().identity());
     }
 
     #[test]

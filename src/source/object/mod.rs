@@ -5,7 +5,8 @@
 //!    subdirectories ([`Directory`]). Sizes, times and etags come with the listing. So no object is asked for them
 //!    when a source is scanned.
 //! 3. The attributes of a directory come from its names, so it is listed for them. That listing is kept for whoever
-//!    asks for the names next ([`Listings`]). The attributes of several directories are asked for at once.
+//!    asks for the names next ([`Listings`]). As many directories are listed at once for their attributes as the store
+//!    serves best ([`Places`]).
 //! 4. A read is one request. The store answers with bytes and their etag. If that is not the listed one, the object
 //!    has changed. Servers exist that ignore conditional requests, so none is made.
 //! 5. A request that fails for a reason that may pass is made again ([`Fault`]).
@@ -13,12 +14,13 @@
 mod bucket;
 mod fault;
 mod listing;
+mod places;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -26,20 +28,18 @@ use nix::unistd::{getegid, geteuid};
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, ListResult, ObjectMeta, ObjectStoreExt};
-use tokio::sync::Semaphore;
 
-use super::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Passing, Remote, patiently};
+use super::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Passing, Remote, overloads, patiently};
 use super::tree::{Access, Blob, NAME_BYTES_MAX, SECOND_NS, blob_stat, hash};
-use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
+use super::{Calls, Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
+use crate::limiter::Limiter;
 use crate::sync::Mutex;
 use bucket::Store;
 pub(super) use bucket::{Bucket, client_options, retries};
 pub(super) use fault::Fault;
 use listing::{Directory, Listings};
-
-/// Directories whose attributes are asked for at once.
-const DIRECTORIES_AT_ONCE: usize = 32;
+use places::Places;
 
 /// Names of a directory that are reported at a time.
 const PART: usize = 512;
@@ -55,6 +55,10 @@ struct Asked {
     prefix: Key,
     access: Access,
     listings: Listings,
+    /// Requests for listings.
+    calls: Calls,
+    /// Places for listings of directories whose attributes are asked for.
+    places: Places,
     /// Directories whose names are being told.
     telling: Mutex<HashMap<PathBuf, Arc<Directory>>>,
     /// Whether the store tells etags when it lists.
@@ -94,12 +98,13 @@ pub(super) struct ObjectSource {
 }
 
 impl ObjectSource {
-    /// Opens a bucket, and lists its top.
+    /// Opens a bucket, and lists its top. The limiter is of listings.
     ///
     /// # Errors
     /// If the store does not let its top be listed.
-    pub(super) fn open(bucket: &Bucket) -> UserResult<Self> {
-        let source = Self::new(bucket.connect()?, bucket.prefix().clone(), bucket.identity())?;
+    pub(super) fn open(bucket: &Bucket, limiter: Limiter) -> UserResult<Self> {
+        let store = bucket.connect()?;
+        let source = Self::new(store, bucket.prefix().clone(), bucket.identity(), limiter)?;
         let asked = Arc::clone(&source.asked);
         let began = Instant::now();
         let listed = async move { asked.list_pages(Path::new(""), Duration::ZERO).await };
@@ -115,14 +120,17 @@ impl ObjectSource {
         Ok(source)
     }
 
-    fn new(store: Store, prefix: Key, identity: u128) -> UserResult<Self> {
+    fn new(store: Store, prefix: Key, identity: u128, limiter: Limiter) -> UserResult<Self> {
         let access = Access { mode: 0o444, uid: geteuid().as_raw(), gid: getegid().as_raw() };
+        let calls = Calls::new(limiter);
         Ok(ObjectSource {
             asked: Arc::new(Asked {
                 store,
                 prefix,
                 access,
                 listings: Listings::default(),
+                places: Places::new(calls.limit()),
+                calls,
                 telling: Mutex::default(),
                 lists_etags: AtomicBool::new(true),
             }),
@@ -182,6 +190,7 @@ impl Asked {
         let prefix = (!key.as_ref().is_empty()).then(|| format!("{key}/"));
         let (mut directory, mut is_there, mut token) = (Directory::default(), false, None);
         loop {
+            let (call, before) = (self.calls.begin(), overloads());
             let page = patiently(patience, || {
                 let (delimiter, page_token) = (Some("/".into()), Option::clone(&token));
                 let options = PaginatedListOptions { delimiter, page_token, ..Default::default() };
@@ -189,7 +198,12 @@ impl Asked {
                 async { page.await.map_err(Fault::from) }
             });
             let page = page.await?;
-            is_there |= !page.result.objects.is_empty() || !page.result.common_prefixes.is_empty();
+            let names = page.result.objects.len() + page.result.common_prefixes.len();
+            match overloads() > before {
+                true => call.overloaded(),
+                false => call.answered(names, 1),
+            }
+            is_there |= names > 0;
             self.add(&mut directory, &key, &page.result);
             token = page.page_token;
             if token.is_none() {
@@ -248,6 +262,17 @@ impl Asked {
             None => self.list(path, Instant::now()).await?,
         };
         Ok(directory.stat(path, Access { mode: 0o555, ..self.access }))
+    }
+
+    /// As [`stat_directory`](Self::stat_directory), of one of many directories.
+    async fn stat_in_turn(&self, path: &Path) -> Result<Stat, Errno> {
+        if self.listings.get_new(path).is_some() {
+            return self.stat_directory(path).await;
+        }
+        let place = self.places.take(self.calls.at_once()).await;
+        let stat = self.stat_directory(path).await;
+        self.places.give_back(place, self.calls.at_once());
+        stat
     }
 
     /// What a listing of the directory above says of a name.
@@ -421,18 +446,20 @@ impl Source for ObjectSource {
             Ok(above) => above,
             Err(errno) => return vec![Err(errno); names.len()],
         };
-        let places = Arc::new(Semaphore::new(DIRECTORIES_AT_ONCE));
         let begin = |name: &OsString| {
-            let (asked, above) = (Arc::clone(&self.asked), Arc::clone(&above));
-            let (path, places) = (directory.join(name), Arc::clone(&places));
-            self.remote.begin(async move {
-                // The semaphore is never closed.
-                let _place = places.acquire().await;
-                asked.stat_listed(&above, &path).await
-            })
+            let path = directory.join(name);
+            if let Some(blob) = above.file(name) {
+                return Ok(Ok(blob_stat(&path, blob, 0)));
+            }
+            if !above.has_subdirectory(name) {
+                return Ok(Err(Errno::ENOENT));
+            }
+            let asked = Arc::clone(&self.asked);
+            Err(self.remote.begin(async move { asked.stat_in_turn(&path).await }))
         };
-        let answers: Vec<_> = names.iter().map(begin).collect();
-        answers.into_iter().map(|answer| answer.recv().unwrap_or(Err(Errno::EIO))).collect()
+        let answers: Vec<Result<_, mpsc::Receiver<_>>> = names.iter().map(begin).collect();
+        let wait = |later: mpsc::Receiver<_>| later.recv().unwrap_or(Err(Errno::EIO));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(wait)).collect()
     }
 
     fn listed_kinds(&self, directory: &Path) -> HashMap<OsString, Kind> {

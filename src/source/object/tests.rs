@@ -10,6 +10,7 @@ use object_store::memory::InMemory;
 use object_store::{ObjectStore, PutPayload};
 
 use super::*;
+use crate::config::Manners;
 use crate::source::tests::conformance::{Files, check, read, read_version, some_files, wait_until};
 use crate::source::tests::forged::{Answer, serve};
 
@@ -40,10 +41,14 @@ impl PaginatedListStore for Pages {
 }
 
 /// A source of objects in memory below a prefix.
+fn limiter() -> Limiter {
+    Limiter::of_metadata(128, Manners::Fair)
+}
+
 fn store_of(files: &Files, prefix: &str) -> ObjectSource {
     let objects = Arc::new(InMemory::new());
     let store = Store { pages: Arc::new(Pages(Arc::clone(&objects))), objects };
-    let source = ObjectSource::new(store, Key::from(prefix), 7).unwrap();
+    let source = ObjectSource::new(store, Key::from(prefix), 7, limiter()).unwrap();
     for (path, bytes) in files {
         put(&source, path.to_str().unwrap(), bytes);
     }
@@ -140,7 +145,7 @@ fn served(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> UserResult
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let options = "aws_access_key_id = a\naws_secret_access_key = b\naws_endpoint_url";
     writeln!(file, "{options} = http://{address}").unwrap();
-    ObjectSource::open(&Bucket::parse("s3", "s3://bucket", file.path()).unwrap())
+    ObjectSource::open(&Bucket::parse("s3", "s3://bucket", file.path()).unwrap(), limiter())
 }
 
 /// A listing of one object of five bytes.

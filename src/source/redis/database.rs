@@ -76,6 +76,15 @@ impl Database {
         &self.prefix
     }
 
+    /// What its prefix is in, and the last name of its prefix; `None` if nothing is above that.
+    pub(in crate::source) fn split(&self) -> Option<(Self, String)> {
+        let (above, last) = self.prefix.rsplit_once('/')?;
+        let prefix = above.trim_end_matches('/').to_owned();
+        // The prefix is the end of the name.
+        let name = self.name.parent()?.to_owned();
+        (!prefix.is_empty()).then(|| (Database { prefix, name, ..self.clone() }, last.to_owned()))
+    }
+
     /// A number that is the same for the same values, whoever asks for them.
     pub(in crate::source) fn identity(&self) -> u128 {
         let name = self.name.as_os_str().as_encoded_bytes();
@@ -128,6 +137,10 @@ mod tests {
         let Database { host, port, number, prefix, .. } = &database;
         assert_eq!((&**host, *port, *number, &**prefix), ("host", 6379, 2, "data/imagenet"));
         assert_eq!(database.name(), Path::new("redis://host:6379/2/data/imagenet"));
+        let (above, last) = database.split().unwrap();
+        assert_eq!((&*above.prefix, &*last), ("data", "imagenet"));
+        assert_eq!(above.identity(), parse("redis://host/2/data").unwrap().identity());
+        assert!(above.split().is_none());
         assert_eq!(parse("redis://[::1]:7/0/x").unwrap().host, "::1");
         assert_eq!(parse("redis://host/0/my ü").unwrap().prefix, "my ü");
         for text in [

@@ -1,21 +1,18 @@
-//! cqlbench: times the driver of Cassandra alone, and what belady makes of it.
+//! The driver of Cassandra alone, and what belady makes of it.
 //!
-//! A tool for measurements. The table of the listing is `metadata (id uuid PRIMARY KEY, directory text, name text, bytes
-//! int)`, that of the bytes is `data (id uuid PRIMARY KEY, data blob)`. Name and password are in CASSANDRA_USERNAME and
-//! CASSANDRA_PASSWORD. A time includes that of the connections. The tool prints one line of JSON.
+//! The table of the listing is `metadata (id uuid PRIMARY KEY, directory text, name text, bytes int)`, that of the bytes
+//! is `data (id uuid PRIMARY KEY, data blob)`. Name and password are in CASSANDRA_USERNAME and CASSANDRA_PASSWORD.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
-use belady::config::SourceConfig;
+use belady::config::{SourceConfig, View};
 use belady::source::{Location, Opening, Source};
 use belady::sync::Mutex;
-use clap::{Parser, ValueEnum};
+use clap::Args;
 use scylla::client::PoolSize;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
@@ -26,40 +23,18 @@ use scylla::response::PagingState;
 use scylla::serialize::SerializationError;
 use scylla::serialize::value::SerializeValue;
 use scylla::serialize::writers::{CellWriter, WrittenCellProof};
-use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use serde_json::Value;
 
-/// Times the driver of Cassandra, or belady.
-#[derive(Debug, Parser)]
-#[command(name = "cqlbench", version)]
-struct Cli {
-    /// What is timed.
-    what: What,
+use crate::{Failure, each, time_reads};
+
+/// Where both tables are.
+#[derive(Debug, Args)]
+pub(super) struct Tables {
     /// HOST:PORT of a node.
     node: String,
     /// The keyspace of both tables.
     keyspace: String,
-    /// Rows that are written, or read.
-    #[arg(long, default_value_t = 1000)]
-    rows: u64,
-    /// Rows that are written or read at once.
-    #[arg(long, default_value_t = 64)]
-    inflight: u64,
 }
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum What {
-    /// Write rows to both tables, with one byte of data each.
-    Fill,
-    /// The driver lists all rows by ranges of tokens.
-    DriverList,
-    /// belady lists all rows, and makes a tree of them.
-    BeladyList,
-    /// The driver reads the data of rows by their keys.
-    DriverRead,
-}
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// As in belady.
 const CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
@@ -71,7 +46,7 @@ const FOLDER: u64 = 1000;
 
 /// A uuid.
 #[derive(Clone, Copy)]
-struct Id([u8; 16]);
+pub(super) struct Id([u8; 16]);
 
 impl SerializeValue for Id {
     fn serialize<'b>(
@@ -99,73 +74,17 @@ impl<'frame, 'metadata> DeserializeValue<'frame, 'metadata> for Id {
 }
 
 /// A row as a user of the driver has it.
-type Row = (Id, String, String, i32, i64);
+pub(super) type Row = (Id, String, String, i32, i64);
 
-fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(&cli) {
-        Ok(found) => {
-            println!("{found}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("cqlbench: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(cli: &Cli) -> Result<Value, Failure> {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let began = Instant::now();
-    let found = |rows: u64| json!({ "seconds": began.elapsed().as_secs_f64(), "rows": rows });
-    match cli.what {
-        What::Fill => Ok(found(runtime.block_on(fill(cli))?)),
-        What::DriverList => {
-            let rows = runtime.block_on(list(cli))?;
-            Ok(found(rows.len() as u64))
-        }
-        What::BeladyList => {
-            let (_source, rows) = list_as_belady(cli)?;
-            Ok(found(rows))
-        }
-        What::DriverRead => {
-            let rows = runtime.block_on(list(cli))?;
-            runtime.block_on(read(cli, rows))
-        }
-    }
-}
-
-async fn connect(cli: &Cli) -> Result<Session, Failure> {
+async fn connect(tables: &Tables) -> Result<Session, Failure> {
     let mut builder =
-        SessionBuilder::new().known_node(&cli.node).pool_size(PoolSize::PerHost(CONNECTIONS));
+        SessionBuilder::new().known_node(&tables.node).pool_size(PoolSize::PerHost(CONNECTIONS));
     if let (Ok(name), Ok(password)) =
         (std::env::var("CASSANDRA_USERNAME"), std::env::var("CASSANDRA_PASSWORD"))
     {
         builder = builder.user(name, password);
     }
     Ok(builder.build().await?)
-}
-
-/// Runs a task for each number, some at once. The tasks share the session.
-async fn each<F>(numbers: u64, at_once: u64, task: impl Fn(u64) -> F) -> Result<(), Failure>
-where
-    F: Future<Output = Result<(), Failure>> + Send + 'static,
-{
-    let mut running = JoinSet::new();
-    for number in 0..numbers {
-        if running.len() as u64 >= at_once
-            && let Some(done) = running.join_next().await
-        {
-            done??;
-        }
-        running.spawn(task(number));
-    }
-    while let Some(done) = running.join_next().await {
-        done??;
-    }
-    Ok(())
 }
 
 /// A row of a number. Ids are as far apart as random ones.
@@ -175,16 +94,16 @@ fn row_of(number: u64) -> (Id, String, String) {
     (Id(mixed.to_be_bytes()), format!("{directory:04}"), format!("{name:04}"))
 }
 
-async fn fill(cli: &Cli) -> Result<u64, Failure> {
-    let session = Arc::new(connect(cli).await?);
-    let keyspace = &cli.keyspace;
+pub(super) async fn fill(tables: &Tables, rows: u64, inflight: u64) -> Result<(), Failure> {
+    let session = Arc::new(connect(tables).await?);
+    let keyspace = &tables.keyspace;
     let row = format!(
         "INSERT INTO {keyspace}.metadata (id, directory, name, bytes) VALUES (?, ?, ?, 1) \
          USING TIMESTAMP 1"
     );
     let data = format!("INSERT INTO {keyspace}.data (id, data) VALUES (?, 0x00) USING TIMESTAMP 1");
     let (row, data) = (session.prepare(row).await?, session.prepare(data).await?);
-    each(cli.rows, cli.inflight, |number| {
+    each(rows, inflight, |number| {
         let (session, row, data) = (Arc::clone(&session), row.clone(), data.clone());
         let cells = row_of(number);
         async move {
@@ -193,16 +112,15 @@ async fn fill(cli: &Cli) -> Result<u64, Failure> {
             Ok(())
         }
     })
-    .await?;
-    Ok(cli.rows)
+    .await
 }
 
-async fn list(cli: &Cli) -> Result<Vec<Row>, Failure> {
-    let session = Arc::new(connect(cli).await?);
+pub(super) async fn list(tables: &Tables) -> Result<Vec<Row>, Failure> {
+    let session = Arc::new(connect(tables).await?);
     let text = format!(
         "SELECT id, directory, name, bytes, WRITETIME(bytes) FROM {}.metadata \
          WHERE token(id) > ? AND token(id) <= ?",
-        cli.keyspace
+        tables.keyspace
     );
     let statement = session.prepare(text).await?;
     let listed: Arc<Mutex<Vec<Row>>> = Arc::default();
@@ -235,7 +153,7 @@ fn range(nth: u64) -> (i64, i64) {
 }
 
 /// The source, and how many rows it has.
-fn list_as_belady(cli: &Cli) -> Result<(Arc<dyn Source>, u64), Failure> {
+pub(super) fn list_as_belady(tables: &Tables) -> Result<(Arc<dyn Source>, u64), Failure> {
     let settings = SourceConfig {
         rows: "metadata".to_owned(),
         path: "{directory}/{name}".to_owned(),
@@ -243,31 +161,30 @@ fn list_as_belady(cli: &Cli) -> Result<(Arc<dyn Source>, u64), Failure> {
         size: "bytes".to_owned(),
         ..SourceConfig::default()
     };
-    let url = format!("cassandra://{}/{}", cli.node, cli.keyspace);
+    let url = format!("cassandra://{}/{}", tables.node, tables.keyspace);
     let seen = AtomicU64::new(0);
     let location = Location::parse(Path::new(&url), &settings)?;
-    let source = Opening::for_names(&seen).open(&location)?;
+    let source = Opening::for_names(View::Directory, &seen).open(&location)?;
     Ok((source, seen.load(Ordering::Relaxed)))
 }
 
-/// Reads rows in the order of their tokens, and times only that.
-async fn read(cli: &Cli, listed: Vec<Row>) -> Result<Value, Failure> {
-    let session = Arc::new(connect(cli).await?);
-    let text = format!("SELECT data, WRITETIME(data) FROM {}.data WHERE id = ?", cli.keyspace);
+/// Reads the data of rows that were listed, in that order.
+pub(super) async fn read(
+    tables: &Tables,
+    listed: Vec<Row>,
+    inflight: u64,
+) -> Result<Value, Failure> {
+    let session = Arc::new(connect(tables).await?);
+    let text = format!("SELECT data, WRITETIME(data) FROM {}.data WHERE id = ?", tables.keyspace);
     let statement = session.prepare(text).await?;
-    let (began, bytes) = (Instant::now(), Arc::new(AtomicU64::new(0)));
-    let rows = cli.rows.min(listed.len() as u64);
-    each(rows, cli.inflight, |nth| {
+    time_reads(listed.len() as u64, inflight, |nth| {
         let (session, statement) = (Arc::clone(&session), statement.clone());
-        let (id, bytes) = (listed[nth as usize].0, Arc::clone(&bytes));
+        let id = listed[nth as usize].0;
         async move {
             let answer = session.execute_unpaged(&statement, (id,)).await?.into_rows_result()?;
             let (data, _): (&[u8], i64) = answer.single_row()?;
-            bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-            Ok(())
+            Ok(data.len())
         }
     })
-    .await?;
-    let seconds = began.elapsed().as_secs_f64();
-    Ok(json!({ "seconds": seconds, "rows": rows, "bytes": bytes.load(Ordering::Relaxed) }))
+    .await
 }

@@ -1,7 +1,8 @@
-//! Calls for names and attributes: how many of one kind are under way, and how many the source serves best.
+//! Calls of one kind: how many are under way, and how many the source serves best.
 //!
-//! No call waits here. A scan and a sweep make many calls, and keep to [`Calls::at_once`]. Calls for readers do not: if
-//! a directory is read for one, its names count. A single name that is looked up does not count.
+//! No call waits here. Who makes many of them keeps to [`Calls::at_once`]: a scan and a sweep with their calls for names
+//! and attributes, and a source that makes many requests of its own. Calls for readers do not: if a directory is read
+//! for one, its names count. A single name that is looked up does not count.
 //!
 //! A call that has been under way for [`HELD_UP`] may hang, and does not count against the limit. Otherwise a part of
 //! the source that hangs would stop all others.
@@ -9,12 +10,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::prompt::is_prompt;
 use crate::limiter::{Answer, Limiter};
-use crate::source::is_prompt;
 use crate::sync::Mutex;
 
 /// From then on a call under way does not count against the limit.
-pub(super) const HELD_UP: Duration = Duration::from_secs(2);
+pub const HELD_UP: Duration = Duration::from_secs(2);
 
 /// If names are asked for one after the other, the first call is for so many of them, and later ones are for as many
 /// as take about this time. The limit is found from many answers, and a call that takes long is one that hangs.
@@ -26,9 +27,9 @@ const EXCEEDED: f64 = 1.5;
 
 /// Calls under way.
 #[derive(Default)]
-pub(super) struct UnderWay {
+pub struct UnderWay {
     /// When each began, by its number. Later ones have higher numbers.
-    pub(super) began: BTreeMap<u64, Instant>,
+    pub began: BTreeMap<u64, Instant>,
     begun: u64,
     /// How many of them were held up when that was counted last.
     held_up: u32,
@@ -36,32 +37,32 @@ pub(super) struct UnderWay {
 
 impl UnderWay {
     /// A call begins, and has this number.
-    pub(super) fn begin(&mut self, at: Instant) -> u64 {
+    pub fn begin(&mut self, at: Instant) -> u64 {
         let number = self.begun;
         self.begun += 1;
         self.began.insert(number, at);
         number
     }
 
-    pub(super) fn end(&mut self, number: u64) {
+    pub fn end(&mut self, number: u64) {
         self.began.remove(&number);
     }
 
-    pub(super) fn count(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.began.len() as u32
     }
 
-    pub(super) fn held_up(&self) -> u32 {
+    pub fn held_up(&self) -> u32 {
         self.held_up
     }
 
     /// Those that count against the limit.
-    pub(super) fn counted(&self) -> u32 {
+    pub fn counted(&self) -> u32 {
         self.count().saturating_sub(self.held_up)
     }
 
     /// Counts those that are held up. Returns whether that is another number than before.
-    pub(super) fn count_held_up(&mut self) -> bool {
+    pub fn count_held_up(&mut self) -> bool {
         let held_up = self.began.values().take_while(|began| began.elapsed() >= HELD_UP).count();
         let before = std::mem::replace(&mut self.held_up, held_up as u32);
         before != self.held_up
@@ -84,37 +85,37 @@ impl State {
 }
 
 /// The calls of one kind.
-pub(super) struct Calls {
+pub struct Calls {
     started: Instant,
     state: Mutex<State>,
 }
 
 /// A call under way.
-pub(super) struct Call<'a> {
+pub struct Call<'a> {
     calls: &'a Calls,
     number: u64,
     began: Instant,
 }
 
 impl Calls {
-    pub(super) fn new(limiter: Limiter) -> Self {
+    pub fn new(limiter: Limiter) -> Self {
         let state = State { limiter, under_way: UnderWay::default(), name_s: None };
         Calls { started: Instant::now(), state: Mutex::new(state) }
     }
 
-    pub(super) fn begin(&self) -> Call<'_> {
+    pub fn begin(&self) -> Call<'_> {
         let began = Instant::now();
         let number = self.state.lock().under_way.begin(began);
         Call { calls: self, number, began }
     }
 
     /// How many the source serves best at once.
-    pub(super) fn limit(&self) -> u32 {
+    pub fn limit(&self) -> u32 {
         self.state.lock().limiter.limit()
     }
 
     /// How many may be under way: those that are held up do not count.
-    pub(super) fn at_once(&self) -> u32 {
+    pub fn at_once(&self) -> u32 {
         let mut state = self.state.lock();
         state.under_way.count_held_up();
         let limit = state.limiter.limit();
@@ -123,7 +124,7 @@ impl Calls {
     }
 
     /// How many names one call is to be for.
-    pub(super) fn names_of_a_call(&self) -> usize {
+    pub fn names_of_a_call(&self) -> usize {
         let name_s = self.state.lock().name_s;
         // A quotient beyond all numbers is the largest one.
         name_s.map_or(NAMES_OF_FIRST_CALL, |name_s| ((CALL_S / name_s) as usize).max(1))
@@ -132,7 +133,7 @@ impl Calls {
 
 impl Call<'_> {
     /// The source has answered about so many names. It took so many requests, one after the other.
-    pub(super) fn answered(self, names: usize, requests: usize) {
+    pub fn answered(self, names: usize, requests: usize) {
         let latency = self.began.elapsed();
         let mut state = self.calls.state.lock();
         let name_s = latency.as_secs_f64() / names.max(1) as f64;
@@ -152,7 +153,7 @@ impl Call<'_> {
     }
 
     /// The source has said that it is overloaded.
-    pub(super) fn overloaded(self) {
+    pub fn overloaded(self) {
         let mut state = self.calls.state.lock();
         let at_us = self.calls.started.elapsed().as_micros() as u64;
         state.limiter.overloaded(at_us);
