@@ -7,6 +7,7 @@ pub mod buffer;
 pub mod cache;
 pub mod catalog;
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod control;
 pub mod disk;

@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 16] = [
     &["ids", "error", "paths", "process", "sync"],
     &["order", "buffer", "disk", "input", "page_size", "track"],
     &["config"],
-    &["learn", "limiter"],
+    &["cluster", "learn", "limiter"],
     &["plan"],
     &["sim", "doctor", "source"],
     &["store"],
@@ -29,9 +29,9 @@ const LAYERS: [&[&str]; 16] = [
 ];
 
 /// Rooms of values and decisions only.
-const PURE: [&str; 11] = [
-    "ids", "error", "order", "buffer", "config", "track", "learn", "limiter", "plan", "sim",
-    "doctor",
+const PURE: [&str; 12] = [
+    "ids", "error", "order", "buffer", "config", "track", "cluster", "learn", "limiter", "plan",
+    "sim", "doctor",
 ];
 
 /// What a pure room never names.

@@ -180,6 +180,34 @@ fn a_simulation_is_that_of_its_seed() {
 }
 
 #[test]
+fn nodes_of_a_cluster_are_simulated() {
+    let fixture = Fixture::new();
+    let some = ["--nodes", "8", "--samples", "4096", "--held", "0.5,1"];
+    let rows = fixture.simulates(&some);
+    assert_eq!(rows.len(), 2 * 5, "each size with each placing");
+    assert_eq!(fixture.simulates(&some), rows);
+    let share = |row: &Value, key: &str| row[key].as_f64().unwrap();
+    for row in &rows {
+        let sum: f64 = ["local", "remote", "source"].iter().map(|key| share(row, key)).sum();
+        assert!((sum - 1.0).abs() < 1e-9, "{row}");
+    }
+    let of = |placing: &str| {
+        let all = rows.iter().filter(|row| row["placing"] == placing && row["held"] == 1.0);
+        let [row] = all.collect::<Vec<_>>()[..] else { panic!("{rows:?}") };
+        (share(row, "local"), share(row, "source"))
+    };
+    let (next, alone) = (of("next-reader"), of("alone"));
+    assert!(next.0 > 0.97 && next.1 < 0.01 && alone.1 > 0.8, "{next:?} {alone:?}");
+    let table = fixture.prints(&[&["simulate", "--groups", "2"], &some[..]].concat(), &[]);
+    assert!(table.contains("8 nodes; epochs 2 to 4") && table.contains("most-read"), "{table}");
+    fixture.fails(&["simulate", "--nodes", "8", "--jobs", "2"], 2, &["--jobs"]);
+    fixture.fails(&["simulate", "--held", "1"], 2, &["--nodes"]);
+    fixture.fails(&["simulate", "--held", "1", "--cache", "50%"], 2, &["--cache"]);
+    fixture.fails(&["simulate", "--nodes", "8", "--held=-1"], 2, &["--held"]);
+    fixture.fails(&["simulate", "--nodes", "8", "--capacities", "0"], 2, &["--capacities"]);
+}
+
+#[test]
 fn an_epoch_of_the_steady_state_is_not_the_cold_one() {
     let fixture = Fixture::new();
     let rows = fixture.simulates(&["--samples", "500", "--cache", "100%", "--policy", "belady"]);

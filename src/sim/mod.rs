@@ -6,6 +6,7 @@
 //! [`SourceModel`] and the times of the tiers decide how long the planner's actions take. The same input
 //! gives the same [`Report`], including its digest.
 
+pub mod nodes;
 pub mod workload;
 mod world;
 

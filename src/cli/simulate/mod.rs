@@ -1,5 +1,7 @@
 //! `belady simulate`: compares cache sizes and policies in virtual time.
 
+mod nodes;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -99,6 +101,8 @@ pub(super) struct Args {
     /// Seed of the orders
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    #[command(flatten)]
+    cluster: nodes::Cluster,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -119,6 +123,9 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
+    if let Some(count) = args.cluster.nodes {
+        return nodes::run(args, count);
+    }
     let (orders, layout) = match args.order.as_slice() {
         [] => workload_orders(args)?,
         given => given_orders(args, given)?,
