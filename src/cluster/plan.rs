@@ -3,8 +3,8 @@
 use super::draw::Draw;
 use super::view::{MemberNo, View};
 
-/// A member has room for one more in so many bytes of its capacity. A sample may arrive before another one has left, and
-/// chance gives some members more than others.
+/// For so many bytes of its capacity, a member has room for one more. A sample may arrive before another one has left,
+/// and chance gives some members more than others.
 const SPARE: u64 = 50;
 
 /// No member.
