@@ -20,7 +20,7 @@ from report import publish, row
 
 SAMPLES = {4: 16_384, 16: 32_768, 64: 65_536, 1024: 262_144}
 HELD = (.25, .8, 1, 2)
-EPOCHS = {4: 31, 16: 31, 64: 91, 1024: 11}      # the rule of NoPFS counts the reads of all
+EPOCHS = {4: 31, 16: 31, 64: 91, 1024: 11}      # the rule of NoPFS counts the reads of all but the first
 CHANCE = .03                 # the most samples whose next reader has no room
 LONGEST = 600                # seconds until the simulation counts as hung
 

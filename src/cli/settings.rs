@@ -32,7 +32,7 @@ pub(super) fn source_settings() -> SourceConfig {
     }
 }
 
-/// What is shown of a dataset, for commands that take no settings.
+/// The view of a dataset. Commands have this flag that take no settings.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Shown {
     /// What is shown: the `directory`, or the `files` in its tar and zip files

@@ -19,7 +19,7 @@ mod draw;
 mod plan;
 mod view;
 
-pub use plan::{Plan, Samples};
+pub use plan::{Plan, SPARE, Samples};
 pub use view::{Member, MemberNo, View};
 
 /// Mixes the bits of a number, so that each of them depends on all (the finaliser of SplitMix64, Steele et al. 2014).

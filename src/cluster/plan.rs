@@ -5,7 +5,7 @@ use super::view::{MemberNo, View};
 
 /// For so many bytes of its capacity, a member has room for one more. A sample may arrive before another one has left,
 /// and chance gives some members more than others.
-const SPARE: u64 = 50;
+pub const SPARE: u64 = 50;
 
 /// No member.
 const NONE: u16 = u16::MAX;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::cluster::{MemberNo, Plan, Samples, View, mix};
+use crate::cluster::{MemberNo, Plan, SPARE, Samples, View, mix};
 
 /// Samples of a node that may wait for room at their next homes: so many, or one in so many of its room.
 const WINDOW: usize = 40;
@@ -36,7 +36,7 @@ impl Placing {
         [Placing::Alone, Placing::Dealt, Placing::MostRead, Placing::Homes, Placing::NextReader];
 }
 
-/// Where reads found their samples, as shares of all reads of the epochs after the first.
+/// Where reads found their samples. Each figure is a share of the reads after the first epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Shares {
     /// At the reader's own node, at another one, at the source.
@@ -247,8 +247,7 @@ struct HandOver<'a> {
 impl<'a> HandOver<'a> {
     fn new(job: &'a Job<'a>) -> Self {
         let nodes = job.nodes();
-        // As much as a plan uses.
-        let room = |node| job.room(node).saturating_add(job.room(node) / 50);
+        let room = |node| job.room(node).saturating_add(job.room(node) / SPARE as usize);
         let left = (0..nodes).map(room).collect();
         HandOver {
             job,
@@ -309,8 +308,8 @@ impl<'a> HandOver<'a> {
         }
     }
 
-    /// Sends the samples of a node whose next homes have room. If too many wait, the oldest stays, or goes where there is
-    /// room.
+    /// Sends the samples of a node whose next homes have room. If too many wait, the oldest one stays. If there is no room
+    /// for it, it goes to the node that has most.
     fn send(&mut self, node: usize, plan: &Plan) {
         let mut waiting = std::mem::take(&mut self.waiting[node]);
         waiting.retain(|sample| match plan.home(*sample) {

@@ -1,8 +1,8 @@
 //! Calls of one kind: how many are under way, and how many the source serves best.
 //!
-//! No call waits here. Who makes many of them keeps to [`Calls::at_once`]: a scan and a sweep with their calls for names
-//! and attributes, and a source that makes many requests of its own. Calls for readers do not: if a directory is read
-//! for one, its names count. A single name that is looked up does not count.
+//! No call waits here. Who makes many calls keeps to [`Calls::at_once`]. These are scans and sweeps, and sources that
+//! make many requests of their own. Calls for readers do not keep to it. If a directory is read for a reader, its names
+//! count. A single name that is looked up does not count.
 //!
 //! A call that has been under way for [`HELD_UP`] may hang, and does not count against the limit. Otherwise a part of
 //! the source that hangs would stop all others.

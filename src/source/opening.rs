@@ -114,7 +114,7 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Where the archives of a location are, and the name of the archive that it is, if it is one.
+/// Where the archives of a location are. If the location is one archive, its name comes with it.
 fn archives_at(location: &Location) -> (Cow<'_, Location>, Option<OsString>) {
     match location.split() {
         Some((above, name)) if is_archive(Path::new(&name)) => (Cow::Owned(above), Some(name)),

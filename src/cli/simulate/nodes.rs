@@ -47,8 +47,7 @@ pub(super) struct Cluster {
         default_value = "0.25,0.8,1,2"
     )]
     held: Vec<f64>,
-    /// What the nodes hold in relation to each other, in turn: with 1,3 every second one holds three
-    /// times as much
+    /// Weights of the nodes, in turn: with 1,3 every second node holds three times as much
     #[arg(
         long,
         requires = "nodes",
