@@ -8,7 +8,8 @@
 //!    share of late reads is above [`TOO_MANY`], each one widens the window, up to a quarter of RAM. RAM keeps
 //!    fewer blocks then. If the slowest fetches need a wider window, [`HARDLY_ANY`] is enough, and each late
 //!    read widens it more.
-//! 3. While the share is below [`HARDLY_ANY`], the window narrows slowly.
+//! 3. While the share is below [`HARDLY_ANY`], each read in time narrows the window: quickly if much was added, since
+//!    some late reads of a busy moment may have widened it for nothing, and slowly towards the end.
 //! 4. The window is also widened if blocks in use of large files have no room in it.
 //!
 //! Late reads do not count while the source is busy, since a wider window would not help. Nor do they count
@@ -32,11 +33,13 @@ const SMOOTHED: f64 = 512.0;
 const TOO_MANY: f64 = 1.0 / 12.0;
 const HARDLY_ANY: f64 = 1.0 / 512.0;
 
-/// Blocks by which a late read widens it, or this part of what the slowest fetches need beyond it, and reads that
-/// narrow it by one block.
+/// Blocks by which a late read widens it, or this part of what the slowest fetches need beyond it.
 const WIDER: u64 = 2;
 const WIDER_PART: u64 = 16;
+
+/// Reads in time that narrow it by one block, or this part of what was added, whichever is more.
 const NARROWER: u64 = 128;
+const NARROWER_PART: u64 = 2_048;
 
 #[derive(Debug, Default)]
 pub(super) struct Window {
@@ -115,7 +118,7 @@ impl Window {
         if late && self.late > tolerated {
             self.add((WIDER * self.block).max(wanted / WIDER_PART));
         } else if self.late < HARDLY_ANY {
-            self.added = self.added.saturating_sub(self.block / NARROWER);
+            self.added -= (self.added / NARROWER_PART).max(self.block / NARROWER).min(self.added);
         }
     }
 }
@@ -154,6 +157,17 @@ mod tests {
         assert_eq!(window.bytes(), 10 * MB);
         (0..100_000).for_each(|_| window.note_read(false));
         assert_eq!(window.bytes(), begun);
+    }
+
+    #[test]
+    fn one_burst_of_late_reads_is_forgotten_within_some_thousand_reads() {
+        let mut window = window(100 * KB, 100 * MB);
+        let begun = window.bytes();
+        (0..200).for_each(|_| window.note_read(true));
+        let widened = window.bytes() - begun;
+        assert!(widened > 20 * MB);
+        (0..7_000).for_each(|_| window.note_read(false));
+        assert!(window.bytes() - begun < widened / 5, "{}", window.bytes() - begun);
     }
 
     #[test]
