@@ -8,8 +8,8 @@
 //!    share of late reads is above [`TOO_MANY`], each one widens the window, up to a quarter of RAM. RAM keeps
 //!    fewer blocks then. If the slowest fetches need a wider window, [`HARDLY_ANY`] is enough, and each late
 //!    read widens it more.
-//! 3. While the share is below [`HARDLY_ANY`], each read in time narrows the window: quickly if much was added, since
-//!    some late reads of a busy moment may have widened it for nothing, and slowly towards the end.
+//! 3. While the share is below [`HARDLY_ANY`], each read in time takes back a part of what was added. So the bytes
+//!    that one busy moment has added are gone soon.
 //! 4. The window is also widened if blocks in use of large files have no room in it.
 //!
 //! Late reads do not count while the source is busy, since a wider window would not help. Nor do they count
