@@ -25,6 +25,7 @@ pub mod mount;
 pub mod order;
 pub mod page_size;
 pub mod paths;
+pub mod peers;
 pub mod plan;
 pub mod process;
 pub mod rehearsal;

@@ -22,6 +22,9 @@ pub(super) struct Args {
     /// A cache directory to look at; what is written there is deleted
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
+    /// Look at what a node of a cluster needs, too; two servers run for a few seconds
+    #[arg(long)]
+    cluster: bool,
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
@@ -44,7 +47,8 @@ fn examine_and_say(args: &Args) -> Result<()> {
     let findings = {
         let source =
             args.source.as_deref().map(|source| Location::parse(source, &source_settings()));
-        examine(source, args.shown.view, cache.as_deref(), &|bytes| bar.inc(bytes))
+        let moved = |bytes| bar.inc(bytes);
+        examine(source, args.shown.view, cache.as_deref(), args.cluster, &moved)
     };
     bar.finish_and_clear();
     let rows = judge(&findings);

@@ -2,7 +2,7 @@
 
 use clap::Command;
 
-const EXAMPLES: [(&str, &str); 31] = [
+const EXAMPLES: [(&str, &str); 32] = [
     ("mount", "belady mount /lustre/imagenet /mnt/imagenet --cache-dir /local/belady"),
     ("umount", "belady umount /mnt/imagenet"),
     ("status", "belady status /mnt/imagenet"),
@@ -35,6 +35,7 @@ const EXAMPLES: [(&str, &str); 31] = [
     ("rehearse task", "belady rehearse task /mnt/imagenet old 1 tasks/1.txt"),
     ("rehearse score", "belady rehearse score /mnt/imagenet old losses.txt"),
     ("rehearse sleep", "belady rehearse sleep /mnt/imagenet old --budget 5000"),
+    ("cluster ls", "belady cluster ls /mnt/imagenet"),
     ("doctor", "belady doctor --source /lustre/imagenet --cache-dir /local/belady"),
     ("simulate", "belady simulate --jobs 3 --cache 20%,50%"),
 ];

@@ -7,6 +7,7 @@
 mod apart;
 mod cache;
 mod catalog;
+mod cluster;
 mod config;
 mod doctor;
 mod examples;
@@ -64,6 +65,9 @@ enum Verb {
     /// Show, fill and draw from rehearsal buffers
     #[command(subcommand)]
     Rehearse(rehearse::Verb),
+    /// Show the nodes of a mount's cluster
+    #[command(subcommand)]
+    Cluster(cluster::Verb),
     /// Check what a mount needs on this machine, with the fix for what is missing
     Doctor(doctor::Args),
     /// Try cache sizes and policies in virtual time
@@ -91,6 +95,7 @@ pub fn main() -> ExitCode {
         Verb::Cache(verb) => cache::run(&verb),
         Verb::Catalog(verb) => catalog::run(&verb),
         Verb::Rehearse(verb) => rehearse::run(&verb),
+        Verb::Cluster(verb) => cluster::run(&verb),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Watcher(args) => watcher::run(&args),

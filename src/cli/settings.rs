@@ -73,6 +73,12 @@ pub(super) struct SettingsArgs {
     /// What is shown: the `directory`, or the `files` in its tar and zip files
     #[arg(long = "as", value_name = "VIEW")]
     pub(super) view: Option<String>,
+    /// Nodes that work together: hosts:A,B:PORT,... or dns:NAME:PORT
+    #[arg(long, value_name = "NODES")]
+    pub(super) cluster: Option<String>,
+    /// Memory of this node's shard of the cluster, a part of --ram: 16GiB, 25%, auto
+    #[arg(long, value_name = "SIZE")]
+    pub(super) cluster_ram: Option<String>,
     /// Access order: a file, or a sampler as `torch-distributed:seed=0,index=imagefolder`
     #[arg(long, value_name = "FILE|SPEC")]
     pub(super) order: Option<String>,
@@ -124,6 +130,12 @@ impl SettingsArgs {
         }
         if let Some(view) = &self.view {
             layers = layers.flag("source.view", view, "--as");
+        }
+        if let Some(nodes) = &self.cluster {
+            layers = layers.flag("cluster.join", nodes, "--cluster");
+        }
+        if let Some(ram) = &self.cluster_ram {
+            layers = layers.flag("cluster.ram", ram, "--cluster-ram");
         }
         for set in &self.set {
             layers = layers.set(set);

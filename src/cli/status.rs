@@ -94,6 +94,9 @@ fn render(status: &Status) -> String {
     render_tiers(&mut out, status);
     render_counters(&mut out, &status.counters, status.parts_bytes);
     render_orders(&mut out, status);
+    if let Some(cluster) = &status.cluster {
+        let _ = writeln!(out, "  cluster  {}", super::cluster::line(cluster));
+    }
     out
 }
 

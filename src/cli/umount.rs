@@ -9,6 +9,7 @@ use super::warn;
 use crate::control::{self, MountDirectory, MountNote, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{absolute, cut_off_by_force, cut_off_killed, is_dead, is_noted, take_away};
+use crate::peers::end_left;
 use crate::process::{is_stopped, wait_until_gone};
 
 /// After this time the user is told why it takes long: the daemon may be writing to a slow disk.
@@ -61,6 +62,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     take_away(&mountpoint, noted, args.force)?;
     directory.clear();
+    end_left(&directory.shard());
     if let Some(MountNote { pid, source, .. }) = noted.filter(|noted| is_stopped(noted.pid)) {
         let source = source.display();
         warn(format!(

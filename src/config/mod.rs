@@ -15,6 +15,7 @@
 mod budget;
 mod check;
 mod entries;
+mod join;
 mod keys;
 mod layers;
 mod resolve;
@@ -26,17 +27,18 @@ mod tests;
 mod units;
 
 pub use budget::{Budget, Reading};
+pub use join::{HostPort, Join, OwnAddress};
 pub use keys::Key;
 pub use layers::{Layers, Origin, Origins};
 pub use resolve::{hanging_disk_error, resolve};
 pub use schema::{
-    CacheConfig, Config, Consistency, Control, KEYS, Learn, LogConfig, Manners, Mode, MountConfig,
-    OrderConfig, PolicyKind, PrefetchConfig, RehearsalConfig, SourceConfig, Start, StreamConfig,
-    View,
+    CacheConfig, ClusterConfig, Config, Consistency, Control, KEYS, Learn, LogConfig, Manners,
+    Mode, MountConfig, OrderConfig, PolicyKind, PrefetchConfig, RehearsalConfig, SourceConfig,
+    Start, StreamConfig, View,
 };
 pub use settings::{
-    CacheSettings, DiskSettings, Host, LearnSettings, PrefetchSettings, RehearsalSettings,
-    Settings, SourceSettings,
+    CacheSettings, ClusterSettings, DiskSettings, Host, LearnSettings, PrefetchSettings,
+    RehearsalSettings, Settings, SourceSettings,
 };
 pub use show::{default_toml, render_show};
 pub use units::{BufferSize, Bytes, Period, Size};

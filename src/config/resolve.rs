@@ -7,9 +7,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::check::{self, config_error, path, within};
-use super::schema::{CacheConfig, Config, Learn, OrderConfig, PolicyKind, PrefetchConfig};
+use super::schema::{
+    CacheConfig, ClusterConfig, Config, Learn, OrderConfig, PolicyKind, PrefetchConfig,
+};
 use super::settings::{
-    CacheSettings, DiskSettings, Host, LearnSettings, PrefetchSettings, Settings,
+    CacheSettings, ClusterSettings, DiskSettings, Host, LearnSettings, PrefetchSettings, Settings,
 };
 use super::units::{Bytes, Size, share};
 use crate::error::{Error, ErrorKind, Result};
@@ -32,6 +34,9 @@ const AUTO_MIN_FREE_PERCENT: f64 = 5.0;
 /// The smallest file that may be a file of its own in the cache directory.
 const LARGE_FILE_MIN: u64 = 2 * BLOCK_BYTES;
 
+/// The smallest shard: an idle server takes some 8 MB.
+const SHARD_MIN: u64 = 16 << 20;
+
 /// By default, one thread for this many processors searches for seeds.
 const LEARN_SHARE: u32 = 8;
 
@@ -43,6 +48,10 @@ const LEARN_SHARE: u32 = 8;
 pub fn resolve(config: &Config, host: &Host) -> Result<Settings> {
     let mut decisions = Vec::new();
     let (ram_bytes, ram_configured_bytes) = ram(config.cache.ram, host, &mut decisions);
+    let cluster = cluster(&config.cluster, ram_bytes, &mut decisions)?;
+    let shard_bytes = cluster.as_ref().map_or(0, |cluster| cluster.ram_bytes);
+    let ram_bytes = ram_bytes - shard_bytes;
+    let ram_configured_bytes = ram_configured_bytes - shard_bytes;
     let disk_fault = host.cache_hangs.then(|| hanging_disk_error(&config.cache.dir));
     let disk = match &disk_fault {
         Some(fault) => Err(fault.message().to_owned()),
@@ -57,6 +66,7 @@ pub fn resolve(config: &Config, host: &Host) -> Result<Settings> {
         source: check::source(&config.source)?,
         learn: learn(&config.order, host)?,
         prefetch,
+        cluster,
         rehearsal: check::rehearsal(&config.rehearsal, disk.as_ref())?,
         cache: CacheSettings {
             ram_bytes,
@@ -106,6 +116,38 @@ fn ram(size: Size, host: &Host, decisions: &mut Vec<String>) -> (u64, u64) {
         ));
     }
     (bytes.min(most), bytes)
+}
+
+fn cluster(
+    cluster: &ClusterConfig,
+    ram_bytes: u64,
+    decisions: &mut Vec<String>,
+) -> Result<Option<ClusterSettings>> {
+    if cluster.join.is_off() {
+        return Ok(None);
+    }
+    let bytes = cluster.ram.of(ram_bytes).unwrap_or(ram_bytes / 2);
+    let (shard, ram) = (human(bytes), human(ram_bytes));
+    if bytes < SHARD_MIN || bytes > ram_bytes {
+        let least = human(SHARD_MIN);
+        let message = format!("cluster.ram {shard} is not between {least} and cache.ram {ram}");
+        return Err(config_error(message).hint("it is a part of cache.ram: make that larger"));
+    }
+    if !matches!(cluster.ram, Size::Bytes(_)) {
+        decisions.push(format!("cluster.ram {}: {shard} of cache.ram {ram}", cluster.ram));
+    }
+    let secret = path("cluster.secret", &cluster.secret)?.ok_or_else(|| {
+        config_error("cluster.join is set, but cluster.secret is empty".to_owned())
+            .hint("name a file in a directory that all nodes see and only you can enter")
+    })?;
+    Ok(Some(ClusterSettings {
+        join: cluster.join.clone(),
+        ram_bytes: bytes,
+        secret,
+        address: cluster.address.parse()?,
+        group: cluster.group.clone(),
+        server: path("cluster.server", &cluster.server)?.unwrap_or_default(),
+    }))
 }
 
 /// The error of a cache disk that does not answer.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::join::Join;
 use super::keys::Key;
 use super::units::{BufferSize, Bytes, Period, Size};
 use crate::buffer::{Classes, Policy};
@@ -52,6 +53,7 @@ pub struct Config {
     pub order: OrderConfig,
     /// Default: none.
     pub rehearsal: BTreeMap<String, RehearsalConfig>,
+    pub cluster: ClusterConfig,
     pub mount: MountConfig,
     pub log: LogConfig,
     /// Default: none.
@@ -147,6 +149,27 @@ sections! {
         /// Processor time that these threads may take for the loaders of one process, over all of its
         /// epochs. Then no search is made for this process any more. "0s": without limit.
         learn_time: Period = Period(Duration::from_secs(3600)),
+    }
+
+    /// Nodes that work together.
+    [cluster] ClusterConfig {
+        /// The nodes of the cluster: "hosts:A,B:PORT,..." or "dns:NAME:PORT" for all addresses of a name;
+        /// empty: no cluster. Each node lists all of them, itself, too. The port is 7100 if none is
+        /// written, and the next one is used as well.
+        join: Join = Join::Off,
+        /// Memory of this node's shard, a part of cache.ram: "16GiB", "25%" of cache.ram, or "auto":
+        /// half of it.
+        ram: Size = Size::Auto,
+        /// A file that all nodes see, an absolute path. The first node puts a secret in it. Who can read
+        /// the file can read the samples of the cluster.
+        secret: PathBuf = PathBuf::new(),
+        /// Where the other nodes reach this one: "IP" or "IP:PORT"; empty: the address of the cluster
+        /// that this machine has.
+        address: String = String::new(),
+        /// The rack of this node, or another name that near nodes share.
+        group: String = String::new(),
+        /// The server program, an absolute path; empty: valkey-server or redis-server on the PATH.
+        server: PathBuf = PathBuf::new(),
     }
 
     /// How the filesystem appears on the host.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::join::{Join, OwnAddress};
 use super::schema::{LogConfig, Manners, MountConfig, PolicyKind, Start, StreamConfig, View};
 use crate::buffer::{Classes, Rules};
 use crate::error::Error;
@@ -40,6 +41,8 @@ pub struct Settings {
     pub prefetch: PrefetchSettings,
     /// Finding out orders that were not told; `None` if it is off.
     pub learn: Option<LearnSettings>,
+    /// This node in a cluster; `None` if there is none.
+    pub cluster: Option<ClusterSettings>,
     /// Rehearsal buffers, sorted by name.
     pub rehearsal: Vec<RehearsalSettings>,
     /// What is `auto` here depends on the kernel and on the user who mounts. No option is empty or holds a comma.
@@ -60,6 +63,20 @@ pub struct SourceSettings {
     /// After this time a name is checked again; `None` if files never change.
     pub revalidate: Option<Duration>,
     pub scan_threads: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterSettings {
+    /// It is not off.
+    pub join: Join,
+    /// Bytes of this node's shard. They are not a part of `ram_bytes` any more.
+    pub ram_bytes: u64,
+    /// An absolute path.
+    pub secret: PathBuf,
+    pub address: OwnAddress,
+    pub group: String,
+    /// An absolute path, or empty.
+    pub server: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

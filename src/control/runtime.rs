@@ -111,6 +111,11 @@ impl MountDirectory {
         self.0.join("socket")
     }
 
+    /// The directory of this node's shard of a cluster.
+    pub fn shard(&self) -> PathBuf {
+        self.0.join("shard")
+    }
+
     /// The log of a daemon in the background.
     pub fn log(&self) -> PathBuf {
         self.0.join("log")

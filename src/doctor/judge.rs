@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::{DirectoryFindings, Findings, Kernel, SourceFindings, StoreFindings, system};
+use super::{
+    ClusterFindings, DirectoryFindings, Findings, Kernel, SourceFindings, StoreFindings, system,
+};
 use crate::config::Bytes;
 use crate::error::ErrorKind;
 
@@ -104,6 +106,34 @@ pub fn judge(findings: &Findings) -> Vec<Row> {
         }),
         None => {}
     }
+    rows.extend(findings.cluster.iter().flat_map(cluster));
+    rows
+}
+
+/// Whether this machine can be a node of a cluster.
+fn cluster(findings: &ClusterFindings) -> Vec<Row> {
+    let mut rows = vec![match &findings.program {
+        Ok(program) => Row::ok("cluster server", program),
+        Err(why) => Row::missing("cluster server", why)
+            .fix("install valkey-server, or redis-server from 7.0 on; it has to be on the PATH"),
+    }];
+    rows.extend(findings.trial.iter().map(|trial| match trial {
+        Ok(trial) => Row::ok(
+            "cluster trial",
+            format!(
+                "two shards on this machine found each other in {:.1} s; 110 kB come from the other one in {:.0} us",
+                trial.met_ms / 1000.0,
+                trial.read_us
+            ),
+        ),
+        Err(why) => Row::missing("cluster trial", why)
+            .fix("does a firewall or a sandbox keep this user from listening at 127.0.0.1?"),
+    }));
+    rows.push(match findings.addresses.is_empty() {
+        false => Row::ok("cluster addresses", findings.addresses.join(", ")),
+        true => Row::note("cluster addresses", "other nodes cannot reach this machine")
+            .fix("give it an address in the network of the other nodes"),
+    });
     rows
 }
 

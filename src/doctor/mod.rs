@@ -50,6 +50,28 @@ pub struct Findings {
     pub source: Option<Result<SourceFindings, Error>>,
     /// The cache directory, if one was named.
     pub cache: Option<Result<DirectoryFindings, String>>,
+    /// What a shard of a cluster needs, if that was asked for.
+    pub cluster: Option<ClusterFindings>,
+}
+
+/// What a shard of a cluster needs: a server program, and addresses at which other nodes reach it.
+#[derive(Clone, Debug)]
+pub struct ClusterFindings {
+    /// Path and version of the server program.
+    pub program: Result<String, String>,
+    /// What two shards on this machine showed, if there is a program.
+    pub trial: Option<Result<TrialFindings, String>>,
+    /// The machine's addresses, with their interfaces, without those that only the machine itself reaches.
+    pub addresses: Vec<String>,
+}
+
+/// Two shards on this machine that met.
+#[derive(Clone, Copy, Debug)]
+pub struct TrialFindings {
+    /// After how many milliseconds both took samples.
+    pub met_ms: f64,
+    /// The median time of reading a sample of 110 kB from the other shard, in microseconds.
+    pub read_us: f64,
 }
 
 #[derive(Clone, Debug)]

@@ -60,7 +60,36 @@ fn best() -> Findings {
         runtime: Ok("/run/belady".into()),
         source: Some(Ok(source(0x0bd0_0bd0))),
         cache: Some(Ok(directory(0x5846_5342))),
+        cluster: Some(ClusterFindings {
+            program: Ok("/usr/bin/redis-server 7.0.15".into()),
+            trial: Some(Ok(TrialFindings { met_ms: 2345.0, read_us: 123.4 })),
+            addresses: vec!["10.0.0.1 (ib0)".into()],
+        }),
     }
+}
+
+#[test]
+fn a_machine_may_be_a_node_of_a_cluster() {
+    let rows = |harm: fn(&mut ClusterFindings)| {
+        let mut findings = best();
+        findings.cluster.iter_mut().for_each(harm);
+        let rows = judge(&findings).into_iter().filter(|row| row.check.starts_with("cluster"));
+        rows.map(|row| (row.check, row.result, row.found)).collect::<Vec<_>>()
+    };
+    let well = rows(|_| ());
+    assert!(well.len() == 3 && well.iter().all(|row| row.1 == Verdict::Ok), "{well:?}");
+    assert!(well[1].2.contains("in 2.3 s; 110 kB come from the other one in 123 us"), "{well:?}");
+    let none = rows(|found| {
+        *found =
+            ClusterFindings { program: Err("none".into()), trial: None, addresses: Vec::new() };
+    });
+    let verdicts: Vec<_> = none.iter().map(|row| (row.0, row.1)).collect();
+    let (server, addresses) = ("cluster server", "cluster addresses");
+    assert_eq!(verdicts, [(server, Verdict::Missing), (addresses, Verdict::Note)]);
+    let failed = rows(|found| found.trial = Some(Err("they do not meet".into())));
+    assert_eq!((failed[1].1, &*failed[1].2), (Verdict::Missing, "they do not meet"));
+    let unasked = Findings { cluster: None, ..best() };
+    assert!(judge(&unasked).iter().all(|row| !row.check.starts_with("cluster")));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::cache::{Latencies, Operation, SourceTimes};
 use crate::fuse::KNOWN_BYTES;
 use crate::learning::LoaderStatus;
 use crate::limiter::MetadataLimits;
+use crate::peers::ClusterStatus;
 use crate::plan::{Counters, RAM, StreamStatus};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -175,6 +176,8 @@ pub struct Status {
     pub changed_files: u64,
     /// Settings that belady chose by itself at the mount, in words.
     pub decisions: Vec<String>,
+    /// This node in its cluster; `None` if there is none. The mount adds it.
+    pub cluster: Option<ClusterStatus>,
 }
 
 impl Status {
@@ -229,6 +232,7 @@ impl Status {
             store_errors: count(&traffic.store_errors),
             changed_files: count(&traffic.changed),
             decisions: core.settings.decisions.clone(),
+            cluster: None,
         }
     }
 }

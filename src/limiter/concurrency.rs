@@ -13,16 +13,17 @@
 //!    source had a part of them in memory. If the rate has grown and they become no slower, the limit goes on to grow,
 //!    by half. Over a long link, the very first answers are compared with none.
 //! 3. *Hold*: the limit is a quarter more than rate times latency. If that product falls, the limit follows.
-//! 4. *Probe up*: a quarter more is tried. If the rate grows, the limit stays there, and after two gains in a row it
+//! 4. *Probe up*: a seventh more is tried. If the rate grows, the limit stays there, and after two gains in a row it
 //!    doubles again.
-//! 5. *Probe down*: each fourth probe tries a quarter less. If the rate stays, the difference was only a queue.
+//! 5. *Probe down*: each fifth probe tries a quarter less. If the rate stays, the difference was only a queue.
 //! 6. If answers come more slowly all at once, the source has changed, and the limit is ramped up again.
 //!
-//! Polite manners give way to others. If the median latency is 30 % over the least one of this mount, requests
-//! queue, of ours or of others, and the limit falls, but no step goes below the rate times that least latency. If
-//! others are always there, that latency may never have been seen. So a probe up has to bring rate without making
-//! answers slower, and a probe down that makes answers much faster lowers the limit: both would take a share of the
-//! source from others. Fair manners take as much as the source gives.
+//! Polite manners give way to others. If the median latency of two rounds in a row is 20 % over the least one of this
+//! mount, or that of one round 50 %, requests queue, of ours or of others. Then the limit falls. A single round of 20 %
+//! is often chance. Giving way to it costs rate until a probe up brings that back. No step goes below the rate times
+//! that least latency. If others are always there, that latency may never have been seen. So a probe up has to bring
+//! rate without making answers slower, and a probe down that makes answers much faster lowers the limit: both would
+//! take a share of the source from others. Fair manners take as much as the source gives.
 //!
 //! A clearly lower limit has to make answers faster, or to cost no rate. If it does neither, requests did not
 //! queue: the source answers more slowly than before, for example because its client had the first files in
@@ -58,7 +59,7 @@ const LATENCY_FOR_US: u64 = 10_000_000;
 const RATES: usize = 10;
 
 /// Rounds of a hold, and of a probe.
-const HOLD_ROUNDS: u32 = 6;
+const HOLD_ROUNDS: u32 = 8;
 const PROBE_ROUNDS: u32 = 2;
 
 /// How the limit grows from step to step of a ramp, and after a round that brought no growth or made answers slower.
@@ -74,17 +75,17 @@ const FIRST_ANSWERS_MIN: usize = 16;
 
 /// How far the limit is above rate times latency, and how far a probe goes up and down.
 const HEADROOM: f64 = 1.25;
-const PROBE_UP: f64 = 1.25;
+const PROBE_UP: f64 = 1.15;
 const PROBE_DOWN: f64 = 0.75;
 
 /// The least part of the limit that stays if a probe down shows that a lower limit gives to others.
 const GIVE: f64 = 0.8;
 
 /// Probes up from one probe down to the next.
-const PROBES_UP: u32 = 3;
+const PROBES_UP: u32 = 4;
 
 /// Growth of the rate that makes a probe up a gain, and what is left of it if a probe down lost nothing.
-const PROBE_GAIN: f64 = 1.08;
+const PROBE_GAIN: f64 = 1.05;
 const PROBE_KEPT: f64 = 0.98;
 
 /// Answers come clearly faster at this part of the median latency: nearly half of what a lower limit costs in rate
@@ -103,8 +104,10 @@ const GIVE_WAY_IN_RAMP: f64 = 0.6;
 const GIVE_WAY: f64 = 0.85;
 const OVERLOADED: f64 = 0.7;
 
-/// A polite limiter gives way above this multiple of the least median latency.
-const POLITE: f64 = 1.3;
+/// A polite limiter gives way if two rounds in a row are above the first multiple of the least median latency, or one
+/// is above the second.
+const QUEUES: f64 = 1.2;
+const QUEUES_MUCH: f64 = 1.5;
 
 /// A limit lowered to the first part was wrong if the median latency stays above the second part of what it was,
 /// and the rate falls below the third. A step says less than the latencies of a round differ by chance.
@@ -177,8 +180,9 @@ struct Found {
     /// Whether answers take longer, and much longer, than before.
     is_slower: bool,
     has_changed: bool,
-    /// Whether requests queue longer than a polite limiter accepts.
+    /// Whether requests queue longer than a polite limiter accepts, and much longer.
     queues: bool,
+    queues_much: bool,
 }
 
 /// Rounds, and the sums of their rates and of their median latencies.
@@ -221,6 +225,8 @@ pub struct Limiter {
     median: f64,
     /// Bytes a second in the last rounds.
     rates: VecDeque<f64>,
+    /// Whether requests queued in the last round of this hold.
+    queued: bool,
     /// What this hold and this probe have shown.
     held: Means,
     probed: Means,
@@ -266,6 +272,7 @@ impl Limiter {
             rate: 0.0,
             median: f64::INFINITY,
             rates: VecDeque::new(),
+            queued: false,
             held: Means::default(),
             probed: Means::default(),
             latencies: VecDeque::new(),
@@ -418,8 +425,14 @@ impl Limiter {
             class,
             is_slower,
             has_changed,
-            queues: self.manners.are_polite() && median > POLITE * self.least[class],
+            queues: self.queue_beyond(QUEUES, median, class),
+            queues_much: self.queue_beyond(QUEUES_MUCH, median, class),
         }
+    }
+
+    /// Whether a polite limiter finds a median latency, in seconds, beyond a multiple of the least one.
+    fn queue_beyond(&self, multiple: f64, median: f64, class: usize) -> bool {
+        self.manners.are_polite() && median > multiple * self.least[class]
     }
 
     fn decide(&mut self, found: Found, at_us: u64) {
@@ -433,8 +446,9 @@ impl Limiter {
             }
             Phase::Ramp { best, stalled } => self.ramp_on(best, stalled, found, at_us),
             Phase::Hold if self.was_wrong(found) => self.forget(found, at_us),
-            Phase::Hold if found.queues => self.give_way(scaled(self.base, GIVE_WAY), found, at_us),
-            Phase::Up { .. } if found.queues => self.hold_again(at_us),
+            Phase::Hold if found.queues && (self.queued || found.queues_much) => {
+                self.give_way(scaled(self.base, GIVE_WAY), found, at_us)
+            }
             Phase::Hold | Phase::Up { .. } | Phase::Down if found.has_changed => {
                 self.latencies.clear();
                 self.ramp(found.rate, at_us);
@@ -444,7 +458,7 @@ impl Limiter {
                 self.probed.add(found);
                 self.left -= 1;
                 match self.left {
-                    0 => self.judge_probe(at_us),
+                    0 => self.judge_probe(found.class, at_us),
                     _ => self.begin_round(at_us, false),
                 }
             }
@@ -477,6 +491,7 @@ impl Limiter {
     fn hold_again(&mut self, at_us: u64) {
         (self.phase, self.left) = (Phase::Hold, HOLD_ROUNDS);
         self.held = Means::default();
+        self.queued = false;
         self.set_limit(self.base, at_us);
     }
 
@@ -524,7 +539,10 @@ impl Limiter {
 
     /// A round of a hold is over.
     fn hold_on(&mut self, found: Found, wanted: u32, at_us: u64) {
-        self.lowered = None;
+        self.queued = found.queues;
+        if !found.queues {
+            self.lowered = None;
+        }
         self.held.add(found);
         self.left -= 1;
         let is_slower = self.rates.len() >= 4 && f64::from(wanted) < SLOWER * f64::from(self.base);
@@ -551,11 +569,12 @@ impl Limiter {
         self.set_limit(limit, at_us);
     }
 
-    /// A probe is over.
-    fn judge_probe(&mut self, at_us: u64) {
+    /// A probe is over. Its answers were of this size class.
+    fn judge_probe(&mut self, class: usize, at_us: u64) {
         let Limiter { held, probed, .. } = *self;
         let is_polite = self.manners.are_polite();
-        let takes_from_others = is_polite && held.median() < FASTER * probed.median();
+        let is_slower = is_polite && held.median() < FASTER * probed.median();
+        let takes_from_others = is_slower || self.queue_beyond(QUEUES, probed.median(), class);
         let gives_to_others = is_polite && probed.median() < FASTER * held.median();
         match self.phase {
             Phase::Up { gains }

@@ -25,9 +25,10 @@ use serde_json::{Value, json};
 use crate::config::{Settings, hanging_disk_error};
 use crate::control::{self, MountDirectory, MountNote, Reply, Request};
 use crate::disk::{TICK, unless_it_hangs};
-use crate::engine::{Engine, RecordSelection};
+use crate::engine::{Engine, RecordSelection, Status};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
+use crate::peers::Peers;
 use crate::source::{Location, Opening};
 pub use point::{
     check_apart, check_outside, cut_off_by_force, cut_off_killed, is_dead, is_noted, prepare,
@@ -188,8 +189,10 @@ fn serve(
         notes.push(format!("order of {name}: {}", engine.orders().follow(order)));
     }
     engine.start_background_work();
+    let peers = join_cluster(&plan.settings, directory, watcher);
     let handler = Handler {
         engine: Arc::clone(engine),
+        peers: peers.clone(),
         note: note.clone(),
         cache,
         watcher: watcher.clone(),
@@ -208,6 +211,7 @@ fn serve(
     let (at, from) = (plan.mountpoint.display(), plan.source.name().display());
     ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
     wait(engine, &messages);
+    peers.iter().for_each(|peers| peers.leave());
     let over = engine.serving().is_over();
     if over {
         directory.clear_own();
@@ -217,6 +221,20 @@ fn serve(
     runtime.block_on(server.finish(if over { UNMOUNTED_PATIENCE } else { SIGNALLED_PATIENCE }));
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(())
+}
+
+/// Begins to join the cluster, if there is one. The mount serves without it.
+fn join_cluster(
+    settings: &Settings,
+    directory: &MountDirectory,
+    watcher: &Option<Arc<Watcher>>,
+) -> Option<Arc<Peers>> {
+    let place = directory.shard();
+    // Before there is a shard: it has to end if this process is killed.
+    watcher.iter().for_each(|watcher| watcher.set_shard(&place));
+    let peers = Peers::start(settings.cluster.clone()?, place);
+    let failed = |error: &std::io::Error| tracing::warn!(%error, "the thread of the cluster cannot be started");
+    peers.inspect_err(failed).ok().map(Arc::new)
 }
 
 /// Messages to the thread that waits for the end.
@@ -266,6 +284,7 @@ fn to_json(answer: &impl serde::Serialize) -> Result<Value> {
 
 struct Handler {
     engine: Arc<Engine>,
+    peers: Option<Arc<Peers>>,
     note: MountNote,
     cache: Option<PathBuf>,
     watcher: Option<Arc<Watcher>>,
@@ -324,7 +343,10 @@ impl Handler {
             return Err(Error::new(ErrorKind::Mount, "it has been unmounted"));
         }
         let value = match request {
-            Request::Status => to_json(&self.engine.status())?,
+            Request::Status => {
+                let cluster = self.peers.as_ref().map(|peers| peers.status());
+                to_json(&Status { cluster, ..self.engine.status() })?
+            }
             Request::Rehearse(question) => self.engine.rehearse(question)?,
             Request::Scanned => to_json(&self.engine.scan_progress()?)?,
             Request::Config => json!(self.engine.rendered()),

@@ -2,16 +2,19 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, PosixFadviseAdvice, openat2, posix_fadvise};
+use nix::ifaddrs::getifaddrs;
 use nix::libc;
+use nix::net::if_::InterfaceFlags;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, access};
@@ -20,11 +23,12 @@ use super::{host, kernel};
 use crate::config::{Budget, Config, View, resolve};
 use crate::control;
 use crate::doctor::{
-    DirectoryFindings, Filesystem, Findings, Fusermount, MemoryFindings, SourceFindings,
-    StoreFindings,
+    ClusterFindings, DirectoryFindings, Filesystem, Findings, Fusermount, MemoryFindings,
+    SourceFindings, StoreFindings, TrialFindings,
 };
 use crate::error::{Error as UserError, ErrorKind as UserErrorKind, Result as UserResult};
 use crate::fuse;
+use crate::peers::{self, Program};
 use crate::source::{Kind, Location, Opening, ReadError, ReadRequest, Source, Stat, Urgency};
 use crate::store::directory;
 
@@ -41,13 +45,15 @@ const NAMES_MAX: usize = 10_000;
 /// Names of a source whose attributes are asked for at once.
 const NAMES_AT_ONCE: usize = 64;
 
-/// Looks at the machine, at what is shown of the source, and at the cache directory. `moved` is called with the bytes
+/// Looks at the machine, at what is shown of the source, at the cache directory, and at what a shard of a `cluster`
+/// needs. `moved` is called with the bytes
 /// that a measurement moved since the last call. Together they are at most [`MEASURED_BYTES`] for the source, and twice that for the
 /// cache directory.
 pub fn examine(
     source: Option<UserResult<Location>>,
     view: View,
     cache: Option<&Path>,
+    cluster: bool,
     moved: &dyn Fn(u64),
 ) -> Findings {
     let words = |error: Error| error.to_string();
@@ -79,7 +85,38 @@ pub fn examine(
             .map_err(|error| error.message().to_owned()),
         source: source.map(|source| examine_source(&source?, view, moved)),
         cache: cache.map(|path| examine_cache(path, moved).map_err(words)),
+        cluster: cluster.then(examine_cluster),
     }
+}
+
+/// Looks for a server program, and tries two shards out.
+fn examine_cluster() -> ClusterFindings {
+    let program = Program::find(&std::env::var_os("PATH").unwrap_or_default());
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    let trial = program.as_ref().ok().map(|program| {
+        let trial = peers::try_out(program, Ipv4Addr::LOCALHOST.into());
+        trial.map(|trial| TrialFindings {
+            met_ms: milliseconds(trial.met),
+            read_us: milliseconds(trial.read) * 1e3,
+        })
+    });
+    let program = program.map(|program| program.to_string());
+    ClusterFindings { program, trial, addresses: addresses() }
+}
+
+/// The addresses of this machine that others may reach, with their interfaces.
+fn addresses() -> Vec<String> {
+    let all = getifaddrs().into_iter().flatten();
+    let up = all.filter(|found| found.flags.contains(InterfaceFlags::IFF_UP));
+    let named = up.filter_map(|found| {
+        let address = found.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        let v6 = address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
+        let ip = v4.or(v6).filter(|ip| !ip.is_loopback())?;
+        let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        (!is_local).then(|| format!("{ip} ({})", found.interface_name))
+    });
+    named.collect()
 }
 
 fn limit(resource: Resource) -> u64 {

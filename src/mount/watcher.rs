@@ -11,23 +11,29 @@
 //!    also those that were unmounted in use.
 //! 4. The pipe ends when nothing of the daemon is left, and then the watcher ends. It ignores the signals
 //!    that end a daemon. If it is killed, the daemon starts another one.
+//! 5. If the daemon had a shard of a cluster, the watcher first waits whether another daemon adopts the shard. If none
+//!    does so within a minute, it ends the shard.
 //!
 //! Neither the pipe nor a descriptor of the process would tell of the kill: both are silent until the last
 //! thread is gone.
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{AbortHandle, MountIdentity};
+use crate::peers;
 use crate::process::is_ending;
 
 /// The hidden verb that runs the watcher.
@@ -43,14 +49,26 @@ const CHECK_DAEMON_EVERY: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
+/// How long a shard is left for another daemon.
+const ADOPT_WAIT: Duration = Duration::from_secs(60);
+
 /// The signals that end a daemon, and that a watcher ignores.
 const ENDS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+
+/// What a daemon has that someone else must end if it is killed.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Leavings {
+    connections: Vec<MountIdentity>,
+    /// The directory of a shard, if there may be one.
+    #[serde(with = "crate::paths")]
+    shard: PathBuf,
+}
 
 /// The daemon's side.
 pub(super) struct Watcher {
     pipe: Mutex<ChildStdin>,
-    /// The connections, as the watcher is told of them.
-    line: Mutex<String>,
+    /// What the watcher is told.
+    leavings: Mutex<Leavings>,
 }
 
 impl Watcher {
@@ -58,7 +76,7 @@ impl Watcher {
     /// anything is mounted.
     pub(super) fn start() -> std::io::Result<Arc<Self>> {
         let (mut child, pipe) = spawn()?;
-        let watcher = Arc::new(Watcher { pipe: Mutex::new(pipe), line: Mutex::default() });
+        let watcher = Arc::new(Watcher { pipe: Mutex::new(pipe), leavings: Mutex::default() });
         let restarted = Arc::clone(&watcher);
         let restart = move || {
             while child.wait().is_ok() {
@@ -74,20 +92,29 @@ impl Watcher {
 
     /// Tells the watcher which connections there are.
     pub(super) fn set_connections(&self, places: &[MountIdentity]) {
-        let mut line = serde_json::to_string(places).unwrap_or_default();
-        line.push('\n');
-        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
-        self.send_line();
+        self.leavings().connections = places.to_vec();
+        self.send_leavings();
+    }
+
+    /// Tells the watcher where the shard is.
+    pub(super) fn set_shard(&self, place: &Path) {
+        self.leavings().shard = place.to_owned();
+        self.send_leavings();
+    }
+
+    fn leavings(&self) -> MutexGuard<'_, Leavings> {
+        self.leavings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn use_pipe(&self, pipe: ChildStdin) {
         *self.pipe.lock().unwrap_or_else(PoisonError::into_inner) = pipe;
-        self.send_line();
+        self.send_leavings();
     }
 
     /// If the watcher is gone, the next one is told.
-    fn send_line(&self) {
-        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    fn send_leavings(&self) {
+        let mut line = serde_json::to_string(&*self.leavings()).unwrap_or_default();
+        line.push('\n');
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = pipe.write_all(line.as_bytes());
     }
@@ -140,19 +167,38 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
     let spawned = thread::Builder::new().spawn(read);
     spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("the watcher: {error}")))?;
     let mut watched: Vec<WatchedConnection> = Vec::new();
+    let mut shard = PathBuf::new();
     // A message does not delay the next check.
     let mut check = Instant::now() + CHECK_DAEMON_EVERY;
     loop {
         match received.recv_timeout(check.saturating_duration_since(Instant::now())) {
-            Ok(places) => update(&mut watched, places.unwrap_or_default()),
+            Ok(told) => {
+                let Leavings { connections, shard: place } = told.unwrap_or_default();
+                update(&mut watched, connections);
+                shard = place;
+            }
             Err(RecvTimeoutError::Timeout) => {
                 check = Instant::now() + CHECK_DAEMON_EVERY;
                 if is_ending(pid) {
                     cut_off(pid, &mut watched).into_iter().for_each(&say);
                 }
             }
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Disconnected) => {
+                await_adoption(&shard);
+                return Ok(());
+            }
         }
+    }
+}
+
+/// Ends the shard in this directory, if there is one, unless another daemon adopts it soon.
+fn await_adoption(shard: &Path) {
+    let begun = Instant::now();
+    while !shard.as_os_str().is_empty() && peers::is_left(shard) {
+        if begun.elapsed() >= ADOPT_WAIT {
+            return peers::end_left(shard);
+        }
+        thread::sleep(CHECK_DAEMON_EVERY);
     }
 }
 
@@ -207,7 +253,6 @@ fn cut_off(pid: u32, watched: &mut Vec<WatchedConnection>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::{Path, PathBuf};
 
     use super::*;
 

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
+use serde_json::Value;
+
 use crate::archives::{COMPARE, pack, python};
 use crate::cql_server::{CqlServer, Part};
 use crate::fixture::{Fixture, content, said, wait_until};
@@ -78,11 +80,13 @@ fn count_reads(server: &CqlServer) -> u64 {
     server.requests().iter().filter(|request| request.contains(READ)).count() as u64
 }
 
-/// Waits until all rows are read ahead.
-fn await_rows(mounted: &Mounted, count: u64) {
-    wait_until("all rows are fetched", || {
-        mounted.count("/source_times/operations/read/count") >= count
-            && mounted.count("/fetching") == 0
+/// Waits until all rows are in RAM. If a size was guessed, a row may be read twice until then.
+fn await_rows(rows: &Rows, mounted: &Mounted, count: u64) {
+    let point = mounted.point.to_str().unwrap();
+    wait_until("all rows are in RAM", || {
+        let said = rows.fixture.run(0, &["warmup", point, "--check", "--json"]);
+        let here: Value = serde_json::from_str(said.trim()).unwrap();
+        here["ram"]["blocks"] == count
     });
 }
 
@@ -107,7 +111,7 @@ fn a_loader_of_images_reads_rows_as_a_directory() {
     }
     let order = "torch-random:seed=7,index=imagefolder,root=train";
     let mounted = rows.mounted(&["--ram", "64MiB", "--order", order]);
-    await_rows(&mounted, count);
+    await_rows(&rows, &mounted, count);
     compare(&rows, &mounted, count);
     assert_eq!(mounted.status()["source"], rows.url().as_str());
     mounted.umount();
@@ -134,7 +138,7 @@ fn a_loader_reads_rows_whose_sizes_nobody_has_told() {
     }
     let order = "torch-random:seed=7,index=imagefolder,root=train";
     let mounted = rows.mounted(&[&UNSIZED[..], &["--ram", "64MiB", "--order", order]].concat());
-    await_rows(&mounted, count);
+    await_rows(&rows, &mounted, count);
     // Some were read for the mean of their sizes.
     let read = count_reads(&rows.server);
     assert!((count + 1..=2 * count).contains(&read), "{read}");

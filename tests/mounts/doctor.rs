@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Output;
 
 use serde_json::Value;
@@ -88,6 +89,52 @@ fn root_is_told_what_there_is() {
     let file = fixture.source("d/0000");
     let (value, code) = told(&doctor(&["--json", "--cache-dir", file.to_str().unwrap()]));
     assert_eq!((code, result(&value, "cache directory")), (5, "missing"));
+}
+
+/// Processes that work in a directory or below it, such as the servers of shards.
+pub(crate) fn working_in(directory: &Path) -> Vec<i32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let there = processes.filter(|process| {
+        fs::read_link(process.path().join("cwd")).is_ok_and(|place| place.starts_with(directory))
+    });
+    there.filter_map(|process| process.file_name().to_str()?.parse().ok()).collect()
+}
+
+#[test]
+fn two_shards_of_a_cluster_are_tried_out() {
+    let fixture = Fixture::new();
+    let tmp = fixture.path("tmp");
+    fs::create_dir(&tmp).unwrap();
+    let doctor = |path: Option<&Path>| {
+        let mut command = fixture.belady();
+        command.env("TMPDIR", &tmp).args(["doctor", "--cluster", "--json"]);
+        if let Some(path) = path {
+            command.env("PATH", path);
+        }
+        told(&command.output().unwrap())
+    };
+    let (value, code) = doctor(None);
+    assert_eq!((code, result(&value, "cluster server")), (0, "ok"), "{value}");
+    assert_eq!(result(&value, "cluster trial"), "ok", "{value}");
+    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0);
+    assert_eq!(working_in(&tmp), Vec::<i32>::new());
+
+    let programs = fixture.path("programs");
+    fs::create_dir(&programs).unwrap();
+    let (value, code) = doctor(Some(&programs));
+    assert_eq!((code, result(&value, "cluster server")), (6, "missing"), "{value}");
+    let program = programs.join("redis-server");
+    let put = |then: &str| {
+        fs::write(&program, format!("#!/bin/sh\n{then}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    put("echo Redis server v=6.2.7 sha=0");
+    let (value, _) = doctor(Some(&programs));
+    assert!(value.to_string().contains("redis-server 6.2.7 is older than 7.0.0"), "{value}");
+    put("echo Redis server v=7.2.0 sha=0; case $1 in *conf) echo cannot listen; exit 1;; esac");
+    let (value, code) = doctor(Some(&programs));
+    assert_eq!((code, result(&value, "cluster trial")), (6, "missing"), "{value}");
+    assert!(value.to_string().contains("ended: cannot listen"), "{value}");
 }
 
 /// Gives a device with this mode to users without rights.

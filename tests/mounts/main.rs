@@ -16,6 +16,7 @@ mod cache_dir;
 mod cassandra;
 mod cgroup;
 mod changes;
+mod cluster;
 mod commands;
 mod control;
 #[path = "../cql_server/mod.rs"]

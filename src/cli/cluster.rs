@@ -1,0 +1,123 @@
+//! `belady cluster`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use super::warmup::ask;
+use super::{say, say_json};
+use crate::config::Bytes;
+use crate::control::Request;
+use crate::engine::Status;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::absolute;
+use crate::peers::{ClusterStatus, MemberStatus};
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// List the nodes as this one sees them
+    Ls(Args),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where it is mounted
+    mountpoint: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(verb: &Verb) -> Result<()> {
+    let Verb::Ls(args) = verb;
+    let mountpoint = absolute(&args.mountpoint);
+    let status: Status = ask(&mountpoint, &Request::Status)?;
+    let cluster = status.cluster.ok_or_else(|| {
+        let message = format!("the mount at {} has no cluster", mountpoint.display());
+        Error::new(ErrorKind::Usage, message).hint("mount with --cluster hosts:A,B,...")
+    })?;
+    if args.json {
+        say_json(&cluster);
+    } else {
+        say(table(&cluster).trim_end());
+    }
+    Ok(())
+}
+
+fn table(cluster: &ClusterStatus) -> String {
+    let mut out = String::new();
+    if let Some(why) = &cluster.why {
+        let _ = writeln!(out, "no cluster: {why}");
+        return out;
+    }
+    let width = cluster.members.iter().map(|member| member.address.len()).max();
+    for member in &cluster.members {
+        let MemberStatus { address, state, group, capacity, used, why } = member;
+        let width = width.unwrap_or_default();
+        let _ = write!(out, "{address:width$}  {:7}", state.word());
+        if state.is_there() {
+            let (used, capacity) = (Bytes(*used).human(), Bytes(*capacity).human());
+            let _ = write!(out, "  {used} used, room for {capacity}");
+        }
+        if !group.is_empty() {
+            let _ = write!(out, "  {group}");
+        }
+        if let Some(why) = why {
+            let _ = write!(out, "  {why}");
+        }
+        out.push('\n');
+    }
+    let view = cluster.view.as_deref().unwrap_or_default();
+    let _ = writeln!(out, "view {view}");
+    out
+}
+
+/// The line of `belady status`.
+pub(super) fn line(cluster: &ClusterStatus) -> String {
+    if let Some(why) = &cluster.why {
+        return format!("off: {why}; it is tried again");
+    }
+    let (there, known) = cluster.counts();
+    let server = cluster.server.as_deref().unwrap_or_default();
+    let address = cluster.address.as_deref().unwrap_or_default();
+    format!("{there} of {known} nodes; this one is {address}, by {server}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::MemberState;
+
+    fn member(address: &str, state: MemberState, why: Option<&str>) -> MemberStatus {
+        MemberStatus {
+            address: address.to_owned(),
+            state,
+            capacity: 3 << 20,
+            used: 1 << 20,
+            why: why.map(str::to_owned),
+            ..MemberStatus::default()
+        }
+    }
+
+    #[test]
+    fn nodes_are_shown_with_what_is_wrong() {
+        let members = vec![
+            member("10.0.0.1:7100", MemberState::Here, None),
+            member("10.0.0.22:7100", MemberState::Silent, Some("refused")),
+        ];
+        let cluster = ClusterStatus {
+            server: Some("/bin/redis-server 7.0.15".to_owned()),
+            address: Some("10.0.0.1:7100".to_owned()),
+            view: Some("00ab".to_owned()),
+            members,
+            why: None,
+        };
+        let expected = "10.0.0.1:7100   here     1 MiB used, room for 3 MiB\n\
+                        10.0.0.22:7100  silent   refused\nview 00ab\n";
+        assert_eq!(table(&cluster), expected);
+        let shown = "1 of 2 nodes; this one is 10.0.0.1:7100, by /bin/redis-server 7.0.15";
+        assert_eq!(line(&cluster), shown);
+        let off = ClusterStatus { why: Some("no server".to_owned()), ..ClusterStatus::default() };
+        assert_eq!(table(&off), "no cluster: no server\n");
+        assert_eq!(line(&off), "off: no server; it is tried again");
+    }
+}

@@ -1,0 +1,199 @@
+//! How the nodes of a cluster find each other.
+
+use core::net::{IpAddr, SocketAddr};
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::check::config_error;
+use crate::error::Error;
+
+/// The port of a shard if none is written. Its cluster bus is at the next one.
+const PORT: u16 = 7100;
+
+const FORMS: &str = "write hosts:HOST,HOST:PORT... or dns:NAME:PORT";
+
+/// A node as it is written: a name or an address, and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    pub host: String,
+    pub port: u16,
+}
+
+/// How the nodes of a cluster find each other: the value of `cluster.join`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Join {
+    /// There is no cluster.
+    #[default]
+    Off,
+    /// `hosts:A,B`: these are its nodes.
+    Hosts(Vec<HostPort>),
+    /// `dns:NAME:PORT`: all addresses of this name are its nodes.
+    Dns(HostPort),
+}
+
+/// Where a node's shard is reached: the value of `cluster.address`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnAddress {
+    /// The one of the cluster's addresses that this machine has.
+    Found,
+    /// The one of the cluster's addresses with this IP address.
+    Ip(IpAddr),
+    /// This one.
+    Exact(SocketAddr),
+}
+
+impl Join {
+    pub fn is_off(&self) -> bool {
+        *self == Join::Off
+    }
+}
+
+impl FromStr for HostPort {
+    type Err = Error;
+
+    /// Reads `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let refused = || config_error(format!("{text:?} is no host")).hint(FORMS);
+        let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, "")) => (host, None),
+            Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(refused)?)),
+            None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+        };
+        // The bus needs the next one.
+        let port = port.map_or(Ok(PORT), |port| port.parse().map_err(|_| refused()))?;
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || ".-_:".contains(letter);
+        if host.is_empty() || !host.chars().all(is_name) || port == 0 || port == u16::MAX {
+            return Err(refused());
+        }
+        Ok(HostPort { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl FromStr for Join {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text.split_once(':') {
+            None if text.is_empty() => Ok(Join::Off),
+            Some(("hosts", list)) => {
+                list.split(',').map(str::parse).collect::<Result<_, _>>().map(Join::Hosts)
+            }
+            Some(("dns", name)) => name.parse().map(Join::Dns),
+            // What was written may have a password in it.
+            Some(("redis" | "rediss", _)) => {
+                Err(config_error("cluster.join: a cluster that exists cannot be joined yet".into())
+                    .hint(FORMS))
+            }
+            _ => Err(config_error(format!("cluster.join: {text:?} names no nodes")).hint(FORMS)),
+        }
+    }
+}
+
+impl fmt::Display for Join {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Join::Off => Ok(()),
+            Join::Dns(name) => write!(f, "dns:{name}"),
+            Join::Hosts(hosts) => {
+                let hosts: Vec<String> = hosts.iter().map(HostPort::to_string).collect();
+                write!(f, "hosts:{}", hosts.join(","))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for Join {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        text.parse()
+    }
+}
+
+impl From<Join> for String {
+    fn from(join: Join) -> String {
+        join.to_string()
+    }
+}
+
+impl FromStr for OwnAddress {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let refused = || {
+            config_error(format!("cluster.address: {text:?} is no address"))
+                .hint("write IP or IP:PORT, such as 10.0.0.7 or 10.0.0.7:7100")
+        };
+        match (text.is_empty(), text.parse(), text.parse()) {
+            (true, ..) => Ok(OwnAddress::Found),
+            (_, Ok(ip), _) => Ok(OwnAddress::Ip(ip)),
+            (_, _, Ok(exact)) => Ok(OwnAddress::Exact(exact)),
+            _ => Err(refused()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_written_as_hosts_or_as_a_name() {
+        let join: Join = "hosts:a,b.example:7200,[fd00::1],[fd00::2]:7300".parse().unwrap();
+        let Join::Hosts(hosts) = &join else { panic!("{join:?}") };
+        let hosts: Vec<_> = hosts.iter().map(|host| (&*host.host, host.port)).collect();
+        let expected = [("a", 7100), ("b.example", 7200), ("fd00::1", 7100), ("fd00::2", 7300)];
+        assert_eq!(hosts, expected);
+        let again: Join = join.to_string().parse().unwrap();
+        assert_eq!(again, join);
+        let dns: Join = "dns:belady.default.svc:7100".parse().unwrap();
+        assert_eq!(dns.to_string(), "dns:belady.default.svc:7100");
+        assert!("".parse::<Join>().unwrap().is_off());
+    }
+
+    #[test]
+    fn other_texts_are_refused_without_a_password() {
+        for text in [
+            "a,b",
+            "hosts:",
+            "hosts:a,,b",
+            "hosts:a:0",
+            "hosts:a:65535",
+            "hosts:a:x",
+            "hosts:a b",
+            "hosts:[fd00::1]7",
+            "dns:",
+            "slurm",
+            "other:x",
+        ] {
+            assert!(text.parse::<Join>().is_err(), "{text}");
+        }
+        let error = "redis://me:SECRET@host:6379".parse::<Join>().unwrap_err();
+        assert!(
+            !error.to_string().contains("SECRET") && error.message().contains("yet"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_own_address_may_have_a_port() {
+        assert_eq!("".parse::<OwnAddress>().unwrap(), OwnAddress::Found);
+        let ip = "10.0.0.7".parse().unwrap();
+        assert_eq!("10.0.0.7".parse::<OwnAddress>().unwrap(), OwnAddress::Ip(ip));
+        let exact = "10.0.0.7:7100".parse().unwrap();
+        assert_eq!("10.0.0.7:7100".parse::<OwnAddress>().unwrap(), OwnAddress::Exact(exact));
+        assert!("ib0".parse::<OwnAddress>().is_err());
+    }
+}

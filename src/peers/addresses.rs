@@ -1,0 +1,89 @@
+//! Where the nodes of a cluster are, and which of them this one is.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+
+use crate::config::{HostPort, Join, OwnAddress};
+
+/// The addresses of a cluster's nodes, sorted. Names that are not known at this moment are left out.
+///
+/// # Errors
+/// If no name is known.
+pub(super) fn find(join: &Join) -> Result<Vec<SocketAddr>, String> {
+    let of = |name: &HostPort| (name.host.as_str(), name.port).to_socket_addrs();
+    let mut found = Vec::new();
+    let mut unknown = Vec::new();
+    let mut add = |name: &HostPort, most: usize| match of(name) {
+        Ok(addresses) => found.extend(addresses.take(most)),
+        Err(error) => unknown.push(format!("{}: {error}", name.host)),
+    };
+    match join {
+        Join::Off => {}
+        // Each of them is one node, however many addresses it has.
+        Join::Hosts(hosts) => hosts.iter().for_each(|host| add(host, 1)),
+        Join::Dns(name) => add(name, usize::MAX),
+    }
+    found.sort_unstable();
+    found.dedup();
+    match found.is_empty() {
+        true => Err(format!("the nodes of the cluster are not known: {}", unknown.join(", "))),
+        false => Ok(found),
+    }
+}
+
+/// The address of this node among those of the cluster.
+///
+/// # Errors
+/// If it cannot be told.
+pub(super) fn own(wanted: OwnAddress, all: &[SocketAddr]) -> Result<SocketAddr, String> {
+    let is_own = |address: &&SocketAddr| match wanted {
+        OwnAddress::Found => TcpListener::bind((address.ip(), 0)).is_ok(),
+        OwnAddress::Ip(ip) => address.ip() == ip,
+        OwnAddress::Exact(exact) => **address == exact,
+    };
+    let mut found = all.iter().filter(is_own);
+    let list = || all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
+    match (wanted, found.next(), found.next()) {
+        (OwnAddress::Exact(exact), ..) => Ok(exact),
+        (_, Some(own), None) => Ok(*own),
+        (OwnAddress::Found, None, _) => {
+            Err(format!("this machine has none of the cluster's addresses {}", list()))
+        }
+        (OwnAddress::Ip(ip), None, _) => {
+            Err(format!("cluster.address {ip} is none of the cluster's addresses {}", list()))
+        }
+        (_, Some(one), Some(other)) => Err(format!(
+            "this machine has several addresses of the cluster, {one} and {other}: set cluster.address"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(join: &str) -> Result<Vec<SocketAddr>, String> {
+        find(&join.parse().unwrap())
+    }
+
+    #[test]
+    fn a_node_finds_itself_among_the_addresses() {
+        let nodes = all("hosts:192.0.2.7,127.0.0.1:7200,192.0.2.7:7100").unwrap();
+        assert_eq!(nodes, ["127.0.0.1:7200", "192.0.2.7:7100"].map(|node| node.parse().unwrap()));
+        let own = |wanted: &str| own(wanted.parse().unwrap(), &nodes);
+        assert_eq!(own(""), Ok(nodes[0]));
+        assert_eq!(own("192.0.2.7"), Ok(nodes[1]));
+        assert_eq!(own("10.0.0.1:7"), Ok("10.0.0.1:7".parse().unwrap()));
+        assert!(own("10.0.0.1").unwrap_err().contains("none of the cluster's addresses"));
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_said() {
+        let far = all("hosts:192.0.2.7,192.0.2.8").unwrap();
+        assert!(own(OwnAddress::Found, &far).unwrap_err().contains("192.0.2.7:7100, 192.0.2.8"));
+        let two = all("hosts:127.0.0.1:7200,127.0.0.1:7300").unwrap();
+        assert!(own(OwnAddress::Found, &two).unwrap_err().contains("set cluster.address"));
+        assert!(all("dns:does-not-exist.invalid:7100").unwrap_err().contains("not known"));
+        let known = all("hosts:127.0.0.1,does-not-exist.invalid").unwrap();
+        assert_eq!(known.len(), 1);
+    }
+}

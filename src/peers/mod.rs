@@ -1,0 +1,49 @@
+//! Servers that can carry what the nodes of a cluster share.
+//!
+//! Each node has one server of Redis's protocol, its *shard*. The servers find each other and watch each other by
+//! themselves: that is Redis's cluster bus. No shard is copied, and nothing is written to a disk.
+//!
+//! 1. [`Program::find`] looks for a server program that is new enough.
+//! 2. [`Shard::start`] runs it with a configuration of our own, and waits until it answers. Who knows the cluster's
+//!    secret may read and write samples there, and look at the cluster. Only who has started the shard may do more.
+//! 3. A key of a member has its tag in it, so that the member's shard has it (the hash tags of Redis). A shard takes
+//!    the slot of its tag ([`Shard::take_slot`]), and no other one. So no key ever moves by itself.
+//! 4. A shard is told of the other ones ([`Shard::meet`]), and [`Shard::nodes`] shows whom it knows.
+//! 5. Each member writes a `record` of itself into its own shard every few seconds, and reads those of the others.
+//!    From the records follows the [`View`](crate::cluster::View), which is the same for all who see the same members.
+//!
+//! [`Peers`] is the thread that does this for a mount. [`try_out`] tries two shards out on this machine. No samples are
+//! in the shards yet.
+
+mod addresses;
+mod connection;
+mod member;
+mod membership;
+mod nodes;
+mod program;
+mod record;
+mod secret;
+mod shard;
+mod status;
+mod trial;
+
+pub use membership::Peers;
+pub use program::Program;
+pub use shard::{end_left, is_left};
+pub use status::{ClusterStatus, MemberState, MemberStatus};
+pub use trial::{Trial, try_out};
+
+/// Bytes from the kernel's generator, in hexadecimal digits: a password that nobody guesses.
+///
+/// # Errors
+/// If the kernel gives none.
+fn fresh_password() -> std::io::Result<String> {
+    use std::io::Read;
+    let mut bytes = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(hexadecimal(&bytes))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

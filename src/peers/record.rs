@@ -1,0 +1,59 @@
+//! What a member tells the others of itself: a value in its own shard, for a few seconds.
+
+use serde::{Deserialize, Serialize};
+
+use super::shard::key;
+
+/// How often a member writes its record and reads those of others, and how long a record counts.
+pub(super) const EVERY_S: u64 = 3;
+pub(super) const FOR_S: u64 = 15;
+
+/// A record longer than this is none.
+const BYTES_MOST: usize = 4096;
+
+/// A member's record. Fields that a member of another version does not write are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Record {
+    /// The version of belady.
+    pub version: String,
+    /// The name of its rack.
+    pub group: String,
+    /// Bytes of samples that its shard holds at most.
+    pub capacity: u64,
+    /// Bytes that its shard takes at this moment.
+    pub used: u64,
+}
+
+impl Record {
+    /// The key of the record of the member with this tag.
+    pub(super) fn key(tag: &str) -> String {
+        key(tag, "m")
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what a member wrote. None if it is no record.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        (text.len() <= BYTES_MOST).then(|| serde_json::from_slice(text).ok())?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_another_version_is_understood() {
+        let group = "rack 7".to_owned();
+        let record = Record { version: "1".into(), group, capacity: 5, used: 3 };
+        assert_eq!(Record::parse(record.to_text().as_bytes()), Some(record));
+        let newer = br#"{"capacity":7,"new":[1]}"#;
+        assert_eq!(Record::parse(newer), Some(Record { capacity: 7, ..Record::default() }));
+        for other in [&b"x"[..], b"", b"7", &[b' '; 5000]] {
+            assert_eq!(Record::parse(other), None);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What all members of a cluster know, and nobody else.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::fresh_password;
+
+/// The shortest secret that is taken, in bytes: nobody guesses 16 letters by chance.
+const LEAST: usize = 16;
+const MOST: u64 = 4096;
+
+/// Reads the secret from a file. If there is no file, it is made, with a new secret: the first node does so.
+///
+/// # Errors
+/// If the file cannot be used, or others may read it.
+pub(super) fn read_or_make(path: &Path) -> Result<String, String> {
+    match read(path)? {
+        Some(secret) => Ok(secret),
+        None => {
+            make(path)?;
+            // Another node may have been faster.
+            read(path)?.ok_or_else(|| refuse(path, "is gone again"))
+        }
+    }
+}
+
+fn refuse(path: &Path, why: impl std::fmt::Display) -> String {
+    format!("the secret {}: {why}", path.display())
+}
+
+fn read(path: &Path) -> Result<Option<String>, String> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        found => found.map_err(|error| refuse(path, error))?,
+    };
+    if !found.is_file() || found.len() > MOST {
+        return Err(refuse(path, "is no file of a secret"));
+    }
+    if found.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(refuse(path, "belongs to another user"));
+    }
+    if found.mode() & 0o077 != 0 {
+        return Err(refuse(path, format!("others may read it: `chmod 600 {}`", path.display())));
+    }
+    let text = fs::read_to_string(path).map_err(|error| refuse(path, error))?;
+    let secret = text.trim();
+    match secret.len() < LEAST {
+        true => Err(refuse(path, format!("is shorter than {LEAST} letters"))),
+        false => Ok(Some(secret.to_owned())),
+    }
+}
+
+/// Makes the file at once with its content, so that no node reads a part of it.
+fn make(path: &Path) -> Result<(), String> {
+    let made = || -> std::io::Result<()> {
+        let new = path.with_extension(format!("new-{}", &fresh_password()?[..16]));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        let written = writeln!(file, "{}", fresh_password()?).and_then(|()| file.sync_all());
+        // Unlike a renaming, this replaces no secret that another node has made.
+        let linked = written.and_then(|()| fs::hard_link(&new, path));
+        fs::remove_file(&new)?;
+        match linked {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            linked => linked,
+        }
+    };
+    made().map_err(|error| refuse(path, format!("cannot be made: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_first_node_makes_the_secret_and_all_read_it() {
+        let top = tempfile::tempdir().unwrap();
+        let path = top.path().join("secret");
+        let nodes: Vec<_> = (0..8)
+            .map(|_| {
+                let path = path.clone();
+                std::thread::spawn(move || read_or_make(&path).unwrap())
+            })
+            .collect();
+        let secrets: Vec<_> = nodes.into_iter().map(|node| node.join().unwrap()).collect();
+        assert!(secrets.iter().all(|secret| *secret == secrets[0] && secret.len() == 64));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(top.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_secret_that_others_know_is_none() {
+        let top = tempfile::tempdir().unwrap();
+        let path = top.path().join("secret");
+        fs::write(&path, "0123456789abcdef\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(read_or_make(&path).unwrap_err().contains("chmod 600"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read_or_make(&path).unwrap(), "0123456789abcdef");
+        fs::write(&path, "short").unwrap();
+        assert!(read_or_make(&path).unwrap_err().contains("shorter"));
+        let none = top.path().join("none/secret");
+        assert!(read_or_make(&none).unwrap_err().contains("cannot be made"));
+        assert!(read_or_make(top.path()).unwrap_err().contains("is no file"));
+    }
+}

@@ -1,0 +1,428 @@
+//! The life of a shard.
+//!
+//! A daemon's shard outlives it, if the daemon is killed. What the next daemon needs to administer it is in a file
+//! beside its configuration ([`Ownership`]). It adopts the server if it would start the very same one. Nobody adopts
+//! it for a while: then [`end_left`] ends it.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use redis::{Connection, FromRedisValue};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::connection::{Login, connect_to_socket};
+use super::nodes::{self, Node};
+use super::{Program, fresh_password, hexadecimal};
+use crate::process::{has_ended, wait_until_gone};
+
+/// Files of a shard's directory. The server's working directory is there, so its names are short: the name of a
+/// socket has at most 107 bytes.
+const CONFIG: &str = "server.conf";
+const SOCKET: &str = "server.socket";
+const LOG: &str = "server.log";
+const NODES: &str = "nodes.conf";
+const OWNERSHIP: &str = "server.json";
+
+/// The user that the members of a cluster share, and the one of the shard's owner.
+pub(super) const MEMBER: &str = "belady";
+const OWNER: &str = "owner";
+
+/// Which keys a member uses, and what it may do with them.
+pub(super) const KEYS: &str = "b1:";
+const RIGHTS: &str = "+get +set +unlink +exists +ping +hello +auth +client|setname +cluster|nodes +cluster|shards \
+                      +cluster|info +cluster|myid +info";
+
+/// How long a server may take to answer after its start, and to end.
+const START_WAIT: Duration = Duration::from_secs(20);
+const END_WAIT: Duration = Duration::from_secs(5);
+
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How a shard is run.
+#[derive(Clone, Copy)]
+pub(super) struct ShardSettings<'a> {
+    /// A directory for its files, which only this user can enter.
+    pub directory: &'a Path,
+    /// Where other nodes reach it. Its cluster bus is at the next port.
+    pub address: SocketAddr,
+    /// Bytes that its values and the server itself may take.
+    pub memory_bytes: u64,
+    /// What all members of the cluster know, and nobody else.
+    pub secret: &'a str,
+    /// Whether the server goes on if this process is killed.
+    pub outlives: bool,
+}
+
+/// Who administers a server.
+#[derive(Serialize, Deserialize)]
+struct Ownership {
+    /// The server's process, and the one that administers it.
+    server: u32,
+    daemon: u32,
+    password: String,
+}
+
+/// A server that runs. It ends when this is dropped.
+pub(super) struct Shard {
+    /// The server's process.
+    pid: u32,
+    /// None if an earlier daemon has started it.
+    child: Option<Child>,
+    directory: PathBuf,
+    address: SocketAddr,
+    owner: Connection,
+}
+
+impl Shard {
+    /// Adopts the server that an earlier daemon has left, or starts one and waits until it answers.
+    ///
+    /// # Errors
+    /// Why it does not run.
+    pub(super) fn start(program: &Program, settings: &ShardSettings<'_>) -> Result<Self, String> {
+        if let Some(adopted) = Self::adopt(settings) {
+            return Ok(adopted);
+        }
+        end_left(settings.directory);
+        let failed = |error: std::io::Error| {
+            format!("{} cannot be started in {}: {error}", program, settings.directory.display())
+        };
+        let password = fresh_password().map_err(failed)?;
+        // What it knew of others is void: their addresses may be new.
+        let _ = fs::remove_file(settings.path(NODES));
+        let config = settings.config(&password);
+        write_private(&settings.path(CONFIG), config.as_bytes()).map_err(failed)?;
+        let mut starting = Starting(Some(settings.spawn(program).map_err(failed)?));
+        let login = Login { user: OWNER, password: &password };
+        let owner = starting.await_answer(settings, &login)?;
+        let child = starting.0.take().ok_or("the server is gone")?;
+        let (pid, directory) = (child.id(), settings.directory.to_owned());
+        let address = settings.address;
+        let shard = Shard { pid, child: Some(child), directory, address, owner };
+        shard.own(password).map_err(failed)?;
+        Ok(shard)
+    }
+
+    /// The server that an earlier daemon has left, if it is the one that would be started now.
+    fn adopt(settings: &ShardSettings<'_>) -> Option<Self> {
+        let directory = settings.directory.to_owned();
+        let Ownership { server: pid, password, .. } = Ownership::read(&directory)?;
+        let config = fs::read_to_string(settings.path(CONFIG)).ok()?;
+        if config != settings.config(&password) || has_ended(pid) {
+            return None;
+        }
+        let login = Login { user: OWNER, password: &password };
+        let owner = connect_to_socket(&settings.path(SOCKET), &login).ok()?;
+        // Without this, it would be ended as one that is left.
+        let shard = Shard { pid, child: None, directory, address: settings.address, owner };
+        shard.own(password).ok()?;
+        Some(shard)
+    }
+
+    /// Notes that this process administers it.
+    fn own(&self, password: String) -> std::io::Result<()> {
+        let ownership = Ownership { server: self.pid, daemon: std::process::id(), password };
+        let text = serde_json::to_vec(&ownership)?;
+        write_private(&self.directory.join(OWNERSHIP), &text)
+    }
+
+    /// The server's process.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The slot of a tag.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub(super) fn slot_of(&mut self, tag: &str) -> Result<u16, String> {
+        self.ask(&["CLUSTER", "KEYSLOT", &key(tag, "")])
+    }
+
+    /// Takes the slot of a tag.
+    ///
+    /// # Errors
+    /// If a shard that it knows has it.
+    pub(super) fn take_slot(&mut self, tag: &str) -> Result<(), String> {
+        let slot = self.slot_of(tag)?;
+        self.ask::<()>(&["CLUSTER", "ADDSLOTS", &slot.to_string()])?;
+        // If two shards take one slot, all agree that the later one has it.
+        self.ask::<String>(&["CLUSTER", "BUMPEPOCH"]).map(drop)
+    }
+
+    /// Tells it of another shard. They know each other a moment later.
+    ///
+    /// # Errors
+    /// If the address is none.
+    pub(super) fn meet(&mut self, other: SocketAddr) -> Result<(), String> {
+        let (ip, port, bus) = (other.ip(), other.port(), bus_port(other));
+        self.ask(&["CLUSTER", "MEET", &ip.to_string(), &port.to_string(), &bus.to_string()])
+    }
+
+    /// Forgets a shard for a minute, so that it does not count as one that has to answer.
+    ///
+    /// # Errors
+    /// If it does not know that shard.
+    pub(super) fn forget(&mut self, id: &str) -> Result<(), String> {
+        self.ask(&["CLUSTER", "FORGET", id])
+    }
+
+    /// Sets a value in it, for a time.
+    ///
+    /// # Errors
+    /// If it does not take values.
+    pub(super) fn set(&mut self, key: &str, value: &str, seconds: u64) -> Result<(), String> {
+        self.ask(&["SET", key, value, "EX", &seconds.to_string()])
+    }
+
+    /// Bytes that its values and the server itself take.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub(super) fn used_bytes(&mut self) -> Result<u64, String> {
+        let answer: String = self.ask(&["INFO", "memory"])?;
+        let used = answer.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        Ok(used.and_then(|used| used.trim_end().parse().ok()).unwrap_or_default())
+    }
+
+    /// All shards that it knows.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub(super) fn nodes(&mut self) -> Result<Vec<Node>, String> {
+        self.ask(&["CLUSTER", "NODES"]).map(|answer: String| nodes::parse(&answer))
+    }
+
+    /// Whether it takes values. It refuses them for two seconds after its start, and while most of the shards that it
+    /// knows do not answer.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub(super) fn takes_values(&mut self) -> Result<bool, String> {
+        let answer: String = self.ask(&["CLUSTER", "INFO"])?;
+        Ok(answer.lines().any(|line| line.trim_end() == "cluster_state:ok"))
+    }
+
+    fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> Result<T, String> {
+        let mut command = redis::Cmd::new();
+        command.arg(words);
+        let answer = command.query(&mut self.owner);
+        answer.map_err(|error| format!("the shard at {}: {error}", self.address))
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        // It closes the connection instead of an answer.
+        let _ = self.ask::<()>(&["SHUTDOWN", "NOSAVE"]);
+        await_end(self.pid, &self.directory);
+        if let Some(child) = &mut self.child {
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Ownership {
+    fn read(directory: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(directory.join(OWNERSHIP)).ok()?).ok()
+    }
+}
+
+/// Whether a server is in this directory whose daemon has ended.
+pub fn is_left(directory: &Path) -> bool {
+    Ownership::read(directory).is_some_and(|ownership| has_ended(ownership.daemon))
+}
+
+/// Ends the server of a daemon that has ended, if there is one in this directory.
+pub fn end_left(directory: &Path) {
+    let Some(Ownership { server, daemon, password }) = Ownership::read(directory) else { return };
+    if !has_ended(daemon) && daemon != std::process::id() {
+        return;
+    }
+    let login = Login { user: OWNER, password: &password };
+    if let Ok(mut owner) = connect_to_socket(&directory.join(SOCKET), &login) {
+        let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").query::<()>(&mut owner);
+    }
+    await_end(server, directory);
+}
+
+/// Waits until a server that was told to end has ended. If it does not, it is killed. Removes its files.
+fn await_end(server: u32, directory: &Path) {
+    if !wait_until_gone(server, END_WAIT) && works_in(server, directory) {
+        let pid = i32::try_from(server).map(nix::unistd::Pid::from_raw);
+        let _ = pid.map(|pid| kill(pid, Signal::SIGKILL));
+        wait_until_gone(server, END_WAIT);
+    }
+    for file in [OWNERSHIP, CONFIG, NODES, SOCKET] {
+        let _ = fs::remove_file(directory.join(file));
+    }
+}
+
+/// Whether a process works in this directory: its number may be another one's by now.
+fn works_in(process: u32, directory: &Path) -> bool {
+    let there = fs::read_link(format!("/proc/{process}/cwd"));
+    there.is_ok_and(|there| fs::canonicalize(directory).is_ok_and(|directory| there == directory))
+}
+
+/// Writes a file that only this user can read, all of it or nothing.
+fn write_private(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let new = path.with_extension("new");
+    let _ = fs::remove_file(&new);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
+    file?.write_all(content)?;
+    fs::rename(&new, path)
+}
+
+impl ShardSettings<'_> {
+    fn path(&self, file: &str) -> PathBuf {
+        self.directory.join(file)
+    }
+
+    fn spawn(&self, program: &Program) -> std::io::Result<Child> {
+        let log = File::create(self.path(LOG))?;
+        let mut command = Command::new(&program.path);
+        command.arg(CONFIG).current_dir(self.directory).stdin(Stdio::null());
+        command.stdout(log.try_clone()?).stderr(log);
+        let outlives = self.outlives;
+        let apart = move || match outlives {
+            // A signal to the daemon's process group or session must not end it.
+            true => nix::unistd::setsid().map(drop).map_err(std::io::Error::from),
+            false => nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from),
+        };
+        // SAFETY: both are single system calls, which are safe between fork and exec.
+        unsafe { command.pre_exec(apart) };
+        command.spawn()
+    }
+
+    /// The server's configuration. Passwords are in it as hashes.
+    fn config(&self, owner_password: &str) -> String {
+        let ShardSettings { address, memory_bytes, secret, .. } = self;
+        let (ip, port, bus) = (address.ip(), address.port(), bus_port(*address));
+        let [member_hash, owner_hash] = [secret, owner_password]
+            .map(|password| hexadecimal(&Sha256::digest(password.as_bytes())));
+        let timeout_ms = 5000;
+        let mut text = format!(
+            "port {port}\nbind {ip}\nunixsocket {SOCKET}\nunixsocketperm 600\ndaemonize no\n\
+             save \"\"\nappendonly no\nmaxmemory {memory_bytes}\nmaxmemory-policy noeviction\n\
+             lazyfree-lazy-user-del yes\ndisable-thp yes\ntcp-keepalive 10\n\
+             client-output-buffer-limit normal 256mb 64mb 10\n"
+        );
+        // A slot that nobody has, and a shard that is gone, are misses. Without its own address a node with several
+        // ones would be known by another one.
+        let _ = write!(
+            text,
+            "cluster-enabled yes\ncluster-config-file {NODES}\ncluster-node-timeout {timeout_ms}\n\
+             cluster-port {bus}\ncluster-announce-ip {ip}\ncluster-require-full-coverage no\n\
+             cluster-allow-reads-when-down yes\n"
+        );
+        let _ = write!(
+            text,
+            "user default off\n\
+             user {MEMBER} on #{member_hash} ~{KEYS}* resetchannels -@all {RIGHTS}\n\
+             user {OWNER} on #{owner_hash} ~* +@all\n"
+        );
+        text
+    }
+}
+
+/// A server that does not answer yet. It is killed if it never does.
+struct Starting(Option<Child>);
+
+impl Starting {
+    fn await_answer(
+        &mut self,
+        settings: &ShardSettings<'_>,
+        login: &Login<'_>,
+    ) -> Result<Connection, String> {
+        let begun = Instant::now();
+        loop {
+            // Before the connection: a server that has ended may have answered.
+            let ended = self.0.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            match connect_to_socket(&settings.path(SOCKET), login) {
+                Ok(connection) => return Ok(connection),
+                Err(_) if ended => {
+                    let why = last_line(&settings.path(LOG));
+                    return Err(format!("the server at {} ended: {why}", settings.address));
+                }
+                Err(error) if begun.elapsed() > START_WAIT => {
+                    let at = settings.address;
+                    return Err(format!("the server at {at} does not answer: {error}"));
+                }
+                Err(_) => thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A key that the shard with this tag has.
+pub(super) fn key(tag: &str, rest: &str) -> String {
+    format!("{KEYS}{{{tag}}}:{rest}")
+}
+
+/// The port of a shard's cluster bus. By default it would be 10,000 higher, where programs get ports by chance.
+pub(super) fn bus_port(address: SocketAddr) -> u16 {
+    address.port().wrapping_add(1)
+}
+
+/// The last line that is not empty.
+fn last_line(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty());
+    line.unwrap_or("it says nothing").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_has_no_password() {
+        let settings = ShardSettings {
+            directory: Path::new("/run/x"),
+            address: "10.0.0.1:7100".parse().unwrap(),
+            memory_bytes: 1 << 30,
+            secret: "SECRET",
+            outlives: true,
+        };
+        let config = settings.config("PASSWORD");
+        assert!(!config.contains("SECRET") && !config.contains("PASSWORD"), "{config}");
+        let lines: Vec<_> = config.lines().collect();
+        for line in ["port 7100", "cluster-port 7101", "bind 10.0.0.1", "maxmemory 1073741824"] {
+            assert!(lines.contains(&line), "{config}");
+        }
+        // SHA-256 of the secret.
+        let hash = "0917b13a9091915d54b6336f45909539cce452b3661b21f386418a257883b30a";
+        let member = format!("user belady on #{hash} ~b1:* resetchannels -@all +get +set ");
+        assert!(lines.iter().any(|line| line.starts_with(&member)), "{config}");
+    }
+
+    #[test]
+    fn the_last_words_of_a_server_are_told() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(last_line(log.path()), "it says nothing");
+        fs::write(log.path(), "# first\n# Failed listening on port 7100, aborting.\n\n").unwrap();
+        assert_eq!(last_line(log.path()), "# Failed listening on port 7100, aborting.");
+    }
+}

@@ -1,0 +1,269 @@
+//! Nodes of a cluster: their shards, whom they see, and what becomes of a shard whose daemon is gone.
+//!
+//! Goal: nodes find each other without anyone's help, a mount never waits for the cluster, and nothing of it is left.
+//! Method: each node is a mount with a source and a runtime directory of its own. Their shards are real servers on ports
+//! of this machine.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::doctor::working_in;
+use crate::fixture::{Fixture, check_many, wait_until};
+use crate::mounted::Mounted;
+use crate::programs::{runs, signal, wait_for_end};
+
+const FILES: u64 = 3;
+
+/// A node that can be mounted again and again.
+struct Node {
+    fixture: Fixture,
+    options: Vec<String>,
+}
+
+/// Two free ports in a row. Other programs may take them meanwhile: then the shard does not run, and the test fails.
+fn free_port(taken: &[u16]) -> u16 {
+    loop {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        let is_far = taken.iter().all(|taken| taken.abs_diff(port) > 1);
+        if is_far && port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Nodes of one cluster.
+fn nodes(count: usize) -> Vec<Node> {
+    let mut ports = Vec::new();
+    (0..count).for_each(|_| ports.push(free_port(&ports)));
+    let list: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let fixtures: Vec<Fixture> = (0..count).map(|_| Fixture::new()).collect();
+    let secret = fixtures[0].path("secret").display().to_string();
+    let node = |(fixture, address): (Fixture, &String)| {
+        fixture.write_many("d", FILES, 5000);
+        let set = |key: &str, value: &str| ["--set".to_owned(), format!("cluster.{key}={value}")];
+        let mut options = vec!["--ram".to_owned(), "64MiB".to_owned()];
+        options.extend(["--cluster".to_owned(), format!("hosts:{}", list.join(","))]);
+        options.extend(set("secret", &secret).into_iter().chain(set("address", address)));
+        Node { fixture, options }
+    };
+    fixtures.into_iter().zip(&list).map(node).collect()
+}
+
+impl Node {
+    fn mount(&self) -> Mounted {
+        self.mount_with(&["--cluster-ram", "32MiB"])
+    }
+
+    fn mount_with(&self, more: &[&str]) -> Mounted {
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        Mounted::new(&self.fixture, &[&options[..], more].concat())
+    }
+
+    /// The processes of its shard.
+    fn servers(&self) -> Vec<i32> {
+        working_in(&self.fixture.path("run"))
+    }
+
+    fn server(&self) -> i32 {
+        let servers = self.servers();
+        assert_eq!(servers.len(), 1, "{servers:?}");
+        servers[0]
+    }
+}
+
+/// How many nodes a mount sees in a state.
+fn seen(mounted: &Mounted, state: &str) -> usize {
+    let status = mounted.status();
+    let members = status["cluster"]["members"].as_array().unwrap();
+    members.iter().filter(|member| member["state"] == state).count()
+}
+
+fn await_members(mounts: &[&Mounted], count: usize) {
+    wait_until("all members are there", || {
+        mounts.iter().all(|mount| seen(mount, "here") + seen(mount, "member") == count)
+    });
+}
+
+fn why(mounted: &Mounted) -> String {
+    mounted.status()["cluster"]["why"].as_str().unwrap_or_default().to_owned()
+}
+
+fn views(mounts: &[&Mounted]) -> Vec<Value> {
+    mounts.iter().map(|mount| mount.status()["cluster"]["view"].clone()).collect()
+}
+
+#[test]
+fn nodes_find_each_other_and_come_back() {
+    let nodes = nodes(3);
+    let mut mounts: Vec<Mounted> = nodes.iter().map(Node::mount).collect();
+    let all = |mounts: &[Mounted]| await_members(&mounts.iter().collect::<Vec<_>>(), 3);
+    all(&mounts);
+    wait_until("all have one view", || {
+        let views = views(&mounts.iter().collect::<Vec<_>>());
+        views[0].is_string() && views.iter().all(|view| *view == views[0])
+    });
+    let point = mounts[0].point.to_str().unwrap().to_owned();
+    let run = |words: &[&str]| nodes[0].fixture.run(0, words);
+    let shown = run(&["cluster", "ls", &point]);
+    assert!(
+        shown.matches("member ").count() == 2 && shown.matches("here ").count() == 1,
+        "{shown}"
+    );
+    let json: Value =
+        serde_json::from_str(run(&["cluster", "ls", &point, "--json"]).trim()).unwrap();
+    // 32 MiB, less what the allocator may waste, less a tenth.
+    assert_eq!(json["members"][0]["capacity"], 24_159_186, "{json}");
+    assert!(run(&["status", &point]).contains("cluster  3 of 3 nodes"));
+
+    // A server that is killed is started again, by its own daemon.
+    let killed = nodes[1].server();
+    signal(killed, Signal::SIGKILL);
+    wait_until("another server", || nodes[1].servers().iter().any(|server| *server != killed));
+    all(&mounts);
+
+    // A node leaves, and comes back.
+    mounts.pop().unwrap().umount();
+    assert_eq!(nodes[2].servers(), Vec::<i32>::new());
+    wait_until("the others see that it is gone", || {
+        mounts.iter().all(|mount| seen(mount, "here") + seen(mount, "member") == 2)
+    });
+    check_many(&mounts[0].path(""), "d", FILES, 5000);
+    mounts.push(nodes[2].mount());
+    all(&mounts);
+    mounts.into_iter().for_each(Mounted::umount);
+    for node in &nodes {
+        assert_eq!(node.servers(), Vec::<i32>::new());
+        let secret = node.fixture.path("secret");
+        assert!(!secret.exists() || fs::metadata(secret).unwrap().permissions().mode() & 0o77 == 0);
+    }
+}
+
+#[test]
+fn a_shard_outlives_its_daemon_until_the_mount_is_taken_away() {
+    let nodes = nodes(1);
+    let node = &nodes[0];
+    let mounted = node.mount();
+    await_members(&[&mounted], 1);
+    let server = node.server();
+    signal(mounted.pid, Signal::SIGKILL);
+    wait_for_end(mounted.pid);
+    assert!(runs(server));
+    let again = node.mount();
+    await_members(&[&again], 1);
+    assert_eq!(node.server(), server, "it is adopted");
+    signal(again.pid, Signal::SIGKILL);
+    wait_for_end(again.pid);
+    // With other settings it would be another server.
+    let other = node.mount_with(&["--cluster-ram", "16MiB"]);
+    await_members(&[&other], 1);
+    let second = node.server();
+    assert_ne!(second, server);
+    signal(other.pid, Signal::SIGKILL);
+    wait_for_end(other.pid);
+    node.fixture.run(0, &["umount", "--force", other.point.to_str().unwrap()]);
+    assert_eq!(node.servers(), Vec::<i32>::new());
+
+    // Nobody takes this one away: the watcher does.
+    let last = node.mount();
+    await_members(&[&last], 1);
+    signal(last.pid, Signal::SIGKILL);
+    wait_for_end(last.pid);
+    assert_eq!(node.servers().len(), 1);
+    wait_until("the watcher ends the shard", || node.servers().is_empty());
+    node.fixture.run(0, &["umount", "--force", last.point.to_str().unwrap()]);
+}
+
+#[test]
+fn a_mount_serves_without_its_cluster_and_says_why() {
+    let nodes = nodes(1);
+    let node = &nodes[0];
+    let program = node.fixture.path("redis-server");
+    let server = format!("cluster.server={}", program.display());
+    let mounted = node.mount_with(&["--set", &server]);
+    check_many(&mounted.path(""), "d", FILES, 5000);
+    wait_until("the reason", || why(&mounted).contains("is no program"));
+    fs::write(&program, "#!/bin/sh\necho Redis server v=6.2.7\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    wait_until("the reason", || why(&mounted).contains("6.2.7 is older than 7.0.0"));
+    let point = mounted.point.to_str().unwrap();
+    let shown = node.fixture.run(0, &["status", point]);
+    assert!(shown.contains("cluster  off: ") && shown.contains("it is tried again"), "{shown}");
+    assert!(node.fixture.run(0, &["cluster", "ls", point]).starts_with("no cluster: "));
+    fs::remove_file(&program).unwrap();
+    symlink(on_path("redis-server"), &program).unwrap();
+    await_members(&[&mounted], 1);
+    mounted.umount();
+
+    // Another program has the port.
+    let address = node.options.last().unwrap().split('=').next_back().unwrap();
+    let taken = TcpListener::bind(address).unwrap();
+    let mounted = node.mount();
+    wait_until("the reason", || why(&mounted).contains(address));
+    check_many(&mounted.path(""), "d", FILES, 5000);
+    drop(taken);
+    await_members(&[&mounted], 1);
+    mounted.umount();
+    let refused =
+        node.fixture.run(6, &["cluster", "ls", node.fixture.path("mount").to_str().unwrap()]);
+    assert!(refused.contains("nothing of belady mounted"), "{refused}");
+}
+
+/// A program of the tests' packages.
+fn on_path(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap();
+    let mut found = std::env::split_paths(&path).map(|directory| directory.join(name));
+    found.find(|path| path.is_file()).expect("redis-server is missing: scripts/test installs it")
+}
+
+#[test]
+fn a_node_with_another_secret_is_no_member() {
+    let nodes = nodes(2);
+    let one = nodes[0].mount();
+    await_members(&[&one], 1);
+    let own = nodes[1].fixture.path("own-secret");
+    let own_secret = format!("cluster.secret={}", own.display());
+    let stranger = nodes[1].mount_with(&["--set", &own_secret]);
+    for mounted in [&one, &stranger] {
+        wait_until("it is refused", || {
+            let status = mounted.status();
+            let members = status["cluster"]["members"].as_array().cloned().unwrap_or_default();
+            members.iter().any(|member| member["why"] == "it has another secret")
+        });
+        assert_eq!((seen(mounted, "here"), seen(mounted, "member")), (1, 0));
+    }
+    stranger.umount();
+
+    // Others may read this one.
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o644)).unwrap();
+    let open = nodes[1].mount_with(&["--set", &own_secret]);
+    wait_until("the reason", || why(&open).contains("chmod 600"));
+    open.umount();
+    one.umount();
+}
+
+#[test]
+fn settings_that_make_no_cluster_are_refused() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", FILES, 100);
+    let (source, point) = (fixture.path("source"), fixture.path("mount"));
+    let refused = |code: i32, options: &[&str]| {
+        let words = ["mount", source.to_str().unwrap(), point.to_str().unwrap()];
+        fixture.run(code, &[&words, options].concat())
+    };
+    assert!(refused(3, &["--cluster", "hosts:a"]).contains("cluster.secret is empty"));
+    assert!(refused(3, &["--cluster", "a,b"]).contains("names no nodes"));
+    let exists = refused(3, &["--cluster", "redis://me:SECRET@host:6379"]);
+    assert!(exists.contains("cannot be joined yet") && !exists.contains("SECRET"), "{exists}");
+    let secret = ["--cluster", "hosts:a", "--set", "cluster.secret=/run/secret"];
+    let much = [&secret[..], &["--ram", "64MiB", "--cluster-ram", "1GiB"]].concat();
+    assert!(refused(3, &much).contains("cluster.ram 1 GiB is not between"));
+    let far = [&secret[..], &["--ram", "64MiB", "--set", "cluster.address=here"]].concat();
+    assert!(refused(3, &far).contains("IP:PORT"));
+    assert!(!Path::new("/run/secret").exists());
+}
