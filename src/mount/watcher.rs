@@ -193,13 +193,18 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
 
 /// Ends the shard in this directory, if there is one, unless another daemon adopts it soon.
 fn await_adoption(shard: &Path) {
-    let begun = Instant::now();
-    while !shard.as_os_str().is_empty() && peers::is_left(shard) {
-        if begun.elapsed() >= ADOPT_WAIT {
-            return peers::end_left(shard);
+    let (begun, left) = (Instant::now(), || peers::left_server(shard));
+    let Some(server) = left() else { return };
+    while begun.elapsed() < ADOPT_WAIT {
+        if !shard.exists() {
+            return peers::kill_server(server, shard);
+        }
+        if left() != Some(server) {
+            return;
         }
         thread::sleep(CHECK_DAEMON_EVERY);
     }
+    peers::end_left(shard);
 }
 
 /// Closes everything but input, output and errors: a connection that the daemon was about to make may have

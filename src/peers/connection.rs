@@ -9,8 +9,19 @@ use redis::{
 };
 
 /// How long a connection may take, and each answer.
-const CONNECT_WAIT: Duration = Duration::from_millis(300);
-const ANSWER_WAIT: Duration = Duration::from_secs(1);
+#[derive(Clone, Copy)]
+pub(super) struct Waits {
+    connect: Duration,
+    answer: Duration,
+}
+
+/// Of other nodes: one that does not answer soon is a miss.
+pub(super) const SHORT: Waits =
+    Waits { connect: Duration::from_millis(300), answer: Duration::from_secs(1) };
+
+/// Of a server on this machine: it is ended if it does not answer, and a busy machine may make it wait.
+pub(super) const LONG: Waits =
+    Waits { connect: Duration::from_secs(10), answer: Duration::from_secs(10) };
 
 /// A user of a shard, and its password.
 pub(super) struct Login<'a> {
@@ -23,24 +34,28 @@ pub(super) struct Login<'a> {
 /// # Errors
 /// If it does not answer, or refuses the login.
 pub(super) fn connect_to_socket(socket: &Path, login: &Login<'_>) -> RedisResult<Connection> {
-    connect(ConnectionAddr::Unix(socket.to_owned()), login)
+    connect(ConnectionAddr::Unix(socket.to_owned()), login, LONG)
 }
 
 /// Connects to a shard over the network.
 ///
 /// # Errors
 /// As [`connect_to_socket`].
-pub(super) fn connect_to(address: SocketAddr, login: &Login<'_>) -> RedisResult<Connection> {
-    connect(ConnectionAddr::Tcp(address.ip().to_string(), address.port()), login)
+pub(super) fn connect_to(
+    address: SocketAddr,
+    login: &Login<'_>,
+    waits: Waits,
+) -> RedisResult<Connection> {
+    connect(ConnectionAddr::Tcp(address.ip().to_string(), address.port()), login, waits)
 }
 
-fn connect(address: ConnectionAddr, login: &Login<'_>) -> RedisResult<Connection> {
+fn connect(address: ConnectionAddr, login: &Login<'_>, waits: Waits) -> RedisResult<Connection> {
     // Redis 7.0 does not know the command that tells the name of a library.
     let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
     let settings = settings.set_username(login.user).set_password(login.password);
     let info = address.into_connection_info()?.set_redis_settings(settings);
-    let connection = Client::open(info)?.get_connection_with_timeout(CONNECT_WAIT)?;
-    connection.set_read_timeout(Some(ANSWER_WAIT))?;
-    connection.set_write_timeout(Some(ANSWER_WAIT))?;
+    let connection = Client::open(info)?.get_connection_with_timeout(waits.connect)?;
+    connection.set_read_timeout(Some(waits.answer))?;
+    connection.set_write_timeout(Some(waits.answer))?;
     Ok(connection)
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, ErrorKind, cmd};
 
-use super::connection::{Login, connect_to};
+use super::connection::{Login, SHORT, connect_to};
 use super::nodes::{Health, Node};
 use super::record::{self, Record};
 use super::shard::{MEMBER, Shard, ShardSettings};
@@ -121,28 +121,39 @@ impl Member {
     /// # Errors
     /// If the own shard does not answer.
     pub(super) fn look(&mut self) -> Result<ClusterStatus, String> {
-        let mut nodes = self.nodes()?;
-        if self.own_tag(&nodes).is_none() {
-            self.take_tag(&nodes)?;
-            nodes = self.nodes()?;
+        let nodes = self.nodes()?;
+        if let Err(why) = self.act(&nodes) {
+            // Another node may have taken a slot meanwhile, or most shards do not answer. It is tried again.
+            tracing::debug!(%why, "the shard refuses");
+        }
+        Ok(self.status(&nodes))
+    }
+
+    /// Does what is due.
+    fn act(&mut self, nodes: &[Node]) -> Result<(), String> {
+        if self.own_tag(nodes).is_none() {
+            self.take_tag(nodes)?;
         }
         if self.met.is_none_or(|met| met.elapsed() >= MEET_EVERY) {
             self.met = Some(Instant::now());
-            self.meet(&nodes)?;
+            self.meet(nodes)?;
         }
-        self.forget_failed(&nodes)?;
+        self.forget_failed(nodes)?;
         if self.told.is_none_or(|told| told.elapsed() >= Duration::from_secs(record::EVERY_S)) {
             self.told = Some(Instant::now());
-            self.tell(&nodes)?;
-            self.hear(&nodes);
+            self.hear(nodes);
+            self.tell(nodes)?;
         }
-        Ok(self.status(&nodes))
+        Ok(())
     }
 
     /// The shards that the own one knows, one for each address. If a shard is gone for good, since another one is at
     /// its address by now, it is forgotten.
     fn nodes(&mut self) -> Result<Vec<Node>, String> {
         let nodes = self.shard.nodes()?;
+        if !nodes.iter().any(|node| node.is_self) {
+            return Err(format!("the shard at {} does not know itself", self.shard.address()));
+        }
         let at = |health: Health, node: &Node| {
             let mut others = nodes.iter().filter(|other| other.id != node.id);
             others.any(|other| other.address == node.address && other.health == health)
@@ -337,7 +348,7 @@ impl Link {
     ) -> redis::RedisResult<Option<Vec<u8>>> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => connect_to(address, &Login { user: MEMBER, password: secret })?,
+            None => connect_to(address, &Login { user: MEMBER, password: secret }, SHORT)?,
         };
         let text = cmd("GET").arg(key).query(&mut connection)?;
         self.connection = Some(connection);

@@ -3,10 +3,10 @@
 //! Nothing waits for it: a mount serves before its node is a member, and without that. If the node cannot become one,
 //! or its shard ends, the thread tries again after a while.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::member::Member;
@@ -17,10 +17,20 @@ use crate::sync::Mutex;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
+/// How long the end of the shard is waited for. A name server that does not answer can hold the thread up. If nobody
+/// waits any more, the watcher of the daemon ends the shard.
+const LEAVE_WAIT: Duration = Duration::from_secs(20);
+
 /// This node in its cluster, as long as the mount runs.
 pub struct Peers {
     status: Arc<Mutex<ClusterStatus>>,
-    thread: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
+    thread: Mutex<Option<Running>>,
+}
+
+/// The thread. It ends if `end` is dropped, and then `ended` is closed.
+struct Running {
+    end: Sender<()>,
+    ended: Receiver<()>,
 }
 
 impl Peers {
@@ -31,11 +41,14 @@ impl Peers {
     pub fn start(settings: ClusterSettings, place: PathBuf) -> std::io::Result<Self> {
         let why = Some("it has not joined yet".to_owned());
         let status = Arc::new(Mutex::new(ClusterStatus { why, ..ClusterStatus::default() }));
-        let (end, over) = channel();
+        let ((end, over), (ending, ended)) = (channel(), channel());
         let shown = Arc::clone(&status);
-        let keep = move || keep(&settings, &place, &shown, &over);
-        let thread = thread::Builder::new().name("belady-cluster".into()).spawn(keep)?;
-        Ok(Peers { status, thread: Mutex::new(Some((end, thread))) })
+        let keep = move || {
+            keep(&settings, &place, &shown, &over);
+            drop::<Sender<()>>(ending);
+        };
+        thread::Builder::new().name("belady-cluster".into()).spawn(keep)?;
+        Ok(Peers { status, thread: Mutex::new(Some(Running { end, ended })) })
     }
 
     pub fn status(&self) -> ClusterStatus {
@@ -44,11 +57,11 @@ impl Peers {
 
     /// Leaves the cluster, and ends the shard.
     pub fn leave(&self) {
-        let thread = self.thread.lock().take();
-        if let Some((end, thread)) = thread {
+        let running = self.thread.lock().take();
+        if let Some(Running { end, ended }) = running {
             drop(end);
-            if thread.join().is_err() {
-                tracing::error!("the thread of the cluster panicked");
+            if ended.recv_timeout(LEAVE_WAIT) == Err(RecvTimeoutError::Timeout) {
+                tracing::warn!("the shard does not end");
             }
         }
     }
@@ -56,7 +69,7 @@ impl Peers {
 
 fn keep(
     settings: &ClusterSettings,
-    place: &std::path::Path,
+    place: &Path,
     status: &Mutex<ClusterStatus>,
     over: &Receiver<()>,
 ) {

@@ -29,7 +29,7 @@ mod trial;
 
 pub use membership::Peers;
 pub use program::Program;
-pub use shard::{end_left, is_left};
+pub use shard::{end_left, kill_server, left_server};
 pub use status::{ClusterStatus, MemberState, MemberStatus};
 pub use trial::{Trial, try_out};
 

@@ -101,15 +101,15 @@ impl Shard {
         let _ = fs::remove_file(settings.path(NODES));
         let config = settings.config(&password);
         write_private(&settings.path(CONFIG), config.as_bytes()).map_err(failed)?;
-        let mut starting = Starting(Some(settings.spawn(program).map_err(failed)?));
+        let directory = settings.directory.to_owned();
+        let child = settings.spawn(program).map_err(failed)?;
+        let pid = child.id();
+        let mut starting = Starting { child: Some(child), directory: directory.clone() };
+        // Before it answers: this process may be killed meanwhile.
+        own(&directory, pid, &password).map_err(failed)?;
         let login = Login { user: OWNER, password: &password };
         let owner = starting.await_answer(settings, &login)?;
-        let child = starting.0.take().ok_or("the server is gone")?;
-        let (pid, directory) = (child.id(), settings.directory.to_owned());
-        let address = settings.address;
-        let shard = Shard { pid, child: Some(child), directory, address, owner };
-        shard.own(password).map_err(failed)?;
-        Ok(shard)
+        Ok(Shard { pid, child: starting.child.take(), directory, address: settings.address, owner })
     }
 
     /// The server that an earlier daemon has left, if it is the one that would be started now.
@@ -123,16 +123,8 @@ impl Shard {
         let login = Login { user: OWNER, password: &password };
         let owner = connect_to_socket(&settings.path(SOCKET), &login).ok()?;
         // Without this, it would be ended as one that is left.
-        let shard = Shard { pid, child: None, directory, address: settings.address, owner };
-        shard.own(password).ok()?;
-        Some(shard)
-    }
-
-    /// Notes that this process administers it.
-    fn own(&self, password: String) -> std::io::Result<()> {
-        let ownership = Ownership { server: self.pid, daemon: std::process::id(), password };
-        let text = serde_json::to_vec(&ownership)?;
-        write_private(&self.directory.join(OWNERSHIP), &text)
+        own(&directory, pid, &password).ok()?;
+        Some(Shard { pid, child: None, directory, address: settings.address, owner })
     }
 
     /// The server's process.
@@ -241,9 +233,17 @@ impl Ownership {
     }
 }
 
-/// Whether a server is in this directory whose daemon has ended.
-pub fn is_left(directory: &Path) -> bool {
-    Ownership::read(directory).is_some_and(|ownership| has_ended(ownership.daemon))
+/// Notes that this process administers a server.
+fn own(directory: &Path, server: u32, password: &str) -> std::io::Result<()> {
+    let daemon = std::process::id();
+    let ownership = Ownership { server, daemon, password: password.to_owned() };
+    write_private(&directory.join(OWNERSHIP), &serde_json::to_vec(&ownership)?)
+}
+
+/// The process of the server in this directory, if its daemon has ended.
+pub fn left_server(directory: &Path) -> Option<u32> {
+    let ownership = Ownership::read(directory)?;
+    has_ended(ownership.daemon).then_some(ownership.server)
 }
 
 /// Ends the server of a daemon that has ended, if there is one in this directory.
@@ -259,11 +259,18 @@ pub fn end_left(directory: &Path) {
     await_end(server, directory);
 }
 
-/// Waits until a server that was told to end has ended. If it does not, it is killed. Removes its files.
-fn await_end(server: u32, directory: &Path) {
-    if !wait_until_gone(server, END_WAIT) && works_in(server, directory) {
+/// Kills a server whose directory is gone, so that nobody can tell it to end.
+pub fn kill_server(server: u32, directory: &Path) {
+    if works_in(server, directory) {
         let pid = i32::try_from(server).map(nix::unistd::Pid::from_raw);
         let _ = pid.map(|pid| kill(pid, Signal::SIGKILL));
+    }
+}
+
+/// Waits until a server that was told to end has ended. If it does not, it is killed. Removes its files.
+fn await_end(server: u32, directory: &Path) {
+    if !wait_until_gone(server, END_WAIT) {
+        kill_server(server, directory);
         wait_until_gone(server, END_WAIT);
     }
     for file in [OWNERSHIP, CONFIG, NODES, SOCKET] {
@@ -271,10 +278,14 @@ fn await_end(server: u32, directory: &Path) {
     }
 }
 
-/// Whether a process works in this directory: its number may be another one's by now.
+/// Whether a process works in this directory, or did until it was removed: its number may be another one's by now.
 fn works_in(process: u32, directory: &Path) -> bool {
-    let there = fs::read_link(format!("/proc/{process}/cwd"));
-    there.is_ok_and(|there| fs::canonicalize(directory).is_ok_and(|directory| there == directory))
+    let Ok(there) = fs::read_link(format!("/proc/{process}/cwd")) else { return false };
+    match fs::canonicalize(directory) {
+        Ok(directory) => there == directory,
+        // The kernel says so of a directory that is gone.
+        Err(_) => there.to_string_lossy().ends_with(&format!("{} (deleted)", directory.display())),
+    }
 }
 
 /// Writes a file that only this user can read, all of it or nothing.
@@ -339,7 +350,10 @@ impl ShardSettings<'_> {
 }
 
 /// A server that does not answer yet. It is killed if it never does.
-struct Starting(Option<Child>);
+struct Starting {
+    child: Option<Child>,
+    directory: PathBuf,
+}
 
 impl Starting {
     fn await_answer(
@@ -350,7 +364,8 @@ impl Starting {
         let begun = Instant::now();
         loop {
             // Before the connection: a server that has ended may have answered.
-            let ended = self.0.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            let ended =
+                self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
             match connect_to_socket(&settings.path(SOCKET), login) {
                 Ok(connection) => return Ok(connection),
                 Err(_) if ended => {
@@ -369,9 +384,10 @@ impl Starting {
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
+        if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
+            let _ = fs::remove_file(self.directory.join(OWNERSHIP));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, Value, cmd};
 
-use super::connection::{Login, connect_to};
+use super::connection::{LONG, Login, connect_to};
 use super::nodes::Health;
 use super::shard::{MEMBER, Shard, ShardSettings, key};
 use super::{Program, fresh_password};
@@ -108,7 +108,7 @@ fn knows(shard: &mut Shard, other: &Shard) -> Result<bool, String> {
 fn pass_sample(at: SocketAddr, secret: &str) -> Result<Duration, String> {
     let words = |error: redis::RedisError| error.to_string();
     let login = Login { user: MEMBER, password: secret };
-    let mut member = connect_to(at, &login).map_err(words)?;
+    let mut member = connect_to(at, &login, LONG).map_err(words)?;
     let key = key("1", "sample");
     for expected in [Value::Nil, Value::BulkString(b"lease".to_vec())] {
         let mut lease = cmd("SET");
@@ -151,7 +151,7 @@ fn check_refusals(member: &mut Connection, at: SocketAddr, secret: &str) -> Resu
     }
     let strangers = [(MEMBER, "guess"), ("default", ""), ("default", secret)];
     for (user, password) in strangers {
-        if connect_to(at, &Login { user, password }).is_ok() {
+        if connect_to(at, &Login { user, password }, LONG).is_ok() {
             return Err(format!("the user {user} can log in with another password"));
         }
     }

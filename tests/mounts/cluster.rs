@@ -169,6 +169,16 @@ fn a_shard_outlives_its_daemon_until_the_mount_is_taken_away() {
     node.fixture.run(0, &["umount", "--force", other.point.to_str().unwrap()]);
     assert_eq!(node.servers(), Vec::<i32>::new());
 
+    // Nobody can tell this one to end: the watcher kills it.
+    let lost = node.mount();
+    await_members(&[&lost], 1);
+    signal(lost.pid, Signal::SIGKILL);
+    wait_for_end(lost.pid);
+    let at = working_in(&node.fixture.path("run"))[0];
+    let directory = fs::read_link(format!("/proc/{at}/cwd")).unwrap();
+    fs::remove_dir_all(directory).unwrap();
+    wait_until("the watcher kills the shard", || !runs(at));
+
     // Nobody takes this one away: the watcher does.
     let last = node.mount();
     await_members(&[&last], 1);
