@@ -306,7 +306,9 @@ impl Member {
             Health::Connected if record.is_some() => MemberState::Member,
             Health::Connected if why.is_some() => MemberState::Silent,
             Health::Suspected => MemberState::Silent,
-            Health::Connected | Health::Meeting => MemberState::Joining,
+            Health::Connected => MemberState::Joining,
+            // It was told of this node, and has not answered.
+            Health::Meeting => MemberState::Missing,
         };
         let Record { group, capacity, used, .. } = record.cloned().unwrap_or_default();
         Some(MemberStatus { address: address.to_string(), state, group, capacity, used, why })

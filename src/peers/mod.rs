@@ -1,14 +1,14 @@
 //! Servers that can carry what the nodes of a cluster share.
 //!
 //! Each node has one server of Redis's protocol, its *shard*. The servers find each other and watch each other by
-//! themselves: that is Redis's cluster bus. No shard is copied, and nothing is written to a disk.
+//! themselves: that is Redis's cluster bus. No shard is copied, and no sample is written to a disk.
 //!
 //! 1. [`Program::find`] looks for a server program that is new enough.
-//! 2. [`Shard::start`] runs it with a configuration of our own, and waits until it answers. Who knows the cluster's
+//! 2. `Shard::start` runs it with a configuration of our own, and waits until it answers. Who knows the cluster's
 //!    secret may read and write samples there, and look at the cluster. Only who has started the shard may do more.
 //! 3. A key of a member has its tag in it, so that the member's shard has it (the hash tags of Redis). A shard takes
-//!    the slot of its tag ([`Shard::take_slot`]), and no other one. So no key ever moves by itself.
-//! 4. A shard is told of the other ones ([`Shard::meet`]), and [`Shard::nodes`] shows whom it knows.
+//!    the slot of its tag (`Shard::take_slot`), and no other one. So no key ever moves by itself.
+//! 4. A shard is told of the other ones (`Shard::meet`), and `Shard::nodes` shows whom it knows.
 //! 5. Each member writes a `record` of itself into its own shard every few seconds, and reads those of the others.
 //!    From the records follows the [`View`](crate::cluster::View), which is the same for all who see the same members.
 //!

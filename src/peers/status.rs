@@ -45,7 +45,7 @@ pub enum MemberState {
     Silent,
     /// Most nodes agree that it does not answer.
     Failed,
-    /// It is in the list of nodes, and was never seen.
+    /// It is in the list of nodes, and has not answered yet.
     #[default]
     #[serde(other)]
     Missing,
