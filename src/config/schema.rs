@@ -163,8 +163,8 @@ sections! {
         /// A file that all nodes see, an absolute path. The first node puts a secret in it. Who can read
         /// the file can read the samples of the cluster.
         secret: PathBuf = PathBuf::new(),
-        /// Where the other nodes reach this one: "IP" or "IP:PORT"; empty: the address of the cluster
-        /// that this machine has.
+        /// Where the other nodes reach this one: "IP" or "IP:PORT". If it is empty, belady finds which
+        /// address of the cluster this machine has.
         address: String = String::new(),
         /// The rack of this node, or another name that near nodes share.
         group: String = String::new(),

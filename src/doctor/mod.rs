@@ -54,7 +54,7 @@ pub struct Findings {
     pub cluster: Option<ClusterFindings>,
 }
 
-/// What a shard of a cluster needs: a server program, and addresses at which other nodes reach it.
+/// What a node of a cluster needs. It runs a server program, and other nodes have to reach it.
 #[derive(Clone, Debug)]
 pub struct ClusterFindings {
     /// Path and version of the server program.

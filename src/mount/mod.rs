@@ -122,6 +122,8 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         directory.clear_own();
     }
     engine.stop();
+    // Last: a server that does not answer must not delay the unmount.
+    let served = served.map(|peers| peers.iter().for_each(|peers| peers.leave()));
     // Threads that use our own mount have descriptors of their own (`fuse/self_access`). None of them may be the
     // one that drops the engine, and so closes what it has open. The end of the process closes it.
     std::mem::forget(engine);
@@ -153,7 +155,7 @@ fn serve(
     identity: (u64, u64),
     mut notes: Vec<String>,
     ready: impl FnOnce(&Ready),
-) -> Result<()> {
+) -> Result<Option<Arc<Peers>>> {
     notes.extend(engine.catalog_note());
     notes.extend(engine.store_summary());
     notes.extend(engine.moved_disk_warning());
@@ -211,7 +213,6 @@ fn serve(
     let (at, from) = (plan.mountpoint.display(), plan.source.name().display());
     ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
     wait(engine, &messages);
-    peers.iter().for_each(|peers| peers.leave());
     let over = engine.serving().is_over();
     if over {
         directory.clear_own();
@@ -220,7 +221,7 @@ fn serve(
     }
     runtime.block_on(server.finish(if over { UNMOUNTED_PATIENCE } else { SIGNALLED_PATIENCE }));
     runtime.shutdown_timeout(Duration::from_secs(1));
-    Ok(())
+    Ok(peers)
 }
 
 /// Begins to join the cluster, if there is one. The mount serves without it.

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{AbortHandle, MountIdentity};
 use crate::peers;
-use crate::process::is_ending;
+use crate::process::{is_ending, wait_until_gone};
 
 /// The hidden verb that runs the watcher.
 pub const VERB: &str = "watch-daemon";
@@ -184,6 +184,8 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
+                // The pipe is closed a moment before the process has ended.
+                wait_until_gone(pid, ADOPT_WAIT);
                 await_adoption(&shard);
                 return Ok(());
             }

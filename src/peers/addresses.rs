@@ -22,6 +22,10 @@ pub(super) fn find(join: &Join) -> Result<Vec<SocketAddr>, String> {
         Join::Hosts(hosts) => hosts.iter().for_each(|host| add(host, 1)),
         Join::Dns(name) => add(name, usize::MAX),
     }
+    // Some systems give a machine's own name a loopback address, which no other node reaches.
+    if found.iter().any(|address| !address.ip().is_loopback()) {
+        found.retain(|address| !address.ip().is_loopback());
+    }
     found.sort_unstable();
     found.dedup();
     match found.is_empty() {
@@ -46,7 +50,10 @@ pub(super) fn own(wanted: OwnAddress, all: &[SocketAddr]) -> Result<SocketAddr, 
         (OwnAddress::Exact(exact), ..) => Ok(exact),
         (_, Some(own), None) => Ok(*own),
         (OwnAddress::Found, None, _) => {
-            Err(format!("this machine has none of the cluster's addresses {}", list()))
+            let list = list();
+            Err(format!(
+                "this machine has none of the cluster's addresses {list}: name the nodes by their addresses"
+            ))
         }
         (OwnAddress::Ip(ip), None, _) => {
             Err(format!("cluster.address {ip} is none of the cluster's addresses {}", list()))
@@ -67,11 +74,13 @@ mod tests {
 
     #[test]
     fn a_node_finds_itself_among_the_addresses() {
-        let nodes = all("hosts:192.0.2.7,127.0.0.1:7200,192.0.2.7:7100").unwrap();
-        assert_eq!(nodes, ["127.0.0.1:7200", "192.0.2.7:7100"].map(|node| node.parse().unwrap()));
+        let nodes = all("hosts:127.0.0.1:7200,127.0.0.1:7200").unwrap();
+        assert_eq!(own(OwnAddress::Found, &nodes), Ok("127.0.0.1:7200".parse().unwrap()));
+        let nodes = all("hosts:192.0.2.8,127.0.1.1,192.0.2.7,192.0.2.7:7100").unwrap();
+        let far = ["192.0.2.7:7100", "192.0.2.8:7100"];
+        assert_eq!(nodes, far.map(|node| node.parse().unwrap()), "no loopback beside others");
         let own = |wanted: &str| own(wanted.parse().unwrap(), &nodes);
-        assert_eq!(own(""), Ok(nodes[0]));
-        assert_eq!(own("192.0.2.7"), Ok(nodes[1]));
+        assert_eq!(own("192.0.2.7"), Ok(nodes[0]));
         assert_eq!(own("10.0.0.1:7"), Ok("10.0.0.1:7".parse().unwrap()));
         assert!(own("10.0.0.1").unwrap_err().contains("none of the cluster's addresses"));
     }

@@ -13,7 +13,7 @@ use redis::{Connection, ErrorKind, cmd};
 use super::connection::{Login, SHORT, connect_to};
 use super::nodes::{Health, Node};
 use super::record::{self, Record};
-use super::shard::{MEMBER, Shard, ShardSettings};
+use super::shard::{MEMBER, Shard, ShardSettings, member_password};
 use super::status::{ClusterStatus, MemberState, MemberStatus};
 use super::{Program, addresses, secret};
 use crate::cluster::{self, View};
@@ -350,7 +350,10 @@ impl Link {
     ) -> redis::RedisResult<Option<Vec<u8>>> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => connect_to(address, &Login { user: MEMBER, password: secret }, SHORT)?,
+            None => {
+                let password = member_password(secret, address);
+                connect_to(address, &Login { user: MEMBER, password: &password }, SHORT)?
+            }
         };
         let text = cmd("GET").arg(key).query(&mut connection)?;
         self.connection = Some(connection);

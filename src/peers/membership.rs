@@ -27,6 +27,12 @@ pub struct Peers {
     thread: Mutex<Option<Running>>,
 }
 
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 /// The thread. It ends if `end` is dropped, and then `ended` is closed.
 struct Running {
     end: Sender<()>,

@@ -4,16 +4,16 @@
 //! themselves: that is Redis's cluster bus. No shard is copied, and no sample is written to a disk.
 //!
 //! 1. [`Program::find`] looks for a server program that is new enough.
-//! 2. `Shard::start` runs it with a configuration of our own, and waits until it answers. Who knows the cluster's
+//! 2. `Shard::start` runs it with a configuration of our own, and waits until it answers. Whoever knows the cluster's
 //!    secret may read and write samples there, and look at the cluster. Only who has started the shard may do more.
 //! 3. A key of a member has its tag in it, so that the member's shard has it (the hash tags of Redis). A shard takes
 //!    the slot of its tag (`Shard::take_slot`), and no other one. So no key ever moves by itself.
 //! 4. A shard is told of the other ones (`Shard::meet`), and `Shard::nodes` shows whom it knows.
 //! 5. Each member writes a `record` of itself into its own shard every few seconds, and reads those of the others.
-//!    From the records follows the [`View`](crate::cluster::View), which is the same for all who see the same members.
+//!    The records give the [`View`](crate::cluster::View). It is the same for all members that have the same records.
 //!
-//! [`Peers`] is the thread that does this for a mount. [`try_out`] tries two shards out on this machine. No samples are
-//! in the shards yet.
+//! [`Peers`] does this for a mount, in a thread. [`try_out`] tries two shards on this machine.
+//! The shards hold no samples yet.
 
 mod addresses;
 mod connection;

@@ -66,7 +66,7 @@ pub(super) struct ShardSettings<'a> {
 /// Who administers a server.
 #[derive(Serialize, Deserialize)]
 struct Ownership {
-    /// The server's process, and the one that administers it.
+    /// The server's process, 0 if its number is not known yet, and the process that administers it.
     server: u32,
     daemon: u32,
     password: String,
@@ -89,6 +89,11 @@ impl Shard {
     /// # Errors
     /// Why it does not run.
     pub(super) fn start(program: &Program, settings: &ShardSettings<'_>) -> Result<Self, String> {
+        if let Some(daemon) = other_daemon(settings.directory) {
+            return Err(format!(
+                "the earlier daemon {daemon} of this mount point has not ended yet"
+            ));
+        }
         if let Some(adopted) = Self::adopt(settings) {
             return Ok(adopted);
         }
@@ -102,10 +107,11 @@ impl Shard {
         let config = settings.config(&password);
         write_private(&settings.path(CONFIG), config.as_bytes()).map_err(failed)?;
         let directory = settings.directory.to_owned();
+        // Before there is a server: this process may be killed at any moment.
+        own(&directory, 0, &password).map_err(failed)?;
         let child = settings.spawn(program).map_err(failed)?;
         let pid = child.id();
         let mut starting = Starting { child: Some(child), directory: directory.clone() };
-        // Before it answers: this process may be killed meanwhile.
         own(&directory, pid, &password).map_err(failed)?;
         let login = Login { user: OWNER, password: &password };
         let owner = starting.await_answer(settings, &login)?;
@@ -240,6 +246,14 @@ fn own(directory: &Path, server: u32, password: &str) -> std::io::Result<()> {
     write_private(&directory.join(OWNERSHIP), &serde_json::to_vec(&ownership)?)
 }
 
+/// Another daemon that runs and whose server is in this directory.
+fn other_daemon(directory: &Path) -> Option<u32> {
+    let Ownership { server, daemon, .. } = Ownership::read(directory)?;
+    let is_other = daemon != std::process::id() && !has_ended(daemon);
+    // The number of a daemon that has ended may be another process's by now.
+    (is_other && works_in(server, directory)).then_some(daemon)
+}
+
 /// The process of the server in this directory, if its daemon has ended.
 pub fn left_server(directory: &Path) -> Option<u32> {
     let ownership = Ownership::read(directory)?;
@@ -273,8 +287,11 @@ fn await_end(server: u32, directory: &Path) {
         kill_server(server, directory);
         wait_until_gone(server, END_WAIT);
     }
-    for file in [OWNERSHIP, CONFIG, NODES, SOCKET] {
-        let _ = fs::remove_file(directory.join(file));
+    // A later daemon may have its own server here.
+    if Ownership::read(directory).is_none_or(|ownership| ownership.server == server) {
+        for file in [OWNERSHIP, CONFIG, NODES, SOCKET] {
+            let _ = fs::remove_file(directory.join(file));
+        }
     }
 }
 
@@ -322,7 +339,8 @@ impl ShardSettings<'_> {
     fn config(&self, owner_password: &str) -> String {
         let ShardSettings { address, memory_bytes, secret, .. } = self;
         let (ip, port, bus) = (address.ip(), address.port(), bus_port(*address));
-        let [member_hash, owner_hash] = [secret, owner_password]
+        let member_password = member_password(secret, *address);
+        let [member_hash, owner_hash] = [&*member_password, owner_password]
             .map(|password| hexadecimal(&Sha256::digest(password.as_bytes())));
         let timeout_ms = 5000;
         let mut text = format!(
@@ -392,6 +410,12 @@ impl Drop for Starting {
     }
 }
 
+/// The password of members at the shard with this address. A server that is not of the cluster learns only the one of its
+/// own address, since servers of Redis are known to each other without a password.
+pub(super) fn member_password(secret: &str, address: SocketAddr) -> String {
+    hexadecimal(&Sha256::digest(format!("{address} {secret}").as_bytes()))
+}
+
 /// A key that the shard with this tag has.
 pub(super) fn key(tag: &str, rest: &str) -> String {
     format!("{KEYS}{{{tag}}}:{rest}")
@@ -428,8 +452,8 @@ mod tests {
         for line in ["port 7100", "cluster-port 7101", "bind 10.0.0.1", "maxmemory 1073741824"] {
             assert!(lines.contains(&line), "{config}");
         }
-        // SHA-256 of the secret.
-        let hash = "0917b13a9091915d54b6336f45909539cce452b3661b21f386418a257883b30a";
+        // SHA-256 of the digits of that of "10.0.0.1:7100 SECRET".
+        let hash = "838e3a65f735177b8007474d2b58ac4f45973e5430036492c9caa2c6203bf4e8";
         let member = format!("user belady on #{hash} ~b1:* resetchannels -@all +get +set ");
         assert!(lines.iter().any(|line| line.starts_with(&member)), "{config}");
     }

@@ -9,7 +9,7 @@ use redis::{Connection, Value, cmd};
 
 use super::connection::{LONG, Login, connect_to};
 use super::nodes::Health;
-use super::shard::{MEMBER, Shard, ShardSettings, key};
+use super::shard::{MEMBER, Shard, ShardSettings, key, member_password};
 use super::{Program, fresh_password};
 
 /// The memory of a trial's shard.
@@ -107,7 +107,8 @@ fn knows(shard: &mut Shard, other: &Shard) -> Result<bool, String> {
 /// Leases a key, stores a sample under it and reads it, as a member. Returns the median time of a read.
 fn pass_sample(at: SocketAddr, secret: &str) -> Result<Duration, String> {
     let words = |error: redis::RedisError| error.to_string();
-    let login = Login { user: MEMBER, password: secret };
+    let password = member_password(secret, at);
+    let login = Login { user: MEMBER, password: &password };
     let mut member = connect_to(at, &login, LONG).map_err(words)?;
     let key = key("1", "sample");
     for expected in [Value::Nil, Value::BulkString(b"lease".to_vec())] {
@@ -149,7 +150,7 @@ fn check_refusals(member: &mut Connection, at: SocketAddr, secret: &str) -> Resu
             return Err(format!("a member is not refused {}", words.join(" ")));
         }
     }
-    let strangers = [(MEMBER, "guess"), ("default", ""), ("default", secret)];
+    let strangers = [(MEMBER, "guess"), (MEMBER, secret), ("default", ""), ("default", secret)];
     for (user, password) in strangers {
         if connect_to(at, &Login { user, password }, LONG).is_ok() {
             return Err(format!("the user {user} can log in with another password"));
