@@ -1,4 +1,4 @@
-//! Tells whether a process has ended.
+//! Tells whether a process has ended, and ends one.
 //!
 //! A killed process is gone when its last thread has left the kernel. Until then it keeps its locks, sockets
 //! and devices. Meanwhile its leader is a zombie. If the kernel holds up the leader itself, the leader has a
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 
 /// The bit of `SIGKILL` in a set of signals, as the kernel writes it.
 const SIGKILL_BIT: u64 = 1 << 8;
@@ -55,6 +56,51 @@ pub fn has_ended(pid: u32) -> bool {
     status_of(pid).is_none_or(|status| is_over(&status))
 }
 
+/// A process, by its number and its start: a later process may get the number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// 0 if it is not known.
+    pub pid: u32,
+    /// The time from the start of the machine, in ticks of the kernel.
+    start: u64,
+}
+
+impl Process {
+    /// The process that has this number now.
+    pub fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // The name of a program may have any bytes in it, and is the only word with a bracket.
+        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+        // The state is the third word, and the start the 22nd one.
+        let start = rest.split_whitespace().nth(19)?.parse().ok()?;
+        Some(Process { pid, start })
+    }
+
+    fn is_there(self) -> bool {
+        Process::of(self.pid) == Some(self)
+    }
+
+    /// Whether it has ended. True also if it is gone.
+    pub fn has_ended(self) -> bool {
+        !self.is_there() || has_ended(self.pid)
+    }
+
+    /// Kills it, and never a later process with its number.
+    pub fn kill(self) {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return };
+        // The descriptor stays that of the process which had the number.
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) if self.is_there() => {
+                let _ = pidfd_send_signal(process, Signal::KILL);
+            }
+            Ok(_) | Err(Errno::SRCH) => {}
+            Err(_) if self.is_there() => drop(kill_process(pid, Signal::KILL)),
+            Err(_) => {}
+        }
+    }
+}
+
 /// Waits until a process is gone, so that its resources are free. Returns whether it is gone.
 pub fn wait_until_gone(pid: u32, patience: Duration) -> bool {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
@@ -93,6 +139,24 @@ mod tests {
         assert!(wait_until_gone(child.id(), Duration::from_secs(180)));
         child.wait().unwrap();
         assert!(wait_until_gone(child.id(), Duration::ZERO) && wait_until_gone(0, Duration::ZERO));
+    }
+
+    #[test]
+    fn only_the_process_itself_is_killed() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let process = Process::of(child.id()).unwrap();
+        assert_eq!(Process::of(child.id()), Some(process));
+        let earlier = Process { start: process.start - 1, ..process };
+        assert!(earlier.has_ended() && !process.has_ended());
+        earlier.kill();
+        assert!(!wait_until_gone(child.id(), Duration::from_millis(10)));
+        process.kill();
+        assert!(wait_until_gone(child.id(), Duration::from_secs(180)) && process.has_ended());
+        child.wait().unwrap();
+        assert_eq!(Process::of(child.id()), None);
+        process.kill();
+        Process::default().kill();
+        assert!(process.has_ended() && Process::default().has_ended());
     }
 
     #[test]

@@ -63,13 +63,13 @@ const HOMES: [(&str, &[&str]); 15] = [
     ("redis::", &["peers", "source"]),
     ("rustls::", &["source"]),
     ("scylla::", &["source"]),
-    ("tokio::", &["control", "mount", "source"]),
+    ("tokio::", &["control", "mount", "peers", "source"]),
     ("tar::", &["source"]),
     ("toml::", &["config"]),
     ("url::", &["source"]),
     ("zip::", &["source"]),
     ("lru::", &["fuse", "plan", "rehearsal", "source"]),
-    ("crc32c::", &["catalog", "disk", "learning", "rehearsal", "store"]),
+    ("crc32c::", &["catalog", "disk", "learning", "peers", "rehearsal", "store"]),
 ];
 
 /// A wing is a feature of its own. Of the engine, only the files that compose it name a wing. The planner's

@@ -163,7 +163,7 @@ class Belady:
 
     def __enter__(self):
         fresh_dir(self.mountpoint)
-        command = [binary("belady"), "mount", self.source, self.mountpoint, *map(str, self.options)]
+        command = self.wrapped([binary("belady"), "mount", self.source, self.mountpoint, *map(str, self.options)])
         enter = self.cgroup.enter if self.cgroup else None
         log = self.mountpoint + ".log"            # a file, and not a pipe that the daemon would hold open
         try:
@@ -181,10 +181,14 @@ class Belady:
             raise
         return self
 
+    def wrapped(self, command):
+        """The command that mounts; a subclass may have another program run it."""
+        return command
+
     def status(self):
         """The output of `belady status --json`."""
         done = subprocess.run([binary("belady"), "status", self.mountpoint, "--json"], capture_output=True,
-                              timeout=20, check=True)
+                              timeout=20, check=True, env=self.environment)
         return json.loads(done.stdout)
 
     def await_scan(self):
@@ -225,7 +229,7 @@ class Belady:
         if is_mounted(self.mountpoint):
             try:
                 subprocess.run([binary("belady"), "umount", self.mountpoint], timeout=self.patience, check=False,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self.environment)
             except subprocess.TimeoutExpired:
                 say(f"belady umount did not end within {self.patience} s; its daemon is killed")
         deadline = time.monotonic() + 5

@@ -1,9 +1,9 @@
-//! The attempts of a flight to get its block: from the store, from the source, or from both.
+//! The attempts of a flight to get its block: from the store, from members of a cluster, from the source.
 //!
-//! A block that the store has is read there. If a reader has waited for that for long, or the disk hangs,
-//! the source is asked as well. The attempt that has the bytes first ends the flight. The other one is
-//! ignored: an attempt knows the number of its flight. So it is if the source is asked a second time, because its
-//! answer is late (`Cache::hedge`).
+//! A block that the store has is read there. Else the members of the cluster that may have it are asked, one after the
+//! other, and then the source. If a reader has waited for long, or the disk hangs, the source is asked as well. The
+//! attempt that has the bytes first ends the flight. The other one is ignored: an attempt knows the number of its
+//! flight. So it is if the source is asked a second time, because its answer is late (`Cache::hedge`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,13 +11,15 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::flights::FlightKey;
+use super::flights::{Fetching, FlightKey};
 use super::landing::{Landed, Push, PushJob};
 use super::on_drop::FailOnDrop;
 use super::{Cache, Charge, ReadFailure};
 use crate::catalog::{Handed, Located, Received};
+use crate::cluster::{Search, Step};
 use crate::disk::Buffer;
 use crate::ids::{BLOCK_BYTES, PageRange};
+use crate::peers::{Answer, Key};
 use crate::plan::{Event, Place};
 use crate::source::{ReadError, ReadRequest, Urgency};
 
@@ -52,7 +54,7 @@ impl Attempt {
         let Cache { store_tier, flights, inbox, .. } = &*self.cache;
         // Only the source tells a size that is not known.
         let tier = store_tier.as_ref().filter(|_| self.located.is_sized);
-        let Some(tier) = tier else { return self.ask_source() };
+        let Some(tier) = tier else { return self.ask_members() };
         if tier.claim_read(&self.located) {
             let asked = flights.with(&self.key, self.flight, |fetching| {
                 fetching.store = Some((self.located.clone(), 0));
@@ -68,7 +70,7 @@ impl Attempt {
             // A block that the planner takes for stored would never be stored again.
             inbox.put(Event::NotHere { block: self.key.block, tier: tier.number }, None);
         }
-        self.ask_source();
+        self.ask_members();
     }
 
     /// Whether the flight is still under way.
@@ -77,7 +79,7 @@ impl Attempt {
     }
 
     /// Has the memory charged that the attempt takes, and then `begin` called.
-    fn charge(self, begin: fn(Attempt, FailOnDrop, Charge)) {
+    fn charge(self, begin: impl FnOnce(Attempt, FailOnDrop, Charge) + Send + 'static) {
         let (cache, key, flight) = (Arc::clone(&self.cache), self.key, self.flight);
         let (urgency, bytes) = (self.urgency, self.located.length);
         let failing = FailOnDrop::new(&cache, key);
@@ -116,8 +118,13 @@ impl Attempt {
 
     /// The store does not have the bytes.
     fn not_stored(self) {
+        self.ask_source_instead(|fetching| fetching.store = None);
+    }
+
+    /// Asks the source in place of one that does not have the bytes, unless it was asked already.
+    fn ask_source_instead(self, of: fn(&mut Fetching)) {
         let before = self.cache.flights.with(&self.key, self.flight, |fetching| {
-            fetching.store = None;
+            of(fetching);
             (std::mem::replace(&mut fetching.asks_source, true), fetching.refused)
         });
         match before {
@@ -125,6 +132,65 @@ impl Attempt {
             Some((true, Some(why))) => self.refused(why),
             Some((true, None)) | None => {}
         }
+    }
+
+    /// Has a block brought from a member of the cluster, if one may have it, else from the source.
+    fn ask_members(self) {
+        let Attempt { cache, key, located, urgency, .. } = &self;
+        let sharing = cache.sharing.get();
+        let search = sharing.and_then(|sharing| sharing.search(key.block, located, *urgency));
+        let Some((mut search, name)) = search else { return self.ask_source() };
+        let asked = cache.flights.with(key, self.flight, |fetching| {
+            fetching.members = Some(Instant::now());
+            fetching.asks_source = false;
+        });
+        // A late attempt of an earlier flight may have ended this one.
+        if asked.is_some() {
+            self.charge(move |attempt, failing, charge| {
+                let step = search.begin();
+                attempt.search(search, name, step, (failing, charge));
+            });
+        }
+    }
+
+    /// Takes a step of a search.
+    fn search(self, mut search: Search, name: Key, step: Step, held: (FailOnDrop, Charge)) {
+        let cache = Arc::clone(&self.cache);
+        let (sharing, Step::Ask { member, lease, after }) = (cache.sharing.get(), step) else {
+            drop(held.1);
+            held.0.taken();
+            return self.not_at_members(&search);
+        };
+        let Some(sharing) = sharing else { return };
+        let (length, urgency) = (self.located.length, self.urgency);
+        sharing.ask((member, lease, after), (name, length), urgency, move |answer| {
+            let (failing, charge) = held;
+            match answer {
+                Answer::Found(bytes) => {
+                    let _failing = failing.taken();
+                    self.note_lacking(&search);
+                    let bytes = Buffer::from(bytes).holding(charge.fetched());
+                    self.arrived(bytes, Place::Member, None);
+                }
+                // The source was faster.
+                Answer::Lacks(_) if !self.is_awaited() => drop(failing.taken()),
+                Answer::Lacks(lack) => {
+                    let step = search.lacks(lack);
+                    self.search(search, name, step, (failing, charge));
+                }
+            }
+        });
+    }
+
+    fn note_lacking(&self, search: &Search) {
+        let note = |fetching: &mut Fetching| fetching.lacking = search.lacking().to_vec();
+        self.cache.flights.with(&self.key, self.flight, note);
+    }
+
+    /// No member has the bytes.
+    fn not_at_members(self, search: &Search) {
+        self.note_lacking(search);
+        self.ask_source_instead(|fetching| fetching.members = None);
     }
 
     pub(super) fn ask_source(self) {
@@ -274,10 +340,17 @@ impl Attempt {
         let at = pages.map_or(0, PageRange::offset);
         let push = fetching.to_ram.then(|| {
             let (cache, bytes) = (Arc::clone(&cache), Arc::clone(&bytes));
+            let located = located.clone();
             Arc::new(Push(Some(PushJob { cache, block, located, bytes, from, is_settled })))
         });
         for waiter in fetching.waiters {
             waiter(Ok(Landed::new(Arc::clone(&bytes), at, push.clone())));
+        }
+        if let Some(sharing) = cache.sharing.get().filter(|_| is_settled && pages.is_none())
+            && !fetching.lacking.is_empty()
+            && let Some(arrival) = cache.memory.arrival(node, &bytes)
+        {
+            sharing.give(&fetching.lacking, &located, &arrival);
         }
         if let (Some(tier), Some(placed)) = (&cache.store_tier, fetching.placed) {
             let arrival = is_settled.then(|| cache.memory.arrival_to_store(node, &bytes));

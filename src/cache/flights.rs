@@ -64,6 +64,10 @@ pub(super) struct Fetching {
     pub(super) placed: Option<NotifyOnDrop>,
     /// If the store is asked: the block, and the number of looks since.
     pub(super) store: Option<(Located, u64)>,
+    /// Since when members of the cluster are asked.
+    pub(super) members: Option<Instant>,
+    /// Members that are to be given the bytes.
+    pub(super) lacking: Vec<u64>,
     /// Whether the source is asked.
     pub(super) asks_source: bool,
     /// When the source was asked, and how many of its answers are still to come.
@@ -71,7 +75,7 @@ pub(super) struct Fetching {
     pub(super) unanswered: u32,
     /// Whether it was asked a second time.
     pub(super) is_hedged: bool,
-    /// The source's error, as long as the store may still have the bytes.
+    /// The source's error, as long as the store or a member may still have the bytes.
     pub(super) refused: Option<ReadFailure>,
 }
 
@@ -219,7 +223,7 @@ impl Flights {
         if fetching.number != number || may_come {
             return None;
         }
-        if fetching.store.is_some() && !store_hangs {
+        if fetching.store.is_some() && !store_hangs || fetching.members.is_some() {
             fetching.refused = Some(why);
             return None;
         }

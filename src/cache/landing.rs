@@ -117,7 +117,8 @@ impl PushJob {
         let (event, arrival) = match pushed {
             Ok(()) => {
                 // A block that comes from the store is not written to it again.
-                let is_new = from == Place::Source && self.is_settled && store_tier.is_some();
+                let is_stored = matches!(from, Place::Tier(_));
+                let is_new = !is_stored && self.is_settled && store_tier.is_some();
                 let arrival = is_new.then(|| memory.arrival(node, &self.bytes)).flatten();
                 (Event::Arrived { block, from }, arrival)
             }

@@ -4,9 +4,10 @@
 //!
 //! 1. A read that the kernel could not answer from its pages, or the planner's prefetch, starts a
 //!    flight. Further reads of the block join it. A reader waits for its own block only.
-//! 2. The bytes come from the local store if it has all of them, else from the source. If a reader has
-//!    waited for the store's disk for `cache.slow-after`, the source is asked as well, and the first answer
-//!    counts. A source over a network is asked a second time if its answer is late ([`Cache::hedge`]).
+//! 2. The bytes come from the local store if it has all of them, else from a member of the cluster that has them
+//!    (`sharing`), else from the source. If a reader has waited for the store's disk for `cache.slow-after`, or for a
+//!    member longer than usual, the source is asked as well, and the first answer counts. A source over a network is
+//!    asked a second time if its answer is late ([`Cache::hedge`]).
 //! 3. The waiting readers are answered **first**. Then the block is pushed into the kernel's page cache. A
 //!    push waits for pages that a read in flight has locked, and that read may wait for another block. So the
 //!    threads that bring blocks push only prefetched files of one block. Other threads push all other
@@ -33,6 +34,7 @@ mod memory;
 mod observer;
 mod on_drop;
 mod page_cache;
+mod sharing;
 mod store_tier;
 mod stored_blocks;
 #[cfg(test)]
@@ -42,13 +44,15 @@ mod whole_file;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, NodeId};
+use crate::cluster::Homes;
 use crate::disk::{Alarm, DiskState};
 use crate::ids::{BlockId, FileId, PageRange};
+use crate::peers::{Membership, Shards};
 use crate::plan::Event;
 use crate::source::{Source, Urgency};
 use crate::store::{PassthroughFile, Store};
@@ -61,6 +65,7 @@ pub use memory::{Arrival, Charge, Memory};
 pub use observer::Observer;
 use on_drop::NotifyOnDrop;
 pub use page_cache::{CheckReply, PageCache, Pages};
+use sharing::Sharing;
 use store_tier::StoreTier;
 pub use timed_source::{Latencies, Operation, SourceTimes, TimedSource};
 pub use whole_file::{Taken, read_whole};
@@ -108,6 +113,8 @@ pub struct Cache {
     flights: Flights,
     page_cache: Arc<PageCache>,
     store_tier: Option<Arc<StoreTier>>,
+    /// Set if there is a cluster.
+    sharing: OnceLock<Sharing>,
     memory: Memory,
     traffic: Arc<Traffic>,
     alarm: Arc<Alarm>,
@@ -133,6 +140,7 @@ impl Cache {
             flights: Flights::default(),
             page_cache: Arc::new(PageCache::new(&catalog, &inbox)),
             store_tier,
+            sharing: OnceLock::new(),
             memory: Memory::default(),
             traffic,
             alarm,
@@ -176,6 +184,22 @@ impl Cache {
     /// The account of the memory that bytes on their way take.
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// Blocks come from these shards, too, as soon as [homes](Self::set_homes) are known.
+    pub fn share(&self, shards: Arc<dyn Shards>) {
+        // There is one cluster.
+        let _ = self.sharing.set(Sharing::new(shards));
+    }
+
+    /// Sets which members have which blocks; `None` if nobody has any.
+    pub fn set_homes(&self, placed: Option<(Arc<Membership>, Arc<Homes>)>) {
+        self.sharing.get().into_iter().for_each(|sharing| sharing.set_homes(placed.clone()));
+    }
+
+    /// Sets how many microseconds the source takes at most, but for one read in a hundred.
+    pub fn set_source_wait(&self, us: u64) {
+        self.sharing.get().into_iter().for_each(|sharing| sharing.set_source_wait(us));
     }
 
     /// The local store, if there is one.
@@ -408,6 +432,26 @@ impl Cache {
         for (key, number) in late {
             if let Some(located) = key.locate(&self.catalog) {
                 Attempt::new(self, key, number, located, Urgency::Demand).ask_source();
+            }
+        }
+    }
+
+    /// Asks the source for blocks that readers have waited for longer than a member of the cluster usually takes. Never
+    /// blocks; to be called each [`TICK`](crate::disk::TICK).
+    pub fn pass_over(self: &Arc<Self>) {
+        let Some(sharing) = self.sharing.get() else { return };
+        let (patience, mut late) = (sharing.patience(), Vec::new());
+        self.flights.for_each(|key, fetching| {
+            let is_late = fetching.members.is_some_and(|asked| asked.elapsed() > patience);
+            let is_needed = !fetching.waiters.is_empty();
+            if is_late && is_needed && !std::mem::replace(&mut fetching.asks_source, true) {
+                late.push((*key, fetching.number));
+            }
+        });
+        for (key, number) in late {
+            match key.locate(&self.catalog) {
+                Some(at) => Attempt::new(self, key, number, at, Urgency::Demand).ask_source(),
+                None => self.fail(key, ReadFailure::PastVersion),
             }
         }
     }

@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -90,6 +90,10 @@ pub struct SourceTimes {
     hedges: Option<Mutex<Hedges>>,
     /// Whether no fetch may begin. It is held while the planner is told.
     is_paused: Mutex<bool>,
+    /// Whether that was so since the last look.
+    was_paused: AtomicBool,
+    /// Bytes that were asked for.
+    asked: AtomicU64,
     /// By operation. `None` if there is no memory.
     histograms: [Option<Mutex<Histogram<u64>>>; Operation::ALL.len()],
 }
@@ -115,6 +119,8 @@ impl SourceTimes {
             cap: rate.map(|rate| Mutex::new(RateCap::new(rate))),
             hedges: source.is_hedged().then(Mutex::default),
             is_paused: Mutex::default(),
+            was_paused: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
             histograms: Operation::ALL.map(histogram),
         }
     }
@@ -154,6 +160,7 @@ impl SourceTimes {
     /// Tells the planner whether fetches may begin.
     fn set_paused(&self, pause: bool) {
         let mut is_paused = self.is_paused.lock();
+        self.was_paused.fetch_or(pause, Ordering::Relaxed);
         if *is_paused != pause {
             *is_paused = pause;
             self.tell(&is_paused);
@@ -165,8 +172,22 @@ impl SourceTimes {
         *self.is_paused.lock()
     }
 
+    /// Bytes that were asked for since the start, and whether the cap has let no fetch begin since the last call.
+    pub fn demand(&self) -> (u64, bool) {
+        (self.asked.load(Ordering::Relaxed), self.was_paused.swap(false, Ordering::Relaxed))
+    }
+
+    /// Changes the cap on the rate, if there is one, to so many bytes a second.
+    pub fn set_rate(&self, bytes_per_s: u64) {
+        if let Some(cap) = &self.cap {
+            cap.lock().set_rate(bytes_per_s);
+            self.tell(&self.is_paused.lock());
+        }
+    }
+
     /// Counts bytes that are asked for. Returns whether they are more than the cap allows.
     fn count(&self, bytes: u64) -> bool {
+        self.asked.fetch_add(bytes, Ordering::Relaxed);
         let Some(cap) = &self.cap else { return false };
         let now_us = self.now_us();
         let mut cap = cap.lock();
@@ -475,8 +496,8 @@ impl Source for TimedSource {
 
     fn read(&self, mut requests: Vec<ReadRequest>) {
         let bytes = requests.iter().map(|request| request.length as u64).sum();
-        if let Some(pauses) = &self.pauses
-            && self.times.count(bytes)
+        if self.times.count(bytes)
+            && let Some(pauses) = &self.pauses
         {
             self.times.set_paused(true);
             // The thread ends only with this source.

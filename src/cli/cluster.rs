@@ -10,7 +10,7 @@ use crate::control::Request;
 use crate::engine::Status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::absolute;
-use crate::peers::{ClusterStatus, MemberStatus};
+use crate::peers::{ClusterStatus, MemberStatus, TrafficStatus};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
@@ -51,7 +51,7 @@ fn table(cluster: &ClusterStatus) -> String {
     }
     let width = cluster.members.iter().map(|member| member.address.len()).max();
     for member in &cluster.members {
-        let MemberStatus { address, state, group, capacity, used, why } = member;
+        let MemberStatus { address, state, group, capacity, used, why, differs } = member;
         let width = width.unwrap_or_default();
         let _ = write!(out, "{address:width$}  {:7}", state.word());
         if state.is_there() {
@@ -61,6 +61,9 @@ fn table(cluster: &ClusterStatus) -> String {
         if !group.is_empty() {
             let _ = write!(out, "  {group}");
         }
+        if *differs {
+            let _ = write!(out, "  its files are not the same: it shares those that are");
+        }
         if let Some(why) = why {
             let _ = write!(out, "  {why}");
         }
@@ -68,7 +71,30 @@ fn table(cluster: &ClusterStatus) -> String {
     }
     let view = cluster.view.as_deref().unwrap_or_default();
     let _ = writeln!(out, "view {view}");
+    let TrafficStatus { missing, waited, silent, damaged, given, given_bytes, refused, .. } =
+        cluster.traffic;
+    let _ = writeln!(out, "{}; {missing} not there", found(&cluster.traffic));
+    let given_bytes = Bytes(given_bytes).human();
+    let _ = writeln!(out, "{given} samples ({given_bytes}) given, {refused} not taken");
+    if waited + silent + damaged > 0 {
+        let _ = writeln!(
+            out,
+            "{waited} times another node was bringing a sample, {silent} times a node did not answer, {damaged} samples \
+             were damaged"
+        );
+    }
     out
+}
+
+/// What was found, and how fast.
+fn found(traffic: &TrafficStatus) -> String {
+    let TrafficStatus { found_here, found_bytes_here, found, found_bytes, p99_us, .. } = traffic;
+    let (here, others) = (Bytes(*found_bytes_here).human(), Bytes(*found_bytes).human());
+    let wait = *p99_us as f64 / 1000.0;
+    format!(
+        "found {found_here} samples ({here}) at this node and {found} ({others}) at others; 99 of 100 answers within \
+         {wait:.1} ms"
+    )
 }
 
 /// The line of `belady status`.
@@ -79,7 +105,11 @@ pub(super) fn line(cluster: &ClusterStatus) -> String {
     let (there, known) = cluster.counts();
     let server = cluster.server.as_deref().unwrap_or_default();
     let address = cluster.address.as_deref().unwrap_or_default();
-    format!("{there} of {known} nodes; this one is {address}, by {server}")
+    let mut line = format!("{there} of {known} nodes; this one is {address}, by {server}");
+    if cluster.traffic != TrafficStatus::default() {
+        let _ = write!(line, "\n           {}", found(&cluster.traffic));
+    }
+    line
 }
 
 #[cfg(test)]
@@ -109,10 +139,12 @@ mod tests {
             address: Some("10.0.0.1:7100".to_owned()),
             view: Some("00ab".to_owned()),
             members,
-            why: None,
+            ..ClusterStatus::default()
         };
         let expected = "10.0.0.1:7100   here     1 MiB used, room for 3 MiB\n\
-                        10.0.0.22:7100  silent   refused\nview 00ab\n";
+                        10.0.0.22:7100  silent   refused\nview 00ab\n\
+                        found 0 samples (0 B) at this node and 0 (0 B) at others; 99 of 100 answers within 0.0 ms; \
+                        0 not there\n0 samples (0 B) given, 0 not taken\n";
         assert_eq!(table(&cluster), expected);
         let shown = "1 of 2 nodes; this one is 10.0.0.1:7100, by /bin/redis-server 7.0.15";
         assert_eq!(line(&cluster), shown);

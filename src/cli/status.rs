@@ -226,11 +226,12 @@ fn render_counters(out: &mut String, counters: &Counters, parts_bytes: u64) {
     }
     let _ = writeln!(
         out,
-        "  source   {} read, {} blocks ahead and {} on demand; {} from disk",
+        "  source   {} read, {} blocks ahead and {} on demand; {} from disk, {} from nodes of the cluster",
         human(counters.source_bytes),
         counters.prefetched,
         counters.demanded,
         human(counters.tier_bytes),
+        human(counters.member_bytes),
     );
     let _ = writeln!(
         out,

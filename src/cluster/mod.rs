@@ -11,15 +11,23 @@
 //!    part. If all samples are covered, the rest of the capacity is for second homes, in other groups first.
 //! 4. If it is known who reads each sample next, its home is that reader, as long as the reader has room
 //!    ([`Plan::for_readers`]).
+//! 5. [`Homes`] says which members may have a sample, and [`Search`] in which order they are asked.
+//! 6. [`share`] says how much of the source a node may ask for, if all nodes together have a limit.
 //!
 //! The draw is weighted rendezvous hashing (Schindelhauer and Schomaker 2005, "Weighted distributed hash tables"): if a
 //! member comes or goes, little but its own share moves.
 
+mod budget;
 mod draw;
+mod homes;
 mod plan;
+mod search;
 mod view;
 
+pub use budget::{Demand, share};
+pub use homes::Homes;
 pub use plan::{Plan, SPARE, Samples};
+pub use search::{Holders, Lack, Search, Step};
 pub use view::{Member, MemberNo, View};
 
 /// Mixes the bits of a number, so that each of them depends on all (the finaliser of SplitMix64, Steele et al. 2014).

@@ -161,14 +161,14 @@ impl Plan {
         }
     }
 
-    /// The member that holds a sample; `None` if it is not covered.
+    /// The member that holds a sample; `None` if it is not covered, or unknown.
     pub fn home(&self, sample: u32) -> Option<MemberNo> {
-        member(self.homes[sample as usize])
+        self.homes.get(sample as usize).copied().and_then(member)
     }
 
     /// Another member that holds it, too.
     pub fn second_home(&self, sample: u32) -> Option<MemberNo> {
-        member(self.second_homes[sample as usize])
+        self.second_homes.get(sample as usize).copied().and_then(member)
     }
 }
 

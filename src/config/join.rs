@@ -56,20 +56,33 @@ impl FromStr for HostPort {
 
     /// Reads `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let refused = || config_error(format!("{text:?} is no host")).hint(FORMS);
+        let refused = || config_error(format!("{} is no host", shown(text))).hint(FORMS);
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, None),
             Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(refused)?)),
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
-        // The bus needs the next one.
         let port = port.map_or(Ok(PORT), |port| port.parse().map_err(|_| refused()))?;
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || ".-_:".contains(letter);
-        if host.is_empty() || !host.chars().all(is_name) || port == 0 || port == u16::MAX {
+        let is_none = host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
+        if host.is_empty() || !host.chars().all(is_name) || is_none || !is_shard_port(port) {
             return Err(refused());
         }
         Ok(HostPort { host: host.to_owned(), port })
     }
+}
+
+/// What was written, unless it looks like a URL, which may have a password in it.
+fn shown(text: &str) -> String {
+    match text.contains('@') || text.contains("//") {
+        true => "a URL".to_owned(),
+        false => format!("{text:?}"),
+    }
+}
+
+/// Whether a shard can have this port. Its bus needs the next one.
+fn is_shard_port(port: u16) -> bool {
+    port != 0 && port != u16::MAX
 }
 
 impl fmt::Display for HostPort {
@@ -91,12 +104,14 @@ impl FromStr for Join {
                 list.split(',').map(str::parse).collect::<Result<_, _>>().map(Join::Hosts)
             }
             Some(("dns", name)) => name.parse().map(Join::Dns),
-            // What was written may have a password in it.
-            Some(("redis" | "rediss", _)) => {
+            Some(("redis" | "rediss" | "valkey" | "valkeys", _)) => {
                 Err(config_error("cluster.join: a cluster that exists cannot be joined yet".into())
                     .hint(FORMS))
             }
-            _ => Err(config_error(format!("cluster.join: {text:?} names no nodes")).hint(FORMS)),
+            _ => {
+                let message = format!("cluster.join: {} names no nodes", shown(text));
+                Err(config_error(message).hint(FORMS))
+            }
         }
     }
 }
@@ -136,10 +151,12 @@ impl FromStr for OwnAddress {
             config_error(format!("cluster.address: {text:?} is no address"))
                 .hint("write IP or IP:PORT, such as 10.0.0.7 or 10.0.0.7:7100")
         };
-        match (text.is_empty(), text.parse(), text.parse()) {
+        let may_be =
+            |exact: &SocketAddr| !exact.ip().is_unspecified() && is_shard_port(exact.port());
+        match (text.is_empty(), text.parse::<IpAddr>(), text.parse()) {
             (true, ..) => Ok(OwnAddress::Found),
-            (_, Ok(ip), _) => Ok(OwnAddress::Ip(ip)),
-            (_, _, Ok(exact)) => Ok(OwnAddress::Exact(exact)),
+            (_, Ok(ip), _) if !ip.is_unspecified() => Ok(OwnAddress::Ip(ip)),
+            (_, _, Ok(exact)) if may_be(&exact) => Ok(OwnAddress::Exact(exact)),
             _ => Err(refused()),
         }
     }
@@ -174,17 +191,27 @@ mod tests {
             "hosts:a:x",
             "hosts:a b",
             "hosts:[fd00::1]7",
+            "hosts:0.0.0.0",
+            "hosts:a,[::]:7200",
+            "dns:0.0.0.0:7100",
             "dns:",
             "slurm",
             "other:x",
         ] {
             assert!(text.parse::<Join>().is_err(), "{text}");
         }
-        let error = "redis://me:SECRET@host:6379".parse::<Join>().unwrap_err();
-        assert!(
-            !error.to_string().contains("SECRET") && error.message().contains("yet"),
-            "{error}"
-        );
+        for (text, said) in [
+            ("redis://me:SECRET@host:6379", "yet"),
+            ("valkey://me:SECRET@host:6379", "yet"),
+            ("other://me:SECRET@host", "names no nodes"),
+            ("me:SECRET@host", "names no nodes"),
+            ("hosts:a,redis://me:SECRET@host", "is no host"),
+            ("dns:me:SECRET@host", "is no host"),
+        ] {
+            let error = text.parse::<Join>().unwrap_err();
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains("SECRET") && shown.contains(said), "{shown}");
+        }
     }
 
     #[test]
@@ -194,6 +221,8 @@ mod tests {
         assert_eq!("10.0.0.7".parse::<OwnAddress>().unwrap(), OwnAddress::Ip(ip));
         let exact = "10.0.0.7:7100".parse().unwrap();
         assert_eq!("10.0.0.7:7100".parse::<OwnAddress>().unwrap(), OwnAddress::Exact(exact));
-        assert!("ib0".parse::<OwnAddress>().is_err());
+        for text in ["ib0", "10.0.0.7:0", "10.0.0.7:65535", "0.0.0.0", "[::]:7100", "::"] {
+            assert!(text.parse::<OwnAddress>().is_err(), "{text}");
+        }
     }
 }

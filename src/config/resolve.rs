@@ -146,6 +146,7 @@ fn cluster(
         secret,
         address: cluster.address.parse()?,
         group: cluster.group.clone(),
+        source_rate: Some(cluster.source_rate.0).filter(|rate| *rate > 0),
         server: path("cluster.server", &cluster.server)?.unwrap_or_default(),
     }))
 }

@@ -168,6 +168,9 @@ sections! {
         address: String = String::new(),
         /// The rack of this node, or another name that near nodes share.
         group: String = String::new(),
+        /// The most bytes a second that all nodes together ask the source for, such as "1GB"; 0: without
+        /// limit. Reads that a job waits for are always made, and count.
+        source_rate: Bytes = Bytes(0),
         /// The server program, an absolute path; empty: valkey-server or redis-server on the PATH.
         server: PathBuf = PathBuf::new(),
     }

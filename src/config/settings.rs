@@ -75,6 +75,8 @@ pub struct ClusterSettings {
     pub secret: PathBuf,
     pub address: OwnAddress,
     pub group: String,
+    /// Bytes a second that all nodes together ask the source for.
+    pub source_rate: Option<u64>,
     /// An absolute path, or empty.
     pub server: PathBuf,
 }

@@ -74,6 +74,7 @@ fn prometheus(status: &Status) -> String {
     let fetched = [
         ("{from=\"source\"}", status.counters.source_bytes),
         ("{from=\"disk\"}", status.counters.tier_bytes),
+        ("{from=\"cluster\"}", status.counters.member_bytes),
     ];
     metric("fetched_bytes_total", "counter", "Bytes brought into RAM.", &fetched);
     let fetches = [
@@ -108,6 +109,24 @@ fn prometheus(status: &Status) -> String {
         ("{tier=\"disk\"}", disk.map_or(0, |disk| disk.kept)),
     ];
     metric("kept_bytes", "gauge", "Bytes that stay in a tier.", &kept);
+    if let Some(cluster) = &status.cluster {
+        let traffic = &cluster.traffic;
+        let (members, known) = cluster.counts();
+        let nodes = [("{state=\"member\"}", members as u64), ("{state=\"known\"}", known as u64)];
+        metric("cluster_nodes", "gauge", "Nodes of the cluster.", &nodes);
+        let asked = [
+            ("{found=\"here\"}", traffic.found_here),
+            ("{found=\"at_another\"}", traffic.found),
+            ("{found=\"missing\"}", traffic.missing),
+            ("{found=\"leased\"}", traffic.waited),
+            ("{found=\"silent\"}", traffic.silent),
+            ("{found=\"damaged\"}", traffic.damaged),
+        ];
+        metric("cluster_asked_total", "counter", "Questions for blocks, by what came.", &asked);
+        let given = [("{taken=\"yes\"}", traffic.given), ("{taken=\"no\"}", traffic.refused)];
+        metric("cluster_given_total", "counter", "Blocks given to nodes.", &given);
+        metric("cluster_answer_p99_us", "gauge", "Time of an answer.", &one(traffic.p99_us));
+    }
     let budget = [
         ("{tier=\"ram\"}", status.ram.budget),
         ("{tier=\"disk\"}", disk.map_or(0, |disk| disk.budget)),

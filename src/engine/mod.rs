@@ -20,13 +20,14 @@ mod orders;
 mod planning;
 mod record;
 mod serving;
+mod sharing;
 mod status;
 mod stop_flag;
 mod warmup;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -40,6 +41,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::learning::{Learning, Streams, Surroundings};
 use crate::limiter::{Limiter, Meter};
+use crate::peers::Shards;
 use crate::plan::{self, Event, Planner, Published, RAM, Tier};
 use crate::rehearsal::{BufferToOpen, Question, Rehearsal};
 use crate::source::Source;
@@ -114,7 +116,8 @@ impl Basis {
         let manners = settings.prefetch.manners;
         let meter = Meter::new(settings.prefetch.inflight, manners);
         let metadata = [0; 2].map(|_| Limiter::of_metadata(settings.source.scan_threads, manners));
-        let source = TimedSource::new(source, &inbox, meter, metadata, settings.prefetch.rate);
+        let source =
+            TimedSource::new(source, &inbox, meter, metadata, sharing::first_rate(settings));
         let times = Arc::clone(source.times());
         let source: Arc<dyn Source> = Arc::new(source);
         let (from, limiting, settings) = (Arc::clone(&source), Arc::clone(&times), &*settings);
@@ -186,6 +189,8 @@ pub struct Engine {
     times: Arc<SourceTimes>,
     published: Arc<Mutex<Published>>,
     wings: Wings,
+    /// Set if there is a cluster.
+    shards: OnceLock<Arc<dyn Shards>>,
     /// The settings as text for people.
     rendered: String,
     planning: Mutex<Option<JoinHandle<()>>>,
@@ -243,6 +248,7 @@ impl Engine {
             times,
             published,
             wings,
+            shards: OnceLock::new(),
             rendered,
             planning: Mutex::new(Some(planning)),
             started: Instant::now(),
@@ -356,6 +362,13 @@ impl Engine {
         self.budgets.follow_disk();
     }
 
+    /// Has samples come from the shards of a cluster, too, and has them given to those.
+    pub fn share(&self, shards: Arc<dyn Shards>) {
+        if self.shards.set(Arc::clone(&shards)).is_ok() {
+            sharing::start(&self.core, &self.times, shards);
+        }
+    }
+
     /// How far the scan is. Waits up to 200 ms for its end.
     ///
     /// # Errors
@@ -397,7 +410,7 @@ impl Engine {
     /// [is idle](Self::is_idle).
     ///
     /// * Reads may begin beside reads that hang.
-    /// * The source is asked for what the cache disk does not bring, and again for what is late.
+    /// * The source is asked for what the cache disk or a node of the cluster does not bring, and again for what is late.
     /// * The waits of readers that are killed end.
     /// * Notifications that the kernel makes wait are logged.
     /// * The source closes files that are not read any more.
@@ -405,6 +418,7 @@ impl Engine {
         let Core { cache, dataset, settings, .. } = &*self.core;
         cache.memory().look();
         cache.hedge(&self.times);
+        cache.pass_over();
         cache.source().close_idle();
         if let Some(disk) = &settings.cache.disk {
             cache.rescue((disk.slow_after.as_millis() / TICK.as_millis()).max(1) as u64);

@@ -176,7 +176,7 @@ pub struct Status {
     pub changed_files: u64,
     /// Settings that belady chose by itself at the mount, in words.
     pub decisions: Vec<String>,
-    /// This node in its cluster; `None` if there is none. The mount adds it.
+    /// This node in its cluster; `None` if there is none.
     pub cluster: Option<ClusterStatus>,
 }
 
@@ -232,7 +232,7 @@ impl Status {
             store_errors: count(&traffic.store_errors),
             changed_files: count(&traffic.changed),
             decisions: core.settings.decisions.clone(),
-            cluster: None,
+            cluster: engine.shards.get().map(|shards| shards.status()),
         }
     }
 }

@@ -17,6 +17,11 @@ impl RateCap {
         RateCap { bytes_per_s, paid_us: 0 }
     }
 
+    /// From now on the cap is this many bytes a second, which are not 0.
+    pub fn set_rate(&mut self, bytes_per_s: u64) {
+        self.bytes_per_s = bytes_per_s;
+    }
+
     /// Bytes are asked for, whoever wants them.
     pub fn take(&mut self, now_us: u64, bytes: u64) {
         let cost_us = u128::from(bytes) * 1_000_000 / u128::from(self.bytes_per_s.max(1));
@@ -64,6 +69,16 @@ mod tests {
             let share = bytes as f64 / (10.0 * rate as f64);
             assert!((0.99..=1.13).contains(&share), "{rate}: {share}");
         }
+    }
+
+    #[test]
+    fn the_rate_can_be_changed() {
+        let mut cap = RateCap::new(1_000_000);
+        cap.take(0, 1_000_000);
+        assert_eq!(cap.pause_us(0), 1_000_000);
+        cap.set_rate(10_000_000);
+        cap.take(1_000_000, 1_000_000);
+        assert_eq!(cap.pause_us(1_000_000), 100_000);
     }
 
     #[test]

@@ -15,9 +15,9 @@ mod signals;
 mod watcher;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use crate::config::{Settings, hanging_disk_error};
 use crate::control::{self, MountDirectory, MountNote, Reply, Request};
 use crate::disk::{TICK, unless_it_hangs};
-use crate::engine::{Engine, RecordSelection, Status};
+use crate::engine::{Engine, RecordSelection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
 use crate::peers::Peers;
@@ -111,23 +111,31 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         true => access::check_directories(engine.catalog(), engine.source(), plan.source.name()),
         false => Ok(()),
     };
-    let watcher = start_watcher();
+    let beside = Beside { watcher: start_watcher(), peers: OnceLock::new() };
     let served =
-        checked.and_then(|()| serve(plan, &engine, &directory, &watcher, identity, notes, ready));
+        checked.and_then(|()| serve(plan, &engine, &directory, &beside, identity, notes, ready));
     // After a signal the mount is taken away even if it is in use.
     let attached = engine.serving().attached();
     let unmounted = engine.serving().unmount(true);
-    tell_watcher(&watcher, &engine);
+    tell_watcher(&beside.watcher, &engine);
     for directory in attached.iter().map(|path| MountDirectory::of(path)).chain([directory]) {
         directory.clear_own();
     }
     engine.stop();
     // Last: a server that does not answer must not delay the unmount.
-    let served = served.map(|peers| peers.iter().for_each(|peers| peers.leave()));
+    beside.peers.get().into_iter().for_each(|peers| peers.leave());
     // Threads that use our own mount have descriptors of their own (`fuse/self_access`). None of them may be the
     // one that drops the engine, and so closes what it has open. The end of the process closes it.
     std::mem::forget(engine);
     served.and(unmounted)
+}
+
+/// What runs beside the engine.
+struct Beside {
+    /// `None` if it could not be started.
+    watcher: Option<Arc<Watcher>>,
+    /// Set if there is a cluster.
+    peers: OnceLock<Arc<Peers>>,
 }
 
 fn start_watcher() -> Option<Arc<Watcher>> {
@@ -151,11 +159,11 @@ fn serve(
     plan: &Plan,
     engine: &Arc<Engine>,
     directory: &MountDirectory,
-    watcher: &Option<Arc<Watcher>>,
+    Beside { watcher, peers }: &Beside,
     identity: (u64, u64),
     mut notes: Vec<String>,
     ready: impl FnOnce(&Ready),
-) -> Result<Option<Arc<Peers>>> {
+) -> Result<()> {
     notes.extend(engine.catalog_note());
     notes.extend(engine.store_summary());
     notes.extend(engine.moved_disk_warning());
@@ -191,10 +199,11 @@ fn serve(
         notes.push(format!("order of {name}: {}", engine.orders().follow(order)));
     }
     engine.start_background_work();
-    let peers = join_cluster(&plan.settings, directory, watcher);
+    if let Some(joining) = join_cluster(&plan.settings, directory, watcher) {
+        engine.share(Arc::clone(peers.get_or_init(|| joining)) as _);
+    }
     let handler = Handler {
         engine: Arc::clone(engine),
-        peers: peers.clone(),
         note: note.clone(),
         cache,
         watcher: watcher.clone(),
@@ -221,7 +230,7 @@ fn serve(
     }
     runtime.block_on(server.finish(if over { UNMOUNTED_PATIENCE } else { SIGNALLED_PATIENCE }));
     runtime.shutdown_timeout(Duration::from_secs(1));
-    Ok(peers)
+    Ok(())
 }
 
 /// Begins to join the cluster, if there is one. The mount serves without it.
@@ -233,7 +242,9 @@ fn join_cluster(
     let place = directory.shard();
     // Before there is a shard: it has to end if this process is killed.
     watcher.iter().for_each(|watcher| watcher.set_shard(&place));
-    let peers = Peers::start(settings.cluster.clone()?, place);
+    let told = watcher.clone();
+    let tell = move |server| told.iter().for_each(|watcher| watcher.set_server(server));
+    let peers = Peers::start(settings.cluster.clone()?, place, tell);
     let failed = |error: &std::io::Error| tracing::warn!(%error, "the thread of the cluster cannot be started");
     peers.inspect_err(failed).ok().map(Arc::new)
 }
@@ -285,7 +296,6 @@ fn to_json(answer: &impl serde::Serialize) -> Result<Value> {
 
 struct Handler {
     engine: Arc<Engine>,
-    peers: Option<Arc<Peers>>,
     note: MountNote,
     cache: Option<PathBuf>,
     watcher: Option<Arc<Watcher>>,
@@ -344,10 +354,7 @@ impl Handler {
             return Err(Error::new(ErrorKind::Mount, "it has been unmounted"));
         }
         let value = match request {
-            Request::Status => {
-                let cluster = self.peers.as_ref().map(|peers| peers.status());
-                to_json(&Status { cluster, ..self.engine.status() })?
-            }
+            Request::Status => to_json(&self.engine.status())?,
             Request::Rehearse(question) => self.engine.rehearse(question)?,
             Request::Scanned => to_json(&self.engine.scan_progress()?)?,
             Request::Config => json!(self.engine.rendered()),

@@ -12,11 +12,12 @@
 //! 4. The pipe ends when nothing of the daemon is left, and then the watcher ends. It ignores the signals
 //!    that end a daemon. If it is killed, the daemon starts another one.
 //! 5. If the daemon had a shard of a cluster, the watcher first waits whether another daemon adopts the shard. If none
-//!    does so within a minute, it ends the shard.
+//!    does so within a minute, it ends the shard. It knows the server by its number and its start.
 //!
 //! Neither the pipe nor a descriptor of the process would tell of the kill: both are silent until the last
 //! thread is gone.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{AbortHandle, MountIdentity};
 use crate::peers;
-use crate::process::{is_ending, wait_until_gone};
+use crate::process::{Process, is_ending, wait_until_gone};
 
 /// The hidden verb that runs the watcher.
 pub const VERB: &str = "watch-daemon";
@@ -62,6 +63,8 @@ struct Leavings {
     /// The directory of a shard, if there may be one.
     #[serde(with = "crate::paths")]
     shard: PathBuf,
+    /// The server of the shard, once it runs. If the directory is gone, nothing else tells which one it is.
+    server: Process,
 }
 
 /// The daemon's side.
@@ -102,6 +105,12 @@ impl Watcher {
         self.send_leavings();
     }
 
+    /// Tells the watcher which process runs the shard.
+    pub(super) fn set_server(&self, server: Process) {
+        self.leavings().server = server;
+        self.send_leavings();
+    }
+
     fn leavings(&self) -> MutexGuard<'_, Leavings> {
         self.leavings.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,9 +122,10 @@ impl Watcher {
 
     /// If the watcher is gone, the next one is told.
     fn send_leavings(&self) {
+        // First: of two messages, the later one is the newer one.
+        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = serde_json::to_string(&*self.leavings()).unwrap_or_default();
         line.push('\n');
-        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = pipe.write_all(line.as_bytes());
     }
 }
@@ -161,21 +171,20 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
     let _ = nix::sys::prctl::set_name(NAME);
     let (send, received) = mpsc::channel();
     let read = move || {
-        let lines = std::io::stdin().lock().lines().map_while(std::result::Result::ok);
-        let _ = lines.map_while(|line| send.send(serde_json::from_str(&line)).ok()).count();
+        let told = messages(std::io::stdin().lock());
+        let _ = told.map_while(|told| send.send(told).ok()).count();
     };
     let spawned = thread::Builder::new().spawn(read);
     spawned.map_err(|error| Error::new(ErrorKind::Internal, format!("the watcher: {error}")))?;
     let mut watched: Vec<WatchedConnection> = Vec::new();
-    let mut shard = PathBuf::new();
+    let (mut shard, mut server) = (PathBuf::new(), Process::default());
     // A message does not delay the next check.
     let mut check = Instant::now() + CHECK_DAEMON_EVERY;
     loop {
         match received.recv_timeout(check.saturating_duration_since(Instant::now())) {
             Ok(told) => {
-                let Leavings { connections, shard: place } = told.unwrap_or_default();
-                update(&mut watched, connections);
-                shard = place;
+                update(&mut watched, told.connections);
+                (shard, server) = (told.shard, told.server);
             }
             Err(RecvTimeoutError::Timeout) => {
                 check = Instant::now() + CHECK_DAEMON_EVERY;
@@ -184,19 +193,31 @@ pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
+                close_errors();
                 // The pipe is closed a moment before the process has ended.
                 wait_until_gone(pid, ADOPT_WAIT);
-                await_adoption(&shard);
+                await_adoption(&shard, server);
                 return Ok(());
             }
         }
     }
 }
 
-/// Ends the shard in this directory, if there is one, unless another daemon adopts it soon.
-fn await_adoption(shard: &Path) {
+/// What a daemon tells, a line each. A line that is cut off, since the daemon was killed, is left out.
+fn messages(input: impl BufRead) -> impl Iterator<Item = Leavings> {
+    let lines = input.split(b'\n').map_while(std::result::Result::ok);
+    lines.filter_map(|line| serde_json::from_slice(&line).ok())
+}
+
+/// Ends the shard in this directory, if there is one, unless another daemon adopts it soon. `told` is the server that
+/// the daemon has told of.
+fn await_adoption(shard: &Path, told: Process) {
     let (begun, left) = (Instant::now(), || peers::left_server(shard));
-    let Some(server) = left() else { return };
+    let noted = left();
+    let server = noted.unwrap_or(told);
+    if noted.is_none() && told.has_ended() {
+        return;
+    }
     while begun.elapsed() < ADOPT_WAIT {
         if !shard.exists() {
             return peers::kill_server(server, shard);
@@ -207,6 +228,13 @@ fn await_adoption(shard: &Path) {
         thread::sleep(CHECK_DAEMON_EVERY);
     }
     peers::end_left(shard);
+}
+
+/// Closes the output of errors: whoever reads it to its end must not wait for this process.
+fn close_errors() {
+    if let Ok(nothing) = OpenOptions::new().write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stderr(nothing);
+    }
 }
 
 /// Closes everything but input, output and errors: a connection that the daemon was about to make may have
@@ -271,6 +299,26 @@ mod tests {
         fs::write(&waiting, "0\n").unwrap();
         fs::write(&abort, "").unwrap();
         WatchedConnection { switch: Some(AbortHandle::of_files(&abort, &waiting).unwrap()), place }
+    }
+
+    #[test]
+    fn a_message_that_is_cut_off_changes_nothing() {
+        let connections = vec![MountIdentity {
+            path: PathBuf::from("/mnt/é"),
+            device: "0:7".into(),
+            name: b"x".to_vec(),
+        }];
+        let leavings = Leavings { connections, shard: "/run/shard".into(), ..Leavings::default() };
+        let line = serde_json::to_vec(&leavings).unwrap();
+        let told = |input: &[u8]| {
+            let paths = messages(input).map(|told| (told.connections.len(), told.shard));
+            paths.collect::<Vec<_>>()
+        };
+        let one = [(1, PathBuf::from("/run/shard"))];
+        for cut in 0..line.len() {
+            assert_eq!(told(&[&line, &b"\n"[..], &line[..cut]].concat()), one, "{cut}");
+        }
+        assert_eq!(told(&[&line[..9], b"\n", &line, b"\n"].concat()), one);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Where the nodes of a cluster are, and which of them this one is.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
 
 use crate::config::{HostPort, Join, OwnAddress};
 
@@ -31,6 +33,40 @@ pub(super) fn find(join: &Join) -> Result<Vec<SocketAddr>, String> {
     match found.is_empty() {
         true => Err(format!("the nodes of the cluster are not known: {}", unknown.join(", "))),
         false => Ok(found),
+    }
+}
+
+/// A search for the addresses in a thread of its own, since a name server may not answer for a long time.
+#[derive(Default)]
+pub(super) struct Search {
+    /// What it finds; `None` if there is no search.
+    found: Option<Receiver<Result<Vec<SocketAddr>, String>>>,
+}
+
+impl Search {
+    /// Begins to search, unless the search before has not ended.
+    pub(super) fn begin(
+        &mut self,
+        find: impl FnOnce() -> Result<Vec<SocketAddr>, String> + Send + 'static,
+    ) {
+        if self.found.is_some() {
+            return;
+        }
+        let (send, found) = channel();
+        let search = move || drop(send.send(find()));
+        // If no thread can be started, a later search may have one.
+        let started = thread::Builder::new().name("belady-names".into()).spawn(search);
+        self.found = started.is_ok().then_some(found);
+    }
+
+    /// What a search has found, once it has ended.
+    pub(super) fn take(&mut self) -> Option<Vec<SocketAddr>> {
+        let ended = self.found.as_ref()?.try_recv();
+        if ended == Err(TryRecvError::Empty) {
+            return None;
+        }
+        self.found = None;
+        ended.ok()?.ok()
     }
 }
 
@@ -83,6 +119,29 @@ mod tests {
         assert_eq!(own("192.0.2.7"), Ok(nodes[0]));
         assert_eq!(own("10.0.0.1:7"), Ok("10.0.0.1:7".parse().unwrap()));
         assert!(own("10.0.0.1").unwrap_err().contains("none of the cluster's addresses"));
+    }
+
+    #[test]
+    fn a_search_that_hangs_is_not_waited_for() {
+        let mut search = Search::default();
+        let ended = |search: &mut Search| {
+            while search.found.is_some() {
+                if let Some(found) = search.take() {
+                    return Some(found);
+                }
+                thread::yield_now();
+            }
+            None
+        };
+        let (answer, answers) = channel();
+        search.begin(move || answers.recv().unwrap());
+        assert_eq!(search.take(), None);
+        search.begin(|| panic!("there is a search already"));
+        let found = vec!["192.0.2.7:7100".parse().unwrap()];
+        answer.send(Ok(found.clone())).unwrap();
+        assert_eq!(ended(&mut search), Some(found));
+        search.begin(|| Err("no name is known".to_owned()));
+        assert_eq!(ended(&mut search), None, "the next search may find more");
     }
 
     #[test]

@@ -2,22 +2,26 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::DirBuilder;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use redis::{Connection, ErrorKind, cmd};
 
+use super::addresses::Search;
+use super::client::Reached;
 use super::connection::{Login, SHORT, connect_to};
 use super::nodes::{Health, Node};
 use super::record::{self, Record};
-use super::shard::{MEMBER, Shard, ShardSettings, member_password};
+use super::shard::{MEMBER, Shard, ShardSettings, make_directory, member_password};
+use super::shards::Membership;
 use super::status::{ClusterStatus, MemberState, MemberStatus};
+use super::sweep::OwnShard;
+use super::values::Keys;
 use super::{Program, addresses, secret};
-use crate::cluster::{self, View};
+use crate::cluster::{self, Demand, View};
 use crate::config::ClusterSettings;
+use crate::process::Process;
 
 /// Tags are the numbers below this.
 const TAGS: usize = 1024;
@@ -25,9 +29,18 @@ const TAGS: usize = 1024;
 /// How often shards of the list that are not known are told of this one.
 const MEET_EVERY: Duration = Duration::from_secs(10);
 
+/// How long a shard without a tag waits until it knows those of the others.
+const CLAIM_WAIT: Duration = Duration::from_secs(3);
+
+/// After this time a shard that does not answer is forgotten, if the rest is too few to agree that it has failed.
+const FORGET_AFTER: Duration = Duration::from_secs(15);
+
 /// The pause after which a member that did not answer is asked again. It doubles each time.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// How long the others are asked at a look. The rest of them is asked at the next one.
+const HEAR_FOR: Duration = Duration::from_secs(2);
 
 /// A server's memory grows to this multiple of what its allocator counts, as values come and go.
 const FRAGMENTED: (u64, u64) = (5, 4);
@@ -35,14 +48,34 @@ const FRAGMENTED: (u64, u64) = (5, 4);
 /// The part of a shard's memory that samples take at most.
 const SAMPLES: (u64, u64) = (9, 10);
 
+/// The part of that with which a shard counts as full.
+const FULL: (u64, u64) = (19, 20);
+
 /// The connection to another member.
 struct Link {
+    /// The member's shard.
+    id: String,
     connection: Option<Connection>,
+    /// What it told last, and when.
     record: Option<Record>,
+    heard: Instant,
     /// Why it does not answer.
     why: Option<String>,
     pause: Duration,
     next: Instant,
+}
+
+/// What a look at the cluster has shown.
+pub(super) struct Seen {
+    pub(super) status: ClusterStatus,
+    /// `None` as long as this node has no tag.
+    pub(super) membership: Option<Membership>,
+    pub(super) reached: Vec<Reached>,
+    pub(super) own: Option<OwnShard>,
+    /// Whether its shard has hardly any room left.
+    pub(super) is_full: bool,
+    /// What the others ask the source for.
+    pub(super) demands: Vec<Demand>,
 }
 
 pub(super) struct Member {
@@ -52,11 +85,18 @@ pub(super) struct Member {
     shard: Shard,
     /// The addresses of the cluster, as they were found last.
     addresses: Vec<SocketAddr>,
+    search: Search,
     /// The slot of each tag.
     slots: Vec<u16>,
     /// What this node tells of itself.
     record: Record,
     links: HashMap<SocketAddr, Link>,
+    /// Since when the shard has known no others, and whom it knew before.
+    anew: Instant,
+    known_before: Vec<SocketAddr>,
+    /// Since when shards do not answer the own one, by their ids.
+    suspected: HashMap<String, Instant>,
+    forget_after: Duration,
     met: Option<Instant>,
     told: Option<Instant>,
 }
@@ -78,8 +118,7 @@ impl Member {
         let addresses = addresses::find(&settings.join)?;
         let address = addresses::own(settings.address, &addresses)?;
         let secret = secret::read_or_make(&settings.secret)?;
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(place);
-        made.map_err(|error| format!("{}: {error}", place.display()))?;
+        make_directory(place)?;
         let memory_bytes = settings.ram_bytes / FRAGMENTED.0 * FRAGMENTED.1;
         let of_shard = ShardSettings {
             directory: place,
@@ -95,7 +134,7 @@ impl Member {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: settings.group.clone(),
             capacity: memory_bytes / SAMPLES.1 * SAMPLES.0,
-            used: 0,
+            ..Record::default()
         };
         Ok(Member {
             settings: settings.clone(),
@@ -103,48 +142,89 @@ impl Member {
             secret,
             shard,
             addresses,
+            search: Search::default(),
             slots,
             record,
             links: HashMap::new(),
+            anew: Instant::now(),
+            known_before: Vec::new(),
+            suspected: HashMap::new(),
+            forget_after: FORGET_AFTER,
             met: None,
             told: None,
         })
     }
 
-    /// The server's process.
-    pub(super) fn server(&self) -> u32 {
-        self.shard.pid()
+    /// What all members of the cluster know.
+    pub(super) fn secret(&self) -> &str {
+        &self.secret
     }
 
-    /// Looks who is there, and tells the others of this node. To be called once a second.
+    /// The server's process.
+    pub(super) fn server(&self) -> Process {
+        self.shard.process()
+    }
+
+    /// Looks who is there. Tells the others of this node, of the digest of its catalog, and what it asks the source for.
+    /// To be called once a second.
     ///
     /// # Errors
     /// If the own shard does not answer.
-    pub(super) fn look(&mut self) -> Result<ClusterStatus, String> {
+    pub(super) fn look(&mut self, digest: u64, demand: Demand) -> Result<Seen, String> {
+        let Demand { asked, wants_more } = demand;
+        self.record = Record { digest, asked, wants_more, ..std::mem::take(&mut self.record) };
         let nodes = self.nodes()?;
         if let Err(why) = self.act(&nodes) {
             // Another node may have taken a slot meanwhile, or most shards do not answer. It is tried again.
             tracing::debug!(%why, "the shard refuses");
         }
-        Ok(self.status(&nodes))
+        let (reached, view) = self.members(&nodes);
+        let own = nodes.iter().find(|node| node.is_self).map(id);
+        let own = own.filter(|own| reached.iter().any(|reached| reached.id == *own));
+        let tag = self.own_tag(&nodes);
+        let others =
+            nodes.iter().filter(|node| !node.is_self).filter_map(|node| self.heard_of(node));
+        let demand =
+            |record: &Record| Demand { asked: record.asked, wants_more: record.wants_more };
+        let demands = others.map(demand).collect();
+        let keys = Keys::new(&self.secret);
+        Ok(Seen {
+            status: self.status(&nodes, &view),
+            membership: own.map(|own| Membership { own, view, keys }),
+            reached,
+            own: tag.map(|tag| OwnShard { access: self.shard.access(), tag }),
+            is_full: self.record.used >= self.record.capacity / FULL.1 * FULL.0,
+            demands,
+        })
+    }
+
+    /// The members that take part, and their view.
+    fn members(&self, nodes: &[Node]) -> (Vec<Reached>, View) {
+        let (mut reached, mut members) = (Vec::new(), Vec::new());
+        for node in nodes {
+            let record = if node.is_self { Some(&self.record) } else { self.heard_of(node) };
+            let (Some(record), Some(tag), id) = (record, self.tag(node), id(node)) else {
+                continue;
+            };
+            let address = if node.is_self { Some(self.shard.address()) } else { node.address };
+            let Some(address) = address else { continue };
+            let (capacity, group) = (record.capacity, number(record.group.as_bytes()) as u32);
+            reached.push(Reached { id, address, tag });
+            members.push(cluster::Member { id, capacity, group });
+        }
+        (reached, View::new(members))
     }
 
     /// Does what is due.
     fn act(&mut self, nodes: &[Node]) -> Result<(), String> {
-        if self.own_tag(nodes).is_none() {
-            self.take_tag(nodes)?;
+        if nodes.iter().any(|node| node.is_self && node.is_replica) {
+            return self.start_anew(nodes);
         }
-        if self.met.is_none_or(|met| met.elapsed() >= MEET_EVERY) {
-            self.met = Some(Instant::now());
-            self.meet(nodes)?;
-        }
-        self.forget_failed(nodes)?;
-        if self.told.is_none_or(|told| told.elapsed() >= Duration::from_secs(record::EVERY_S)) {
-            self.told = Some(Instant::now());
-            self.hear(nodes);
-            self.tell(nodes)?;
-        }
-        Ok(())
+        // The own record is first, since others may be slow. They have to be known before it takes a tag.
+        let steps = [Self::tell, Self::meet, Self::claim, Self::forget_failed];
+        let done = steps.map(|step| step(self, nodes));
+        self.hear(nodes);
+        done.into_iter().collect()
     }
 
     /// The shards that the own one knows, one for each address. If a shard is gone for good, since another one is at
@@ -184,12 +264,44 @@ impl Member {
         nodes.iter().find(|node| node.is_self).and_then(|node| self.tag(node))
     }
 
-    /// Takes a tag that nobody has. It begins with the one of its place in the list, so that the members of a list choose
-    /// different ones.
+    /// Takes a tag if it has none. Before that, it waits a short time for the others to tell theirs.
+    fn claim(&mut self, nodes: &[Node]) -> Result<(), String> {
+        if self.own_tag(nodes).is_some() {
+            return Ok(());
+        }
+        match self.anew.elapsed() >= CLAIM_WAIT || self.knows_all_tags(nodes) {
+            true => self.take_tag(nodes),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether all others that it can know have told their tags.
+    fn knows_all_tags(&self, nodes: &[Node]) -> bool {
+        let has_told = |address: &SocketAddr| {
+            let mut there = nodes.iter().filter(|node| node.address == Some(*address));
+            there.any(|node| node.health == Health::Connected && self.tag(node).is_some())
+        };
+        let own = self.shard.address();
+        let all = self.addresses.iter().chain(&self.known_before);
+        all.filter(|address| **address != own).all(has_told)
+    }
+
+    /// Ends the state of a replica: if two shards have one tag, the servers make the one that loses it a replica of the
+    /// other one. It takes another tag when it knows the others again.
+    fn start_anew(&mut self, nodes: &[Node]) -> Result<(), String> {
+        self.shard.reset()?;
+        self.anew = Instant::now();
+        let known = nodes.iter().filter(|node| node.health == Health::Connected && !node.is_self);
+        self.known_before = known.filter_map(|node| node.address).collect();
+        self.meet_all(self.known_before.clone())
+    }
+
+    /// Takes a tag that nobody has. It begins with the one of its place in the list, so that the members of a list
+    /// choose different ones. A node that is not in the list begins anywhere.
     fn take_tag(&mut self, nodes: &[Node]) -> Result<(), String> {
         let own = self.shard.address();
         let place = self.addresses.iter().position(|address| *address == own);
-        let begin = place.unwrap_or(self.addresses.len());
+        let begin = place.unwrap_or_else(|| number(own.to_string().as_bytes()) as usize % TAGS);
         let is_free = |tag: &usize| {
             let slot = self.slots[*tag];
             let mut taken = nodes.iter().flat_map(|node| &node.slots);
@@ -203,11 +315,17 @@ impl Member {
         self.shard.take_slot(&tag.to_string())
     }
 
-    /// Tells the shards of the list that it does not know of itself.
+    /// Tells the shards of the list that it does not know of itself, if that is due.
     fn meet(&mut self, nodes: &[Node]) -> Result<(), String> {
-        if let Ok(found) = addresses::find(&self.settings.join) {
+        if let Some(found) = self.search.take() {
             self.addresses = found;
         }
+        if self.met.is_some_and(|met| met.elapsed() < MEET_EVERY) {
+            return Ok(());
+        }
+        self.met = Some(Instant::now());
+        let join = self.settings.join.clone();
+        self.search.begin(move || addresses::find(&join));
         let own = self.shard.address();
         let is_known = |address: &SocketAddr| {
             let mut known = nodes.iter().filter(|node| node.health == Health::Connected);
@@ -215,27 +333,54 @@ impl Member {
         };
         let unknown =
             self.addresses.iter().filter(|address| **address != own && !is_known(address));
-        unknown
-            .copied()
-            .collect::<Vec<_>>()
-            .into_iter()
-            .try_for_each(|address| self.shard.meet(address))
+        self.meet_all(unknown.copied().collect())
+    }
+
+    /// Tells these shards of itself. If some cannot be told, the others are.
+    fn meet_all(&mut self, addresses: Vec<SocketAddr>) -> Result<(), String> {
+        let met: Vec<_> = addresses.into_iter().map(|address| self.shard.meet(address)).collect();
+        met.into_iter().collect()
     }
 
     /// Forgets shards that have failed, if the others are too few for the own shard to take values: then those do not
-    /// count any more. It is told of them again.
+    /// count any more. It is told of them again. If half of the shards are gone at once, the rest is too few to agree
+    /// that these have failed. Then each forgets those that have not answered for a while.
     fn forget_failed(&mut self, nodes: &[Node]) -> Result<(), String> {
-        let failed = nodes.iter().filter(|node| node.health == Health::Failed && !node.is_self);
-        let failed: Vec<&Node> = failed.collect();
-        if !failed.is_empty() && !self.shard.takes_values()? {
-            failed.iter().for_each(|node| drop(self.shard.forget(&node.id)));
+        self.note_suspected(nodes);
+        let is_lost = |node: &&Node| match node.health {
+            Health::Failed => !node.is_self,
+            Health::Suspected => self.is_silent(node),
+            Health::Connected | Health::Meeting => false,
+        };
+        let lost: Vec<&Node> = nodes.iter().filter(is_lost).collect();
+        if lost.is_empty() || self.shard.takes_values()? {
+            return Ok(());
         }
-        Ok(())
+        let forgotten: Vec<_> = lost.iter().map(|node| self.shard.forget(&node.id)).collect();
+        forgotten.into_iter().collect()
     }
 
-    /// Writes the own record. A shard that has just started does not take it yet.
+    fn note_suspected(&mut self, nodes: &[Node]) {
+        let suspected = nodes.iter().filter(|node| node.health == Health::Suspected);
+        let since = suspected.map(|node| {
+            let before = self.suspected.get(&node.id).copied();
+            (node.id.clone(), before.unwrap_or_else(Instant::now))
+        });
+        self.suspected = since.collect();
+    }
+
+    /// Whether a shard has not answered the own one for a while.
+    fn is_silent(&self, node: &Node) -> bool {
+        self.suspected.get(&node.id).is_some_and(|since| since.elapsed() >= self.forget_after)
+    }
+
+    /// Writes the own record, if that is due. A shard that has just started does not take it yet.
     fn tell(&mut self, nodes: &[Node]) -> Result<(), String> {
+        if self.told.is_some_and(|told| told.elapsed() < Duration::from_secs(record::EVERY_S)) {
+            return Ok(());
+        }
         let Some(tag) = self.own_tag(nodes) else { return Ok(()) };
+        self.told = Some(Instant::now());
         self.record.used = self.shard.used_bytes()?;
         if self.shard.takes_values()? {
             self.shard.set(&Record::key(&tag), &self.record.to_text(), record::FOR_S)?;
@@ -245,23 +390,34 @@ impl Member {
 
     /// Reads the records of the others.
     fn hear(&mut self, nodes: &[Node]) {
-        let there = nodes.iter().filter(|node| !node.is_self);
-        let there = there.filter_map(|node| Some((node.address?, node)));
-        let there: HashMap<SocketAddr, &Node> = there.collect();
-        self.links.retain(|address, _| there.contains_key(address));
+        // A server that was started anew is there twice for a while: last is the one that answers.
+        let (answering, silent): (Vec<&Node>, Vec<&Node>) = nodes
+            .iter()
+            .filter(|node| !node.is_self)
+            .partition(|node| node.health == Health::Connected);
+        let there = silent.into_iter().chain(answering);
+        let there: HashMap<SocketAddr, &Node> =
+            there.filter_map(|node| Some((node.address?, node))).collect();
+        self.links
+            .retain(|address, link| there.get(address).is_some_and(|node| node.id == link.id));
+        let mut asked = Vec::new();
         for (address, node) in there {
             let tag = self.tag(node);
-            let link = self.links.entry(address).or_insert_with(Link::new);
+            let link = self.links.entry(address).or_insert_with(|| Link::new(&node.id));
             match tag {
                 Some(tag) if node.health == Health::Connected => {
-                    link.hear(address, &Record::key(&tag), &self.secret);
+                    asked.push((address, Record::key(&tag)));
                 }
-                _ => link.record = None,
+                tag => {
+                    link.rest();
+                    link.record = link.record.take().filter(|_| tag.is_some());
+                }
             }
         }
+        hear_in_turn(&mut self.links, asked, &self.secret, HEAR_FOR);
     }
 
-    fn status(&self, nodes: &[Node]) -> ClusterStatus {
+    fn status(&self, nodes: &[Node], view: &View) -> ClusterStatus {
         let mut members: Vec<MemberStatus> =
             nodes.iter().filter_map(|node| self.member_status(node)).collect();
         let known: Vec<String> = members.iter().map(|member| member.address.clone()).collect();
@@ -273,27 +429,21 @@ impl Member {
             ..MemberStatus::default()
         }));
         members.sort_by(|a, b| a.address.cmp(&b.address));
-        let there = nodes.iter().filter_map(|node| {
-            let record = match node.is_self {
-                true => &self.record,
-                false => self.heard_of(node)?,
-            };
-            let (capacity, group) = (record.capacity, number(record.group.as_bytes()) as u32);
-            Some(cluster::Member { id: number(node.id.as_bytes()), capacity, group })
-        });
         ClusterStatus {
             why: None,
             server: Some(self.program.to_string()),
             address: Some(self.shard.address().to_string()),
-            view: Some(format!("{:016x}", View::new(there.collect()).id())),
+            view: Some(view_name(view.id())),
             members,
+            ..ClusterStatus::default()
         }
     }
 
     /// What another member told of itself a short while ago.
     fn heard_of(&self, node: &Node) -> Option<&Record> {
         let link = self.links.get(&node.address?)?;
-        link.record.as_ref().filter(|_| node.health == Health::Connected)
+        // A short pause of a member moves no homes.
+        link.told().filter(|_| matches!(node.health, Health::Connected | Health::Suspected))
     }
 
     fn member_status(&self, node: &Node) -> Option<MemberStatus> {
@@ -310,30 +460,54 @@ impl Member {
             // It was told of this node, and has not answered.
             Health::Meeting => MemberState::Missing,
         };
-        let Record { group, capacity, used, .. } = record.cloned().unwrap_or_default();
-        Some(MemberStatus { address: address.to_string(), state, group, capacity, used, why })
+        let Record { group, capacity, used, digest, .. } = record.cloned().unwrap_or_default();
+        let differs = ![0, self.record.digest].contains(&digest) && self.record.digest != 0;
+        let address = address.to_string();
+        Some(MemberStatus { address, state, group, capacity, used, why, differs })
     }
 }
 
 impl Link {
-    fn new() -> Self {
-        Link { connection: None, record: None, why: None, pause: PAUSE_MIN, next: Instant::now() }
+    fn new(id: &str) -> Self {
+        Link {
+            id: id.to_owned(),
+            connection: None,
+            record: None,
+            heard: Instant::now(),
+            why: None,
+            pause: PAUSE_MIN,
+            next: Instant::now(),
+        }
     }
 
-    /// Reads the member's record, unless it did not answer a short while ago.
+    /// Waits until the member can be asked again.
+    fn rest(&mut self) {
+        (self.connection, self.why) = (None, None);
+        (self.pause, self.next) = (PAUSE_MIN, Instant::now());
+    }
+
+    /// What the member told of itself, as long as that counts.
+    fn told(&self) -> Option<&Record> {
+        let counts = self.heard.elapsed() < Duration::from_secs(record::FOR_S);
+        self.record.as_ref().filter(|_| counts)
+    }
+
+    /// Reads the member's record. If it does not answer, what it told before counts for a while.
     fn hear(&mut self, address: SocketAddr, key: &str, secret: &str) {
-        if Instant::now() < self.next {
-            return;
-        }
         match self.read(address, key, secret) {
             Ok(text) => {
-                self.record = text.as_deref().and_then(Record::parse);
+                (self.record, self.heard) =
+                    (text.as_deref().and_then(Record::parse), Instant::now());
                 (self.why, self.pause) = (None, PAUSE_MIN);
+                self.next = Instant::now() + Duration::from_secs(record::EVERY_S);
             }
             Err(error) => {
-                (self.connection, self.record) = (None, None);
+                self.connection = None;
                 self.why = Some(match error.kind() {
-                    ErrorKind::AuthenticationFailed => "it has another secret".to_owned(),
+                    ErrorKind::AuthenticationFailed => {
+                        self.record = None;
+                        "it has another secret".to_owned()
+                    }
                     _ => error.to_string(),
                 });
                 self.next = Instant::now() + self.pause;
@@ -361,8 +535,187 @@ impl Link {
     }
 }
 
+/// Reads the records of members that are due, each under its key, until the time is over. First are those that
+/// answered last time, then those that have waited longest, so that each has its turn.
+fn hear_in_turn(
+    links: &mut HashMap<SocketAddr, Link>,
+    asked: Vec<(SocketAddr, String)>,
+    secret: &str,
+    most: Duration,
+) {
+    let begun = Instant::now();
+    let due = asked.into_iter().filter_map(|(address, key)| {
+        let link = links.get(&address).filter(|link| link.next <= begun)?;
+        Some((link.connection.is_none(), link.next, address, key))
+    });
+    let mut due: Vec<_> = due.collect();
+    due.sort_unstable();
+    for (_, _, address, key) in due {
+        links.get_mut(&address).into_iter().for_each(|link| link.hear(address, &key, secret));
+        if begun.elapsed() >= most {
+            break;
+        }
+    }
+}
+
+/// The number of a view as it is shown.
+pub(super) fn view_name(id: u64) -> String {
+    format!("{id:016x}")
+}
+
+/// The number of a member, the same on all nodes.
+fn id(node: &Node) -> u64 {
+    number(node.id.as_bytes())
+}
+
 /// A number for a name, the same on all nodes.
 fn number(name: &[u8]) -> u64 {
     let add = |hash: u64, byte: &u8| cluster::mix(hash ^ u64::from(*byte));
     name.iter().fold(name.len() as u64 + 1, add)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::path::PathBuf;
+    use std::thread;
+
+    use super::*;
+    use crate::config::OwnAddress;
+    use crate::peers::tests::free_addresses::free_addresses;
+
+    /// A time that only a broken program takes.
+    const LIMIT: Duration = Duration::from_secs(180);
+
+    /// A node with this list of nodes. Its files are below a directory.
+    fn join(top: &Path, own: SocketAddr, list: &[SocketAddr]) -> Member {
+        let list: Vec<String> = list.iter().map(SocketAddr::to_string).collect();
+        let settings = ClusterSettings {
+            join: format!("hosts:{}", list.join(",")).parse().unwrap(),
+            ram_bytes: 16 << 20,
+            secret: top.join("secret"),
+            address: OwnAddress::Exact(own),
+            group: String::new(),
+            source_rate: None,
+            server: PathBuf::new(),
+        };
+        let place = top.join(own.port().to_string());
+        Member::join(&settings, &place, &std::env::var_os("PATH").unwrap()).unwrap()
+    }
+
+    /// Has all nodes look until what they see is as expected.
+    fn look_until(
+        what: &str,
+        members: &mut [Member],
+        is_so: impl Fn(&mut [Member], &[ClusterStatus]) -> bool,
+    ) {
+        let begun = Instant::now();
+        loop {
+            let seen: Vec<_> = members
+                .iter_mut()
+                .map(|member| member.look(0, Demand::default()).unwrap().status)
+                .collect();
+            if is_so(members, &seen) {
+                return;
+            }
+            assert!(begun.elapsed() < LIMIT, "{what}: {seen:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Links to these addresses, of which none has been asked.
+    fn links(addresses: &[SocketAddr]) -> HashMap<SocketAddr, Link> {
+        addresses.iter().map(|address| (*address, Link::new("x"))).collect()
+    }
+
+    #[test]
+    fn what_a_member_told_counts_after_a_late_answer() {
+        // Nobody listens there.
+        let address = free_addresses(1)[0];
+        let mut link = Link::new("x");
+        let record = Record { capacity: 7, ..Record::default() };
+        link.record = Some(record.clone());
+        link.hear(address, "key", "secret");
+        assert!(link.why.is_some() && link.next > link.heard);
+        assert_eq!(link.told(), Some(&record));
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(record::FOR_S));
+        link.heard = long_ago.expect("this machine runs for longer than that");
+        assert_eq!(link.told(), None);
+        link.rest();
+        assert_eq!(link.why, None);
+    }
+
+    #[test]
+    fn each_silent_member_has_its_turn() {
+        // They take connections, and never answer.
+        let silent: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let silent = silent.iter().map(|listener| listener.local_addr().unwrap());
+        let addresses: Vec<SocketAddr> = silent.collect();
+        let mut links = links(&addresses);
+        let asked = |links: &HashMap<SocketAddr, Link>| {
+            links.values().filter(|link| link.why.is_some()).count()
+        };
+        for count in 1..=3 {
+            let all = addresses.iter().map(|address| (*address, "key".to_owned())).collect();
+            hear_in_turn(&mut links, all, "secret", Duration::ZERO);
+            assert_eq!(asked(&links), count, "one has used all of the time");
+        }
+        let none = addresses.iter().map(|address| (*address, "key".to_owned())).collect();
+        links.values_mut().for_each(|link| (link.why, link.next) = (None, Instant::now() + LIMIT));
+        hear_in_turn(&mut links, none, "secret", LIMIT);
+        assert_eq!(asked(&links), 0, "none is due");
+    }
+
+    fn tags(members: &mut [Member]) -> Vec<Option<String>> {
+        let tag = |member: &mut Member| {
+            let nodes = member.shard.nodes().unwrap();
+            member.own_tag(&nodes)
+        };
+        members.iter_mut().map(tag).collect()
+    }
+
+    #[test]
+    fn of_two_shards_with_one_tag_one_takes_another_tag() {
+        let top = tempfile::tempdir().unwrap();
+        let all = free_addresses(2);
+        // Each is the first one of its own list.
+        let mut members = [all[0], all[1]].map(|own| join(top.path(), own, &[own]));
+        members.iter_mut().for_each(|member| drop(member.look(0, Demand::default()).unwrap()));
+        assert_eq!(tags(&mut members), [Some("0".to_owned()), Some("0".to_owned())]);
+        members[0].shard.meet(all[1]).unwrap();
+        look_until("both are members", &mut members, |members, seen| {
+            let tags = tags(members);
+            let are_there = seen.iter().all(|seen| seen.counts() == (2, 2));
+            are_there && tags[0].is_some() && tags[1].is_some() && tags[0] != tags[1]
+        });
+    }
+
+    #[test]
+    fn half_of_the_shards_go_on_without_the_others() {
+        let top = tempfile::tempdir().unwrap();
+        let all = free_addresses(4);
+        let mut members: Vec<_> = all.iter().map(|own| join(top.path(), *own, &all)).collect();
+        let count = |count: usize| {
+            move |_: &mut [Member], seen: &[ClusterStatus]| {
+                seen.iter().all(|seen| seen.counts() == (count, 4))
+            }
+        };
+        look_until("all are there", &mut members, count(4));
+        members.truncate(2);
+        let take_values = |members: &mut [Member]| {
+            members
+                .iter_mut()
+                .map(|member| member.shard.takes_values().unwrap())
+                .collect::<Vec<_>>()
+        };
+        let begun = Instant::now();
+        while take_values(&mut members) != [false, false] {
+            assert!(begun.elapsed() < LIMIT, "two of four are no majority");
+            thread::sleep(Duration::from_millis(20));
+        }
+        members.iter_mut().for_each(|member| member.forget_after = Duration::from_millis(500));
+        look_until("they forget the others", &mut members, |members, seen| {
+            take_values(members) == [true, true] && count(2)(members, seen)
+        });
+    }
 }

@@ -3,15 +3,23 @@
 //! Nothing waits for it: a mount serves before its node is a member, and without that. If the node cannot become one,
 //! or its shard ends, the thread tries again after a while.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::member::Member;
+use super::client::Client;
+use super::member::{Member, Seen, view_name};
+use super::shards::{Ask, Give, Membership, Shards};
 use super::status::ClusterStatus;
+use super::sweep::OwnShard;
+use super::values::Key;
+use crate::cluster::Demand;
 use crate::config::ClusterSettings;
+use crate::process::Process;
 use crate::sync::Mutex;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -23,8 +31,22 @@ const LEAVE_WAIT: Duration = Duration::from_secs(20);
 
 /// This node in its cluster, as long as the mount runs.
 pub struct Peers {
-    status: Arc<Mutex<ClusterStatus>>,
+    shared: Arc<Shared>,
     thread: Mutex<Option<Running>>,
+}
+
+/// What the thread has found.
+struct Shared {
+    status: Mutex<ClusterStatus>,
+    client: Client,
+    own: Mutex<Option<OwnShard>>,
+    is_full: AtomicBool,
+    /// The digest of the catalog, and the view by which homes are known; 0 at first.
+    digest: AtomicU64,
+    placed: AtomicU64,
+    /// What this node asks the source for, and what the others do.
+    demand: Mutex<Demand>,
+    demands: Mutex<Vec<Demand>>,
 }
 
 impl Drop for Peers {
@@ -40,25 +62,35 @@ struct Running {
 }
 
 impl Peers {
-    /// Begins to join. `place` is the directory for the files of this node's shard; it is made if it is missing.
+    /// Begins to join. `place` is the directory for the files of this node's shard; it is made if it is missing. `tell`
+    /// is called with the process of each server that runs the shard.
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn start(settings: ClusterSettings, place: PathBuf) -> std::io::Result<Self> {
+    pub fn start(
+        settings: ClusterSettings,
+        place: PathBuf,
+        tell: impl Fn(Process) + Send + 'static,
+    ) -> std::io::Result<Self> {
         let why = Some("it has not joined yet".to_owned());
-        let status = Arc::new(Mutex::new(ClusterStatus { why, ..ClusterStatus::default() }));
+        let shared = Arc::new(Shared {
+            status: Mutex::new(ClusterStatus { why, ..ClusterStatus::default() }),
+            client: Client::new()?,
+            own: Mutex::default(),
+            is_full: AtomicBool::new(false),
+            digest: AtomicU64::new(0),
+            placed: AtomicU64::new(0),
+            demand: Mutex::default(),
+            demands: Mutex::default(),
+        });
         let ((end, over), (ending, ended)) = (channel(), channel());
-        let shown = Arc::clone(&status);
+        let found = Arc::clone(&shared);
         let keep = move || {
-            keep(&settings, &place, &shown, &over);
+            keep(&settings, &place, &tell, &found, &over);
             drop::<Sender<()>>(ending);
         };
         thread::Builder::new().name("belady-cluster".into()).spawn(keep)?;
-        Ok(Peers { status, thread: Mutex::new(Some(Running { end, ended })) })
-    }
-
-    pub fn status(&self) -> ClusterStatus {
-        self.status.lock().clone()
+        Ok(Peers { shared, thread: Mutex::new(Some(Running { end, ended })) })
     }
 
     /// Leaves the cluster, and ends the shard.
@@ -76,7 +108,8 @@ impl Peers {
 fn keep(
     settings: &ClusterSettings,
     place: &Path,
-    status: &Mutex<ClusterStatus>,
+    tell: &dyn Fn(Process),
+    shared: &Shared,
     over: &Receiver<()>,
 ) {
     let search_path = std::env::var_os("PATH").unwrap_or_default();
@@ -88,20 +121,23 @@ fn keep(
             next = Instant::now() + TRY_EVERY;
             match Member::join(settings, place, &search_path) {
                 Ok(joined) => {
-                    tracing::info!(server = joined.server(), "the shard of this node runs");
+                    tell(joined.server());
+                    tracing::info!(server = joined.server().pid, "the shard of this node runs");
                     (member, said) = (Some(joined), None);
                 }
-                Err(why) => say(why, &mut said, status),
+                Err(why) => shared.set_none(why, &mut said),
             }
         }
-        let seen = member.as_mut().map(Member::look);
-        match seen {
-            Some(Ok(seen)) => *status.lock() = seen,
-            Some(Err(why)) => {
-                member = None;
-                say(why, &mut said, status);
+        if let Some(present) = &mut member {
+            let digest = shared.digest.load(Ordering::Relaxed);
+            let demand = *shared.demand.lock();
+            match present.look(digest, demand) {
+                Ok(seen) => shared.set(seen, present.secret()),
+                Err(why) => {
+                    member = None;
+                    shared.set_none(why, &mut said);
+                }
             }
-            None => {}
         }
         if over.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
             return;
@@ -109,11 +145,78 @@ fn keep(
     }
 }
 
-/// Shows why this node is no member. The log has each reason once.
-fn say(why: String, said: &mut Option<String>, status: &Mutex<ClusterStatus>) {
-    if said.as_ref() != Some(&why) {
-        tracing::warn!(%why, "no cluster");
-        *said = Some(why.clone());
+impl Shared {
+    fn set(&self, seen: Seen, secret: &str) {
+        let Seen { status, membership, reached, own, is_full, demands } = seen;
+        *self.demands.lock() = demands;
+        self.is_full.store(is_full, Ordering::Relaxed);
+        self.client.set_members(membership, &reached, secret);
+        *self.own.lock() = own;
+        *self.status.lock() = status;
     }
-    *status.lock() = ClusterStatus { why: Some(why), ..ClusterStatus::default() };
+
+    /// This node is no member. The log has each reason once.
+    fn set_none(&self, why: String, said: &mut Option<String>) {
+        if said.as_ref() != Some(&why) {
+            tracing::warn!(%why, "no cluster");
+            *said = Some(why.clone());
+        }
+        self.client.set_members(None, &[], "");
+        *self.own.lock() = None;
+        self.demands.lock().clear();
+        *self.status.lock() = ClusterStatus { why: Some(why), ..ClusterStatus::default() };
+    }
+}
+
+impl Shards for Peers {
+    fn membership(&self) -> Option<Arc<Membership>> {
+        self.shared.client.membership()
+    }
+
+    fn ask(&self, ask: Ask) {
+        self.shared.client.ask(ask);
+    }
+
+    fn give(&self, give: Give) {
+        self.shared.client.give(give);
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let mut status = self.shared.status.lock().clone();
+        let left_alone = self.shared.client.left_alone();
+        let left_alone: Vec<String> = left_alone.iter().map(SocketAddr::to_string).collect();
+        for member in &mut status.members {
+            if member.why.is_none() && left_alone.contains(&member.address) {
+                member.why =
+                    Some("it did not answer, and is not asked for a few seconds".to_owned());
+            }
+        }
+        let placed = self.shared.placed.load(Ordering::Relaxed);
+        let placed = (placed != 0 && status.why.is_none()).then(|| view_name(placed));
+        ClusterStatus { placed, traffic: self.shared.client.traffic(), ..status }
+    }
+
+    fn usual_wait(&self) -> Duration {
+        self.shared.client.usual_wait()
+    }
+
+    fn is_full(&self) -> bool {
+        self.shared.is_full.load(Ordering::Relaxed)
+    }
+
+    fn sweep(&self, is_wanted: &dyn Fn(Key) -> bool) -> Result<u64, String> {
+        let own = self.shared.own.lock().clone();
+        let own = own.ok_or("this node has no shard")?;
+        own.sweep(is_wanted).map_err(|error| error.to_string())
+    }
+
+    fn exchange_demands(&self, own: Demand) -> Vec<Demand> {
+        *self.shared.demand.lock() = own;
+        self.shared.demands.lock().clone()
+    }
+
+    fn note_homes(&self, view: u64, digest: u64) {
+        self.shared.digest.store(digest, Ordering::Relaxed);
+        self.shared.placed.store(view, Ordering::Relaxed);
+    }
 }

@@ -12,10 +12,12 @@
 //! 5. Each member writes a `record` of itself into its own shard every few seconds, and reads those of the others.
 //!    The records give the [`View`](crate::cluster::View). It is the same for all members that have the same records.
 //!
-//! [`Peers`] does this for a mount, in a thread. [`try_out`] tries two shards on this machine.
-//! The shards hold no samples yet.
+//! [`Peers`] does this for a mount, in a thread, and passes blocks to and from the shards of all members ([`Shards`]).
+//! [`try_out`] tries two shards on this machine.
 
 mod addresses;
+mod breaker;
+mod client;
 mod connection;
 mod member;
 mod membership;
@@ -24,14 +26,19 @@ mod program;
 mod record;
 mod secret;
 mod shard;
+mod shards;
 mod status;
+mod sweep;
 mod trial;
+mod values;
 
 pub use membership::Peers;
 pub use program::Program;
 pub use shard::{end_left, kill_server, left_server};
-pub use status::{ClusterStatus, MemberState, MemberStatus};
+pub use shards::{Answer, Ask, Give, Membership, Shards};
+pub use status::{ClusterStatus, MemberState, MemberStatus, TrafficStatus};
 pub use trial::{Trial, try_out};
+pub use values::{Key, Keys};
 
 /// Bytes from the kernel's generator, in hexadecimal digits: a password that nobody guesses.
 ///
@@ -47,3 +54,6 @@ fn fresh_password() -> std::io::Result<String> {
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests;

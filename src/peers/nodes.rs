@@ -22,6 +22,8 @@ pub(super) struct Node {
     pub address: Option<SocketAddr>,
     /// Whether it is the shard that was asked.
     pub is_self: bool,
+    /// Whether it has no slots of its own, since another shard has taken the same one.
+    pub is_replica: bool,
     pub health: Health,
     /// The slots that it has, each range with its last slot.
     pub slots: Vec<(u16, u16)>,
@@ -52,6 +54,7 @@ fn parse_line(line: &str) -> Option<Node> {
         id: id.to_owned(),
         address: address.split('@').next().and_then(parse_address),
         is_self,
+        is_replica: has("slave"),
         health,
         slots: words.filter_map(parse_slots).collect(),
     })
@@ -85,6 +88,7 @@ mod tests {
             e5 10.0.0.5:7100@7101 handshake - 1690000000000 0 0 connected\n\
             f6 :0@0 master,noaddr - 0 0 0 disconnected\n\
             g7 10.0.0.7:7100@7101 master - 0 0 1 disconnected\n\
+            h8 10.0.0.8:7100@7101 slave a1 0 1690000000000 3 connected\n\
             \n\
             not a node\n";
         let found = parse(answer);
@@ -99,9 +103,12 @@ mod tests {
                 ("e5", Health::Meeting),
                 ("f6", Health::Failed),
                 ("g7", Health::Suspected),
+                ("h8", Health::Connected),
             ]
         );
         assert_eq!(found.iter().filter(|node| node.is_self).count(), 1);
+        let replicas: Vec<_> = found.iter().filter(|node| node.is_replica).collect();
+        assert_eq!(replicas.iter().map(|node| &*node.id).collect::<Vec<_>>(), ["h8"]);
         assert_eq!(found[0].slots, [(64, 64)]);
         assert_eq!(found[1].slots, [(0, 0), (128, 130)]);
         assert_eq!(found[1].address, Some("[fd00::2]:7100".parse().unwrap()));

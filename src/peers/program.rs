@@ -2,8 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 /// Program names, the best one first.
 const NAMES: [&str; 2] = ["valkey-server", "redis-server"];
@@ -11,6 +15,10 @@ const NAMES: [&str; 2] = ["valkey-server", "redis-server"];
 /// Before Redis 7.0, no command both reads a value and takes its place if there is none (`SET NX GET`). Valkey
 /// began at 7.2.
 const LEAST: Version = Version(7, 0, 0);
+
+/// How long a program may take to tell its version, and how many bytes are read of that.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+const WORDS_MOST: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(u32, u32, u32);
@@ -42,7 +50,9 @@ impl Program {
     /// What was found instead.
     pub fn find(search_path: &OsStr) -> Result<Self, String> {
         let mut found = NAMES.iter().flat_map(|name| {
-            std::env::split_paths(search_path).map(move |directory| directory.join(name))
+            // What is found from the working directory may be anyone's.
+            let directories = std::env::split_paths(search_path).filter(|path| path.is_absolute());
+            directories.map(move |directory| directory.join(name))
         });
         let mut refused = Vec::new();
         let usable = found.find_map(|path| match examine(&path)? {
@@ -81,13 +91,33 @@ fn examine(path: &Path) -> Option<Result<Program, String>> {
     if !path.is_file() {
         return None;
     }
-    let said = match Command::new(path).arg("--version").output() {
-        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+    let said = match first_words(Command::new(path).arg("--version"), ANSWER_WAIT) {
+        Ok(said) => said,
         Err(error) => return Some(Err(format!("{} cannot be run: {error}", path.display()))),
     };
     let program = parse_version(&said).map(|version| Program { path: path.to_owned(), version });
     let line = said.lines().next().unwrap_or_default();
     Some(program.ok_or_else(|| format!("{} does not tell its version: {line:?}", path.display())))
+}
+
+/// What a program says until it ends. After a time that only a broken program takes, it is killed.
+fn first_words(command: &mut Command, most: Duration) -> std::io::Result<String> {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let (send, said) = channel::<Vec<u8>>();
+    if let Some(output) = child.stdout.take() {
+        let read = move || {
+            let mut words = Vec::new();
+            let _ = output.take(WORDS_MOST).read_to_end(&mut words);
+            let _ = send.send(words);
+        };
+        // Without a thread, it says nothing.
+        let _ = thread::Builder::new().spawn(read);
+    }
+    let words = said.recv_timeout(most).unwrap_or_default();
+    let _ = child.kill();
+    let _ = child.wait();
+    Ok(String::from_utf8_lossy(&words).into_owned())
 }
 
 /// The version in a line such as `Redis server v=7.0.15 sha=...`.
@@ -109,11 +139,18 @@ mod tests {
 
     /// A program in a directory of its own that prints a line.
     fn put(top: &Path, directory: &str, name: &str, line: &str) -> PathBuf {
+        put_script(top, directory, name, &format!("echo '{line}'"))
+    }
+
+    /// Another process makes it: a program that another test starts at this moment has a copy of what this one has
+    /// open, and a file that is open for writing cannot be run.
+    fn put_script(top: &Path, directory: &str, name: &str, script: &str) -> PathBuf {
         let directory = top.join(directory);
         fs::create_dir_all(&directory).unwrap();
-        let path = directory.join(name);
-        fs::write(&path, format!("#!/bin/sh\necho '{line}'\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let (text, path) = (directory.join("text"), directory.join(name));
+        fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Command::new("cp").arg(&text).arg(&path).status().unwrap().success());
         path
     }
 
@@ -139,11 +176,24 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         put(top.path(), "old", "redis-server", "Redis server v=6.2.7 sha=0:0 bits=64");
         put(top.path(), "odd", "valkey-server", "hello");
+        put(top.path(), "new", "redis-server", "Redis server v=7.0.15 sha=0:0 bits=64");
         fs::create_dir_all(top.path().join("dir/redis-server")).unwrap();
         let refused = find(top.path(), &["old", "odd", "dir"]).unwrap_err();
         assert!(refused.contains("redis-server 6.2.7 is older than 7.0.0"), "{refused}");
         assert!(refused.contains("does not tell its version: \"hello\""), "{refused}");
+        let from_here = format!("{}{}/new", "../".repeat(20), top.path().display());
+        assert!(Program::at(&Path::new(&from_here).join("redis-server")).is_ok());
+        let relative = Program::find(OsStr::new(&from_here)).unwrap_err();
+        assert!(relative.contains("is on the PATH"), "{relative}");
         let none = find(top.path(), &["dir", "none"]).unwrap_err();
         assert_eq!(none, "neither valkey-server nor redis-server is on the PATH");
+    }
+
+    #[test]
+    fn a_program_that_says_nothing_is_not_waited_for() {
+        let top = tempfile::tempdir().unwrap();
+        let silent = put_script(top.path(), "a", "valkey-server", "exec sleep 600");
+        let said = first_words(&mut Command::new(silent), Duration::from_millis(50)).unwrap();
+        assert_eq!(said, "");
     }
 }

@@ -23,6 +23,11 @@ pub(super) struct Record {
     pub capacity: u64,
     /// Bytes that its shard takes at this moment.
     pub used: u64,
+    /// The digest of its catalog; 0 if it is not known yet.
+    pub digest: u64,
+    /// Bytes a second that it asks the source for, and whether it would ask for more.
+    pub asked: u64,
+    pub wants_more: bool,
 }
 
 impl Record {
@@ -48,7 +53,7 @@ mod tests {
     #[test]
     fn a_record_of_another_version_is_understood() {
         let group = "rack 7".to_owned();
-        let record = Record { version: "1".into(), group, capacity: 5, used: 3 };
+        let record = Record { version: "1".into(), group, capacity: 5, ..Record::default() };
         assert_eq!(Record::parse(record.to_text().as_bytes()), Some(record));
         let newer = br#"{"capacity":7,"new":[1]}"#;
         assert_eq!(Record::parse(newer), Some(Record { capacity: 7, ..Record::default() }));

@@ -1,9 +1,11 @@
 //! What all members of a cluster know, and nobody else.
 
 use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use nix::libc::{ELOOP, O_NOFOLLOW, O_NONBLOCK};
 
 use super::fresh_password;
 
@@ -31,10 +33,17 @@ fn refuse(path: &Path, why: impl std::fmt::Display) -> String {
 }
 
 fn read(path: &Path) -> Result<Option<String>, String> {
-    let found = match fs::symlink_metadata(path) {
+    let mut options = OpenOptions::new();
+    // A pipe would wait for who writes into it.
+    let opened = options.read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path);
+    let mut file = match opened {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        found => found.map_err(|error| refuse(path, error))?,
+        Err(error) if error.raw_os_error() == Some(ELOOP) => {
+            return Err(refuse(path, "is a symbolic link"));
+        }
+        opened => opened.map_err(|error| refuse(path, error))?,
     };
+    let found = file.metadata().map_err(|error| refuse(path, error))?;
     if !found.is_file() || found.len() > MOST {
         return Err(refuse(path, "is no file of a secret"));
     }
@@ -44,7 +53,8 @@ fn read(path: &Path) -> Result<Option<String>, String> {
     if found.mode() & 0o077 != 0 {
         return Err(refuse(path, format!("others may read it: `chmod 600 {}`", path.display())));
     }
-    let text = fs::read_to_string(path).map_err(|error| refuse(path, error))?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(|error| refuse(path, error))?;
     let secret = text.trim();
     match secret.len() < LEAST {
         true => Err(refuse(path, format!("is shorter than {LEAST} letters"))),
@@ -105,5 +115,11 @@ mod tests {
         let none = top.path().join("none/secret");
         assert!(read_or_make(&none).unwrap_err().contains("cannot be made"));
         assert!(read_or_make(top.path()).unwrap_err().contains("is no file"));
+        let link = top.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(read_or_make(&link).unwrap_err().contains("is a symbolic link"));
+        let pipe = top.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(read_or_make(&pipe).unwrap_err().contains("is no file"));
     }
 }

@@ -5,25 +5,27 @@
 //! it for a while: then [`end_left`] ends it.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::libc::O_NOFOLLOW;
+use nix::sys::signal::Signal;
 use redis::{Connection, FromRedisValue};
+use rustix::process::configure_io_flusher_behavior;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::connection::{Login, connect_to_socket};
 use super::nodes::{self, Node};
 use super::{Program, fresh_password, hexadecimal};
-use crate::process::{has_ended, wait_until_gone};
+use crate::process::{Process, is_stopped, wait_until_gone};
 
 /// Files of a shard's directory. The server's working directory is there, so its names are short: the name of a
 /// socket has at most 107 bytes.
@@ -42,8 +44,9 @@ pub(super) const KEYS: &str = "b1:";
 const RIGHTS: &str = "+get +set +unlink +exists +ping +hello +auth +client|setname +cluster|nodes +cluster|shards \
                       +cluster|info +cluster|myid +info";
 
-/// How long a server may take to answer after its start, and to end.
+/// How long a server may take to answer after its start, to hear that it has to end, and to end.
 const START_WAIT: Duration = Duration::from_secs(20);
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(2);
 const END_WAIT: Duration = Duration::from_secs(5);
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -66,21 +69,42 @@ pub(super) struct ShardSettings<'a> {
 /// Who administers a server.
 #[derive(Serialize, Deserialize)]
 struct Ownership {
-    /// The server's process, 0 if its number is not known yet, and the process that administers it.
-    server: u32,
-    daemon: u32,
+    /// The server's process, if it is known yet, and the process that administers it.
+    server: Process,
+    daemon: Process,
     password: String,
+}
+
+/// How its owner reaches a server.
+#[derive(Clone)]
+pub(super) struct Access {
+    socket: PathBuf,
+    password: String,
+}
+
+impl Access {
+    /// Connects to the server as its owner.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub(super) fn connect(&self) -> redis::RedisResult<Connection> {
+        connect_to_socket(&self.socket, &Login { user: OWNER, password: &self.password })
+    }
 }
 
 /// A server that runs. It ends when this is dropped.
 pub(super) struct Shard {
     /// The server's process.
-    pid: u32,
+    process: Process,
     /// None if an earlier daemon has started it.
     child: Option<Child>,
     directory: PathBuf,
     address: SocketAddr,
     owner: Connection,
+    /// The password of its owner.
+    password: String,
+    /// Whether it has not answered a question. It is asked no more, since the next answer would be late as well.
+    is_silent: bool,
 }
 
 impl Shard {
@@ -94,7 +118,7 @@ impl Shard {
                 "the earlier daemon {daemon} of this mount point has not ended yet"
             ));
         }
-        if let Some(adopted) = Self::adopt(settings) {
+        if let Some(adopted) = Self::adopt(program, settings) {
             return Ok(adopted);
         }
         end_left(settings.directory);
@@ -104,42 +128,60 @@ impl Shard {
         let password = fresh_password().map_err(failed)?;
         // What it knew of others is void: their addresses may be new.
         let _ = fs::remove_file(settings.path(NODES));
-        let config = settings.config(&password);
+        let config = settings.config(program, &password);
         write_private(&settings.path(CONFIG), config.as_bytes()).map_err(failed)?;
         let directory = settings.directory.to_owned();
         // Before there is a server: this process may be killed at any moment.
-        own(&directory, 0, &password).map_err(failed)?;
+        own(&directory, Process::default(), &password).map_err(failed)?;
         let child = settings.spawn(program).map_err(failed)?;
-        let pid = child.id();
+        // A child is there until it is waited for.
+        let process = Process::of(child.id()).unwrap_or_default();
         let mut starting = Starting { child: Some(child), directory: directory.clone() };
-        own(&directory, pid, &password).map_err(failed)?;
+        own(&directory, process, &password).map_err(failed)?;
         let login = Login { user: OWNER, password: &password };
         let owner = starting.await_answer(settings, &login)?;
-        Ok(Shard { pid, child: starting.child.take(), directory, address: settings.address, owner })
+        let (child, address) = (starting.child.take(), settings.address);
+        Ok(Shard { process, child, directory, address, owner, password, is_silent: false })
     }
 
-    /// The server that an earlier daemon has left, if it is the one that would be started now.
-    fn adopt(settings: &ShardSettings<'_>) -> Option<Self> {
+    /// The server that an earlier daemon has left, if it is the one that would be started now. Only its memory may
+    /// differ: it can be changed while the server runs.
+    fn adopt(program: &Program, settings: &ShardSettings<'_>) -> Option<Self> {
         let directory = settings.directory.to_owned();
-        let Ownership { server: pid, password, .. } = Ownership::read(&directory)?;
-        let config = fs::read_to_string(settings.path(CONFIG)).ok()?;
-        if config != settings.config(&password) || has_ended(pid) {
+        let Ownership { server: process, password, .. } = Ownership::read(&directory)?;
+        let found = fs::read_to_string(settings.path(CONFIG)).ok()?;
+        let config = settings.config(program, &password);
+        let is_same = rest_of(&found).eq(rest_of(&config));
+        if !is_same || process.has_ended() || is_stopped(process.pid) {
             return None;
         }
         let login = Login { user: OWNER, password: &password };
         let owner = connect_to_socket(&settings.path(SOCKET), &login).ok()?;
+        let address = settings.address;
         // Without this, it would be ended as one that is left.
-        own(&directory, pid, &password).ok()?;
-        Some(Shard { pid, child: None, directory, address: settings.address, owner })
+        own(&directory, process, &password).ok()?;
+        let (child, is_silent) = (None, false);
+        let mut adopted = Shard { process, child, directory, address, owner, password, is_silent };
+        if found != config {
+            let bytes = settings.memory_bytes.to_string();
+            adopted.ask::<()>(&["CONFIG", "SET", "maxmemory", &bytes]).ok()?;
+            write_private(&settings.path(CONFIG), config.as_bytes()).ok()?;
+        }
+        Some(adopted)
     }
 
     /// The server's process.
-    pub(super) fn pid(&self) -> u32 {
-        self.pid
+    pub(super) fn process(&self) -> Process {
+        self.process
     }
 
     pub(super) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What another thread of this process needs to administer it.
+    pub(super) fn access(&self) -> Access {
+        Access { socket: self.directory.join(SOCKET), password: self.password.clone() }
     }
 
     /// The slot of a tag.
@@ -159,6 +201,14 @@ impl Shard {
         self.ask::<()>(&["CLUSTER", "ADDSLOTS", &slot.to_string()])?;
         // If two shards take one slot, all agree that the later one has it.
         self.ask::<String>(&["CLUSTER", "BUMPEPOCH"]).map(drop)
+    }
+
+    /// Ends the state of a replica. It has no slot then, and knows no other shard.
+    ///
+    /// # Errors
+    /// If it does not answer, or is no replica and has values.
+    pub(super) fn reset(&mut self) -> Result<(), String> {
+        self.ask(&["CLUSTER", "RESET", "SOFT"])
     }
 
     /// Tells it of another shard. They know each other a moment later.
@@ -215,18 +265,25 @@ impl Shard {
     }
 
     fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> Result<T, String> {
+        if self.is_silent {
+            return Err(format!("the shard at {} does not answer", self.address));
+        }
         let mut command = redis::Cmd::new();
         command.arg(words);
         let answer = command.query(&mut self.owner);
-        answer.map_err(|error| format!("the shard at {}: {error}", self.address))
+        answer.map_err(|error| {
+            self.is_silent = error.is_io_error();
+            format!("the shard at {}: {error}", self.address)
+        })
     }
 }
 
 impl Drop for Shard {
     fn drop(&mut self) {
-        // It closes the connection instead of an answer.
-        let _ = self.ask::<()>(&["SHUTDOWN", "NOSAVE"]);
-        await_end(self.pid, &self.directory);
+        if !self.is_silent {
+            shut_down(self.process, &mut self.owner);
+        }
+        await_end(self.process, &self.directory);
         if let Some(child) = &mut self.child {
             let _ = child.wait();
         }
@@ -240,52 +297,61 @@ impl Ownership {
 }
 
 /// Notes that this process administers a server.
-fn own(directory: &Path, server: u32, password: &str) -> std::io::Result<()> {
-    let daemon = std::process::id();
+fn own(directory: &Path, server: Process, password: &str) -> std::io::Result<()> {
+    let daemon = Process::of(std::process::id()).unwrap_or_default();
     let ownership = Ownership { server, daemon, password: password.to_owned() };
     write_private(&directory.join(OWNERSHIP), &serde_json::to_vec(&ownership)?)
 }
 
 /// Another daemon that runs and whose server is in this directory.
 fn other_daemon(directory: &Path) -> Option<u32> {
-    let Ownership { server, daemon, .. } = Ownership::read(directory)?;
-    let is_other = daemon != std::process::id() && !has_ended(daemon);
-    // The number of a daemon that has ended may be another process's by now.
-    (is_other && works_in(server, directory)).then_some(daemon)
+    let Ownership { daemon, .. } = Ownership::read(directory)?;
+    (daemon.pid != std::process::id() && !daemon.has_ended()).then_some(daemon.pid)
 }
 
 /// The process of the server in this directory, if its daemon has ended.
-pub fn left_server(directory: &Path) -> Option<u32> {
+pub fn left_server(directory: &Path) -> Option<Process> {
     let ownership = Ownership::read(directory)?;
-    has_ended(ownership.daemon).then_some(ownership.server)
+    ownership.daemon.has_ended().then_some(ownership.server)
 }
 
 /// Ends the server of a daemon that has ended, if there is one in this directory.
 pub fn end_left(directory: &Path) {
     let Some(Ownership { server, daemon, password }) = Ownership::read(directory) else { return };
-    if !has_ended(daemon) && daemon != std::process::id() {
+    if !daemon.has_ended() && daemon.pid != std::process::id() {
         return;
     }
     let login = Login { user: OWNER, password: &password };
-    if let Ok(mut owner) = connect_to_socket(&directory.join(SOCKET), &login) {
-        let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").query::<()>(&mut owner);
+    if !is_stopped(server.pid)
+        && let Ok(mut owner) = connect_to_socket(&directory.join(SOCKET), &login)
+    {
+        shut_down(server, &mut owner);
     }
     await_end(server, directory);
 }
 
-/// Kills a server whose directory is gone, so that nobody can tell it to end.
-pub fn kill_server(server: u32, directory: &Path) {
-    if works_in(server, directory) {
-        let pid = i32::try_from(server).map(nix::unistd::Pid::from_raw);
-        let _ = pid.map(|pid| kill(pid, Signal::SIGKILL));
+/// Tells a server to end, unless it is stopped and hears nothing.
+fn shut_down(server: Process, owner: &mut Connection) {
+    if !is_stopped(server.pid) {
+        let _ = owner.set_read_timeout(Some(SHUTDOWN_WAIT));
+        // It closes the connection instead of an answer.
+        let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").query::<()>(owner);
     }
 }
 
-/// Waits until a server that was told to end has ended. If it does not, it is killed. Removes its files.
-fn await_end(server: u32, directory: &Path) {
-    if !wait_until_gone(server, END_WAIT) {
+/// Kills a server whose directory is gone, so that nobody can tell it to end.
+pub fn kill_server(server: Process, directory: &Path) {
+    if works_in(server.pid, directory) {
+        server.kill();
+    }
+}
+
+/// Waits until a server that was told to end has ended. If it does not, or is stopped, it is killed. Removes its files.
+fn await_end(server: Process, directory: &Path) {
+    let patience = if is_stopped(server.pid) { Duration::ZERO } else { END_WAIT };
+    if !server.has_ended() && !wait_until_gone(server.pid, patience) {
         kill_server(server, directory);
-        wait_until_gone(server, END_WAIT);
+        wait_until_gone(server.pid, END_WAIT);
     }
     // A later daemon may have its own server here.
     if Ownership::read(directory).is_none_or(|ownership| ownership.server == server) {
@@ -295,13 +361,31 @@ fn await_end(server: u32, directory: &Path) {
     }
 }
 
-/// Whether a process works in this directory, or did until it was removed: its number may be another one's by now.
+/// Whether a process works in this directory, or did until it was removed.
 fn works_in(process: u32, directory: &Path) -> bool {
     let Ok(there) = fs::read_link(format!("/proc/{process}/cwd")) else { return false };
     match fs::canonicalize(directory) {
         Ok(directory) => there == directory,
         // The kernel says so of a directory that is gone.
-        Err(_) => there.to_string_lossy().ends_with(&format!("{} (deleted)", directory.display())),
+        Err(_) => there.as_os_str().as_encoded_bytes().ends_with(b" (deleted)"),
+    }
+}
+
+/// Makes the directory of a shard if it is missing.
+///
+/// # Errors
+/// If others can look into it, or it belongs to another user.
+pub(super) fn make_directory(directory: &Path) -> Result<(), String> {
+    let refuse = |why: &dyn std::fmt::Display| format!("{}: {why}", directory.display());
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| refuse(&error))?;
+    let found = fs::symlink_metadata(directory).map_err(|error| refuse(&error))?;
+    if !found.is_dir() || found.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(refuse(&"it is no directory of yours"));
+    }
+    match found.mode() & 0o077 {
+        0 => Ok(()),
+        _ => Err(refuse(&"others can look into it")),
     }
 }
 
@@ -320,23 +404,31 @@ impl ShardSettings<'_> {
     }
 
     fn spawn(&self, program: &Program) -> std::io::Result<Child> {
-        let log = File::create(self.path(LOG))?;
+        let mut log = OpenOptions::new();
+        log.write(true).create(true).truncate(true).mode(0o600).custom_flags(O_NOFOLLOW);
+        let log = log.open(self.path(LOG))?;
         let mut command = Command::new(&program.path);
         command.arg(CONFIG).current_dir(self.directory).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
         let outlives = self.outlives;
-        let apart = move || match outlives {
-            // A signal to the daemon's process group or session must not end it.
-            true => nix::unistd::setsid().map(drop).map_err(std::io::Error::from),
-            false => nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from),
+        let apart = move || {
+            // Memory of the daemon never waits for filesystems (`mount/kernel`). That of a server may.
+            let _ = configure_io_flusher_behavior(false);
+            match outlives {
+                // A signal to the daemon's process group or session must not end it.
+                true => nix::unistd::setsid().map(drop).map_err(std::io::Error::from),
+                false => {
+                    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from)
+                }
+            }
         };
-        // SAFETY: both are single system calls, which are safe between fork and exec.
+        // SAFETY: all of these are single system calls, which are safe between fork and exec.
         unsafe { command.pre_exec(apart) };
         command.spawn()
     }
 
     /// The server's configuration. Passwords are in it as hashes.
-    fn config(&self, owner_password: &str) -> String {
+    fn config(&self, program: &Program, owner_password: &str) -> String {
         let ShardSettings { address, memory_bytes, secret, .. } = self;
         let (ip, port, bus) = (address.ip(), address.port(), bus_port(*address));
         let member_password = member_password(secret, *address);
@@ -344,7 +436,7 @@ impl ShardSettings<'_> {
             .map(|password| hexadecimal(&Sha256::digest(password.as_bytes())));
         let timeout_ms = 5000;
         let mut text = format!(
-            "port {port}\nbind {ip}\nunixsocket {SOCKET}\nunixsocketperm 600\ndaemonize no\n\
+            "# {program}\nport {port}\nbind {ip}\nunixsocket {SOCKET}\nunixsocketperm 600\ndaemonize no\n\
              save \"\"\nappendonly no\nmaxmemory {memory_bytes}\nmaxmemory-policy noeviction\n\
              lazyfree-lazy-user-del yes\ndisable-thp yes\ntcp-keepalive 10\n\
              client-output-buffer-limit normal 256mb 64mb 10\n"
@@ -365,6 +457,11 @@ impl ShardSettings<'_> {
         );
         text
     }
+}
+
+/// The lines of a configuration without those that can be changed while the server runs.
+fn rest_of(config: &str) -> impl Iterator<Item = &str> {
+    config.lines().filter(|line| !line.starts_with("maxmemory "))
 }
 
 /// A server that does not answer yet. It is killed if it never does.
@@ -435,7 +532,10 @@ fn last_line(log: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+    use crate::peers::tests::free_addresses::free_addresses;
 
     #[test]
     fn a_configuration_has_no_password() {
@@ -446,7 +546,9 @@ mod tests {
             secret: "SECRET",
             outlives: true,
         };
-        let config = settings.config("PASSWORD");
+        let program = Program::find(&std::env::var_os("PATH").unwrap()).unwrap();
+        let config = settings.config(&program, "PASSWORD");
+        assert!(config.starts_with(&format!("# {program}\n")), "another version is another server");
         assert!(!config.contains("SECRET") && !config.contains("PASSWORD"), "{config}");
         let lines: Vec<_> = config.lines().collect();
         for line in ["port 7100", "cluster-port 7101", "bind 10.0.0.1", "maxmemory 1073741824"] {
@@ -464,5 +566,99 @@ mod tests {
         assert_eq!(last_line(log.path()), "it says nothing");
         fs::write(log.path(), "# first\n# Failed listening on port 7100, aborting.\n\n").unwrap();
         assert_eq!(last_line(log.path()), "# Failed listening on port 7100, aborting.");
+    }
+
+    fn start(directory: &Path, address: SocketAddr, memory_bytes: u64, secret: &str) -> Shard {
+        let program = Program::find(&std::env::var_os("PATH").unwrap()).unwrap();
+        make_directory(directory).unwrap();
+        let settings = ShardSettings { directory, address, memory_bytes, secret, outlives: false };
+        Shard::start(&program, &settings).unwrap()
+    }
+
+    #[test]
+    fn the_path_of_a_shard_may_be_long() {
+        let top = tempfile::tempdir().unwrap();
+        let directory = top.path().join("x".repeat(150)).join("shard");
+        let mut shard = start(&directory, free_addresses(1)[0], 16 << 20, "secret");
+        assert_eq!(shard.nodes().unwrap().len(), 1);
+        let process = shard.process();
+        drop(shard);
+        assert!(process.has_ended());
+    }
+
+    #[test]
+    fn a_shard_with_more_memory_is_the_same_one() {
+        let top = tempfile::tempdir().unwrap();
+        let address = free_addresses(1)[0];
+        let first = start(&top.path().join("shard"), address, 16 << 20, "secret");
+        let mut more = start(&top.path().join("shard"), address, 32 << 20, "secret");
+        assert_eq!(more.process(), first.process());
+        let memory: Vec<String> = more.ask(&["CONFIG", "GET", "maxmemory"]).unwrap();
+        assert_eq!(memory[1], (32 << 20).to_string());
+        let again = start(&top.path().join("shard"), address, 32 << 20, "secret");
+        assert_eq!(again.process(), first.process());
+        let other = start(&top.path().join("shard"), address, 32 << 20, "another secret");
+        assert!(other.process() != first.process() && first.process().has_ended());
+    }
+
+    #[test]
+    fn a_server_that_is_stopped_is_killed() {
+        let top = tempfile::tempdir().unwrap();
+        let shard = start(&top.path().join("shard"), free_addresses(1)[0], 16 << 20, "secret");
+        let process = shard.process();
+        let pid = nix::unistd::Pid::from_raw(process.pid as i32);
+        nix::sys::signal::kill(pid, Signal::SIGSTOP).unwrap();
+        while !is_stopped(process.pid) {
+            thread::yield_now();
+        }
+        drop(shard);
+        assert!(process.has_ended());
+    }
+
+    /// The kernel's flags of a task that makes way for filesystems.
+    fn flusher_flags(task: &str) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{task}/stat")).unwrap();
+        let flags: u64 =
+            stat.rsplit(')').next().unwrap().split(' ').nth(7).unwrap().parse().unwrap();
+        flags & 0x0018_0000
+    }
+
+    #[test]
+    fn a_server_uses_memory_like_other_programs() {
+        // Root may do this.
+        if configure_io_flusher_behavior(true).is_err() {
+            return;
+        }
+        assert_ne!(flusher_flags("thread-self"), 0);
+        let top = tempfile::tempdir().unwrap();
+        let shard = start(&top.path().join("shard"), free_addresses(1)[0], 16 << 20, "secret");
+        assert_eq!(flusher_flags(&shard.process().pid.to_string()), 0);
+    }
+
+    #[test]
+    fn what_others_can_use_is_not_used() {
+        let top = tempfile::tempdir().unwrap();
+        let (open, link) = (top.path().join("open"), top.path().join("link"));
+        make_directory(&open).unwrap();
+        std::os::unix::fs::symlink(&open, &link).unwrap();
+        assert!(make_directory(&link).unwrap_err().contains("no directory of yours"));
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(make_directory(&open).unwrap_err().contains("others can look"));
+        // A log that leads elsewhere.
+        let directory = top.path().join("shard");
+        make_directory(&directory).unwrap();
+        std::os::unix::fs::symlink(top.path().join("elsewhere"), directory.join(LOG)).unwrap();
+        let program = Program::find(&std::env::var_os("PATH").unwrap()).unwrap();
+        let settings = ShardSettings {
+            directory: &directory,
+            address: free_addresses(1)[0],
+            memory_bytes: 16 << 20,
+            secret: "secret",
+            outlives: false,
+        };
+        assert!(
+            Shard::start(&program, &settings).is_err_and(|why| why.contains("cannot be started"))
+        );
+        assert!(!top.path().join("elsewhere").exists());
     }
 }

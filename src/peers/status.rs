@@ -14,8 +14,37 @@ pub struct ClusterStatus {
     pub address: Option<String>,
     /// A number that is the same for all nodes that see the same members with the same capacities.
     pub view: Option<String>,
+    /// The view by which samples are looked for at the nodes.
+    pub placed: Option<String>,
     /// By address. All nodes of the cluster that are known, this one, too.
     pub members: Vec<MemberStatus>,
+    pub traffic: TrafficStatus,
+}
+
+/// What passed between this node and the shards since the mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrafficStatus {
+    /// Blocks that were found in this node's own shard.
+    pub found_here: u64,
+    pub found_bytes_here: u64,
+    /// Blocks that were found in the shards of others.
+    pub found: u64,
+    pub found_bytes: u64,
+    /// Questions for blocks that were not there.
+    pub missing: u64,
+    /// Questions for blocks that another node was bringing.
+    pub waited: u64,
+    /// Questions that were not answered, or not asked since the member had not answered before.
+    pub silent: u64,
+    /// Values that were not what had been stored.
+    pub damaged: u64,
+    /// Blocks that shards have taken from this node, and those that were refused.
+    pub given: u64,
+    pub given_bytes: u64,
+    pub refused: u64,
+    /// Microseconds that 99 of 100 answers did not exceed.
+    pub p99_us: u64,
 }
 
 /// A node, as this one sees it.
@@ -30,6 +59,8 @@ pub struct MemberStatus {
     pub used: u64,
     /// Why it does not answer, if it does not.
     pub why: Option<String>,
+    /// Whether its catalog has other files than this node's, or other numbers or times of files.
+    pub differs: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

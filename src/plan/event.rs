@@ -47,6 +47,8 @@ pub enum Place {
     Source,
     /// A tier below RAM.
     Tier(usize),
+    /// A member of the cluster, in place of the source. The planner does not ask for that.
+    Member,
 }
 
 /// What happened.
@@ -244,6 +246,8 @@ pub struct Counters {
     /// Blocks written to tiers below RAM.
     pub placed: u64,
     pub source_bytes: u64,
+    /// Bytes that came from members of the cluster.
+    pub member_bytes: u64,
     /// Bytes fetched again because the kernel had taken the pages back.
     pub refetched_bytes: u64,
     pub tier_bytes: u64,

@@ -153,12 +153,16 @@ impl Stager {
         match from {
             Place::Source => ledger.counters.source_bytes += bytes,
             Place::Tier(_) => ledger.counters.tier_bytes += bytes,
+            Place::Member => {
+                ledger.counters.member_bytes += bytes;
+                ledger.residency.mark_unread(block, false);
+            }
         }
         if !ledger.residency.is_fetching(block) {
             return;
         }
         ledger.residency.finish_fetch(block);
-        if from == Place::Source && ledger.is_to_be_placed(block) {
+        if !matches!(from, Place::Tier(_)) && ledger.is_to_be_placed(block) {
             ledger.place(block, &self.forecast, actions);
         }
         if !ledger.residency.is_staged(block) {

@@ -206,7 +206,7 @@ impl<'a> World<'a> {
                 self.tell_planner(Event::NotHere { block, tier });
                 self.fetch_at_source(block);
             }
-            Place::Source => self.fetch_at_source(block),
+            Place::Source | Place::Member => self.fetch_at_source(block),
         }
     }
 

@@ -5,9 +5,13 @@
 //! of this machine.
 
 use std::fs;
+use std::io::Read;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -15,7 +19,7 @@ use serde_json::Value;
 use crate::doctor::working_in;
 use crate::fixture::{Fixture, check_many, wait_until};
 use crate::mounted::Mounted;
-use crate::programs::{runs, signal, wait_for_end};
+use crate::programs::{Watchdog, runs, signal, wait_for_end};
 
 const FILES: u64 = 3;
 
@@ -25,22 +29,38 @@ struct Node {
     options: Vec<String>,
 }
 
-/// Two free ports in a row. Other programs may take them meanwhile: then the shard does not run, and the test fails.
-fn free_port(taken: &[u16]) -> u16 {
-    loop {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        let is_far = taken.iter().all(|taken| taken.abs_diff(port) > 1);
-        if is_far && port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return port;
-        }
-    }
+/// How many pairs of ports this process has tried.
+static TRIED: AtomicUsize = AtomicUsize::new(0);
+
+/// Ports that no program gets by chance.
+fn ports() -> Range<u16> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let by_chance: Vec<u16> = text.split_whitespace().map(|port| port.parse().unwrap()).collect();
+    let (below, above) = (10_000..by_chance[0], by_chance[1].saturating_add(1)..u16::MAX);
+    if below.len() > above.len() { below } else { above }
+}
+
+/// Free ports. The one after each of them is free as well.
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
+    let ports = ports();
+    let pairs = ports.len() / 2;
+    assert!(pairs > 0, "all ports are given to programs by chance");
+    // Tests of other processes begin elsewhere.
+    let begin = std::process::id() as usize * 64;
+    let candidates = std::iter::repeat_with(|| {
+        let pair = (begin + TRIED.fetch_add(1, Ordering::Relaxed)) % pairs;
+        ports.start + 2 * pair as u16
+    });
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let free = candidates.take(pairs).filter(|port| is_free(*port) && is_free(port + 1));
+    let free: Vec<u16> = free.take(count).collect();
+    assert_eq!(free.len(), count, "too few ports are free");
+    free
 }
 
 /// Nodes of one cluster.
 fn nodes(count: usize) -> Vec<Node> {
-    let mut ports = Vec::new();
-    (0..count).for_each(|_| ports.push(free_port(&ports)));
+    let ports = free_ports(count);
     let list: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let fixtures: Vec<Fixture> = (0..count).map(|_| Fixture::new()).collect();
     let secret = fixtures[0].path("secret").display().to_string();
@@ -70,9 +90,14 @@ impl Node {
         working_in(&self.fixture.path("run"))
     }
 
+    /// The process of its shard, once there is exactly one.
+    #[track_caller]
     fn server(&self) -> i32 {
-        let servers = self.servers();
-        assert_eq!(servers.len(), 1, "{servers:?}");
+        let mut servers = Vec::new();
+        wait_until("one server", || {
+            servers = self.servers();
+            servers.len() == 1
+        });
         servers[0]
     }
 }
@@ -110,16 +135,18 @@ fn nodes_find_each_other_and_come_back() {
     });
     let point = mounts[0].point.to_str().unwrap().to_owned();
     let run = |words: &[&str]| nodes[0].fixture.run(0, words);
-    let shown = run(&["cluster", "ls", &point]);
-    assert!(
-        shown.matches("member ").count() == 2 && shown.matches("here ").count() == 1,
-        "{shown}"
-    );
-    let json: Value =
-        serde_json::from_str(run(&["cluster", "ls", &point, "--json"]).trim()).unwrap();
-    // 32 MiB, less what the allocator may waste, less a tenth.
-    assert_eq!(json["members"][0]["capacity"], 24_159_186, "{json}");
-    assert!(run(&["status", &point]).contains("cluster  3 of 3 nodes"));
+    wait_until("the list", || {
+        let shown = run(&["cluster", "ls", &point]);
+        shown.matches("member ").count() == 2 && shown.matches("here ").count() == 1
+    });
+    wait_until("the list for programs", || {
+        let json = run(&["cluster", "ls", &point, "--json"]);
+        let json: Value = serde_json::from_str(json.trim()).unwrap();
+        // 32 MiB, less what the allocator may waste, less a tenth.
+        let mut members = json["members"].as_array().unwrap().iter();
+        members.all(|member| member["capacity"] == 24_159_186)
+    });
+    wait_until("the status", || run(&["status", &point]).contains("cluster  3 of 3 nodes"));
 
     // A server that is killed is started again, by its own daemon.
     let killed = nodes[1].server();
@@ -159,24 +186,31 @@ fn a_shard_outlives_its_daemon_until_the_mount_is_taken_away() {
     assert_eq!(node.server(), server, "it is adopted");
     signal(again.pid, Signal::SIGKILL);
     wait_for_end(again.pid);
-    // With other settings it would be another server.
-    let other = node.mount_with(&["--cluster-ram", "16MiB"]);
+    let smaller = node.mount_with(&["--cluster-ram", "16MiB"]);
+    wait_until("its memory is another one", || {
+        smaller.status()["cluster"]["members"][0]["capacity"] == 12_079_593
+    });
+    assert_eq!(node.server(), server, "it is adopted");
+    signal(smaller.pid, Signal::SIGKILL);
+    wait_for_end(smaller.pid);
+    // With another secret it would be another server.
+    let secret = format!("cluster.secret={}", node.fixture.path("other-secret").display());
+    let other = node.mount_with(&["--set", &secret]);
     await_members(&[&other], 1);
-    let second = node.server();
-    assert_ne!(second, server);
+    assert_ne!(node.server(), server);
     signal(other.pid, Signal::SIGKILL);
     wait_for_end(other.pid);
     node.fixture.run(0, &["umount", "--force", other.point.to_str().unwrap()]);
     assert_eq!(node.servers(), Vec::<i32>::new());
 
-    // Nobody can tell this one to end: the watcher kills it.
+    // Nobody can tell this one to end, and nothing but the watcher knows it: the watcher kills it.
     let lost = node.mount();
     await_members(&[&lost], 1);
-    signal(lost.pid, Signal::SIGKILL);
-    wait_for_end(lost.pid);
-    let at = working_in(&node.fixture.path("run"))[0];
+    let at = node.server();
     let directory = fs::read_link(format!("/proc/{at}/cwd")).unwrap();
     fs::remove_dir_all(directory).unwrap();
+    signal(lost.pid, Signal::SIGKILL);
+    wait_for_end(lost.pid);
     wait_until("the watcher kills the shard", || !runs(at));
 
     // Nobody takes this one away: the watcher does.
@@ -190,6 +224,41 @@ fn a_shard_outlives_its_daemon_until_the_mount_is_taken_away() {
 }
 
 #[test]
+fn who_reads_the_errors_of_a_killed_daemon_does_not_wait_for_its_shard() {
+    let nodes = nodes(1);
+    let node = &nodes[0];
+    let point = node.fixture.path("mount");
+    let mut command = node.fixture.belady();
+    command.arg("mount").args([&node.fixture.path("source"), &point]).arg("-f");
+    let mut daemon = command.args(&node.options).stderr(Stdio::piped()).spawn().unwrap();
+    let _watchdog = Watchdog::over(daemon.id() as i32);
+    let point = point.to_str().unwrap();
+    wait_until("a member", || {
+        let status = node.fixture.belady().args(["status", point, "--json"]).output().unwrap();
+        let status: Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+        status["cluster"]["members"][0]["state"] == "here"
+    });
+    let server = node.server();
+    daemon.kill().unwrap();
+    let mut said = String::new();
+    daemon.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    daemon.wait().unwrap();
+    assert!(runs(server), "the watcher leaves it for a minute: {said}");
+    node.fixture.run(0, &["umount", "--force", point]);
+    assert_eq!(node.servers(), Vec::<i32>::new());
+}
+
+#[test]
+fn a_shard_that_is_stopped_ends_with_its_mount() {
+    let nodes = nodes(1);
+    let mounted = nodes[0].mount();
+    await_members(&[&mounted], 1);
+    signal(nodes[0].server(), Signal::SIGSTOP);
+    mounted.umount();
+    assert_eq!(nodes[0].servers(), Vec::<i32>::new());
+}
+
+#[test]
 fn a_mount_serves_without_its_cluster_and_says_why() {
     let nodes = nodes(1);
     let node = &nodes[0];
@@ -198,13 +267,20 @@ fn a_mount_serves_without_its_cluster_and_says_why() {
     let mounted = node.mount_with(&["--set", &server]);
     check_many(&mounted.path(""), "d", FILES, 5000);
     wait_until("the reason", || why(&mounted).contains("is no program"));
-    fs::write(&program, "#!/bin/sh\necho Redis server v=6.2.7\n").unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let text = node.fixture.path("text");
+    fs::write(&text, "#!/bin/sh\necho Redis server v=6.2.7\n").unwrap();
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).unwrap();
+    // As [`Fixture::copy_belady`] does.
+    assert!(Command::new("cp").arg(&text).arg(&program).status().unwrap().success());
     wait_until("the reason", || why(&mounted).contains("6.2.7 is older than 7.0.0"));
     let point = mounted.point.to_str().unwrap();
-    let shown = node.fixture.run(0, &["status", point]);
-    assert!(shown.contains("cluster  off: ") && shown.contains("it is tried again"), "{shown}");
-    assert!(node.fixture.run(0, &["cluster", "ls", point]).starts_with("no cluster: "));
+    wait_until("the status", || {
+        let shown = node.fixture.run(0, &["status", point]);
+        shown.contains("cluster  off: ") && shown.contains("it is tried again")
+    });
+    wait_until("the list", || {
+        node.fixture.run(0, &["cluster", "ls", point]).starts_with("no cluster: ")
+    });
     fs::remove_file(&program).unwrap();
     symlink(on_path("redis-server"), &program).unwrap();
     await_members(&[&mounted], 1);
@@ -243,9 +319,11 @@ fn a_node_with_another_secret_is_no_member() {
         wait_until("it is refused", || {
             let status = mounted.status();
             let members = status["cluster"]["members"].as_array().cloned().unwrap_or_default();
-            members.iter().any(|member| member["why"] == "it has another secret")
+            let is = |state: &str| members.iter().filter(|member| member["state"] == state).count();
+            let mut reasons = members.iter().map(|member| &member["why"]);
+            reasons.any(|why| why == "it has another secret")
+                && (is("here"), is("member")) == (1, 0)
         });
-        assert_eq!((seen(mounted, "here"), seen(mounted, "member")), (1, 0));
     }
     stranger.umount();
 
@@ -270,10 +348,17 @@ fn settings_that_make_no_cluster_are_refused() {
     assert!(refused(3, &["--cluster", "a,b"]).contains("names no nodes"));
     let exists = refused(3, &["--cluster", "redis://me:SECRET@host:6379"]);
     assert!(exists.contains("cannot be joined yet") && !exists.contains("SECRET"), "{exists}");
+    let other = refused(3, &["--cluster", "other://me:SECRET@host:6379"]);
+    assert!(other.contains("names no nodes") && !other.contains("SECRET"), "{other}");
     let secret = ["--cluster", "hosts:a", "--set", "cluster.secret=/run/secret"];
     let much = [&secret[..], &["--ram", "64MiB", "--cluster-ram", "1GiB"]].concat();
     assert!(refused(3, &much).contains("cluster.ram 1 GiB is not between"));
     let far = [&secret[..], &["--ram", "64MiB", "--set", "cluster.address=here"]].concat();
     assert!(refused(3, &far).contains("IP:PORT"));
+    for option in ["address=0.0.0.0", "address=10.0.0.7:65535", "join=hosts:0.0.0.0"] {
+        let option = format!("cluster.{option}");
+        let said = refused(3, &[&secret[..], &["--set", &option]].concat());
+        assert!(said.contains("is no address") || said.contains("is no host"), "{said}");
+    }
     assert!(!Path::new("/run/secret").exists());
 }

@@ -66,6 +66,7 @@ mod replay;
 mod samplers;
 mod scan;
 mod second;
+mod sharing;
 mod source;
 mod store;
 mod tensorflow;

@@ -2,6 +2,7 @@
 
 mod hedge;
 mod scarce;
+mod sharing;
 mod slow;
 
 use std::ffi::OsStr;

@@ -1,5 +1,7 @@
 //! Plans of clusters of all kinds.
 
+mod searches;
+
 use super::*;
 
 /// Hashes of so many samples, which have so many bytes each.

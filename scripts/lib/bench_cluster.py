@@ -1,0 +1,251 @@
+"""Four nodes that share samples: what is left to the source, what failures cost, and what a sample costs.
+
+Goal: a sample leaves the source once for all nodes, and no failure of a shard reaches a reader.
+Method: 5,000 imagenet-like JPEGs of about 110 KB behind one `slowpfs --preset busy`; four mounts in four network
+namespaces, each with a shard; a torch DataLoader with one worker on each, which checks each sample.  DistributedSampler
+deals the samples out, and each rank's order is told.  All ranks begin an epoch together.  R is what all shards hold, in
+per cent of the data.  x_bytes is what slowpfs gave in an epoch over the data; steady is the mean of the epochs after
+the first.  Rows that begin with c13 are of nodes of which every second one has three times the memory.  wait is a
+reader's longest read, less the longest request to the source of the same run; the best of three.  In kill, a shard is
+killed in the middle of an epoch; in partition, a node is cut off for ten seconds.  peer.cpu_us is the CPU time of a
+daemon for a sample from another node, less that for one from its own cache disk; engine.cpu_us that of a shard.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from driver import FAILURES, stopwatch
+from make_data import default_files, ensure
+from mounts import Belady, Slowpfs, Watchdog, fresh_dir, kill_hard, say
+from nodes import Cluster, Network, Ranks, secret_in
+from parts import Parts, arguments
+from report import publish
+from rig import LATE_US, MIB, Rig
+
+NODES = 4
+LINK = 200e6                 # bytes a second of the preset busy
+PART = .72                   # of cluster.ram, what samples take
+TRIES = 3
+CUT_S = 10
+ORDER = "torch-distributed:seed=0,world={ranks},rank={rank},index=imagefolder"
+OWN_RAM = 64                 # MiB of page cache for a node by itself
+
+
+class Bench(Parts):
+    PARTS = ("whole", "less", "unequal", "shared_read", "kill", "partition", "solo", "cost")
+    BARS = {"cold.x_bytes": 1.01, "steady.r110.x_bytes": .005, "steady.r80.x_bytes": .205,
+            "steady.r25.x_bytes": .755, "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
+            "shared_read.x_bytes": 1.01, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
+            "cold.x_link": 1.05, "solo.x_without": 1.03, "peer.cpu_us": 40, "engine.cpu_us": 25}
+
+    def __init__(self, rig, network):
+        super().__init__(rig.work, False, 3)
+        self.rig, self.network = rig, network
+
+    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, settings=()):
+        """A cluster that holds a share of the data."""
+        options = []
+        for nth, weight in enumerate(weights):
+            ram = int(held * self.rig.bytes * weight / sum(weights) / PART) + MIB
+            order = ORDER.format(ranks=ranks, rank=nth if ranks > 1 else 0)
+            own = ["--ram", ram + OWN_RAM * MIB, "--cluster-ram", ram, "--order", order]
+            for setting in ("prefetch.start=first-open", *settings):
+                own += ["--set", setting]
+            options.append(own)
+        return Cluster(self.network, slow.mountpoint, self.rig.work, options, secret_in(self.rig.work))
+
+    def ranks(self, cluster, epochs, ranks=None):
+        return Ranks([(node.wrapped, node.mountpoint) for node in cluster.nodes], epochs, ranks)
+
+    def slowpfs(self):
+        return Slowpfs(self.rig.data, os.path.join(self.rig.work, "source"))
+
+    def epochs(self, held, count, weights=(1,) * NODES, ranks=NODES, during=None):
+        """Epochs of a job on all nodes.  Each gives what the ranks say, the seconds and the bytes of the source.
+        `during(cluster, nth)` is called while epoch `nth` runs."""
+        with self.slowpfs() as slow, self.cluster(slow, held, weights, ranks) as cluster:
+            with self.ranks(cluster, count, ranks) as job, Watchdog(240, [slow, *cluster.nodes, job]):
+                out, last = [], slow.stats()["bytes"]
+                for nth in range(count):
+                    elapsed = stopwatch()
+                    job.begin()
+                    if during:
+                        during(cluster, nth)
+                    said = job.end()
+                    seconds = elapsed()
+                    cluster.await_gifts()
+                    now = slow.stats()["bytes"]
+                    out.append({"ranks": said, "seconds": max(rank["seconds"] for rank in said), "wall": seconds,
+                                "x_bytes": (now - last) / self.rig.bytes,
+                                "wrong": sum(rank["wrong"] for rank in said)})
+                    last = now
+                    self.check(said, ranks)
+                late = slow.stats()["held_late_us_max"]
+                longest = max(node.status()["source_times"]["operations"]["read"]["max_us"] for node in cluster.nodes)
+                traffic = cluster.traffic()
+        say("    " + " ".join(f"{epoch['seconds']:.1f}s/{epoch['x_bytes']:.3f}" for epoch in out) + f" {traffic}")
+        return out, late, longest
+
+    def check(self, said, ranks):
+        read = sum(rank["images"] for rank in said)
+        expected = self.rig.files if ranks > 1 else self.rig.files * len(said)
+        if abs(read - expected) > NODES:
+            raise ValueError(f"{read:.0f} samples were read, and not {expected}")
+
+    def steady(self, name, held, weights=(1,) * NODES):
+        out, *_ = self.epochs(held, 4, weights)
+        self.add(name, [epoch["x_bytes"] for epoch in out[1:]], digits=5)
+
+    def whole(self):
+        """All samples fit."""
+        cold, bytes_cold, steady = [], [], []
+        for _ in range(self.pairs):
+            for _ in range(TRIES):
+                out, late, _ = self.epochs(1.1, 4)
+                if late <= LATE_US:
+                    break
+            cold.append(out[0]["seconds"] / (self.rig.bytes / LINK))
+            bytes_cold.append(out[0]["x_bytes"])
+            steady += [epoch["x_bytes"] for epoch in out[1:]]
+        self.add("cold.x_bytes", bytes_cold)
+        self.add("steady.r110.x_bytes", steady, digits=5)
+        self.add("cold.x_link", cold)
+
+    def less(self):
+        self.steady("steady.r80.x_bytes", .8)
+        self.steady("steady.r25.x_bytes", .25)
+
+    def unequal(self):
+        self.steady("c13.steady.r80.x_bytes", .8, (1, 3, 1, 3))
+        self.steady("c13.steady.r25.x_bytes", .25, (1, 3, 1, 3))
+
+    def shared_read(self):
+        """All ranks read everything, in one order."""
+        runs = [self.epochs(1.1, 1, ranks=1)[0][0]["x_bytes"] for _ in range(self.pairs)]
+        self.add("shared_read.x_bytes", runs)
+
+    def kill(self):
+        """A shard is killed in the second epoch."""
+        def strike(cluster, nth):
+            if nth == 1:
+                time.sleep(.3)
+                kill_hard(cluster.nodes[2].shard())
+        self.fail("kill", strike, errors=True)
+
+    def partition(self):
+        """A node is cut off for a while."""
+        def heal(nth):
+            time.sleep(CUT_S)
+            self.network.heal(nth)
+
+        def strike(_, nth):
+            if nth == 1:
+                time.sleep(.3)
+                self.network.cut(2)
+                threading.Thread(target=heal, args=(2,)).start()
+        self.fail("partition", strike, errors=False)
+        time.sleep(CUT_S)
+
+    def fail(self, name, strike, errors):
+        waits, wrong = [], []
+        for _ in range(TRIES):
+            out, _, longest_us = self.epochs(1.1, 3, during=strike)
+            longest = max(rank["longest"] for epoch in out[1:] for rank in epoch["ranks"])
+            waits.append(max(0, longest / 1000 - longest_us / 1e6))
+            wrong.append(sum(epoch["wrong"] for epoch in out))
+        if errors or max(wrong):
+            self.add(f"{name}.errors", wrong, "", value=max(wrong))
+        self.add(f"{name}.extra_wait_s", waits, "s", value=round(min(waits), 3))
+
+    def solo(self):
+        """One node, with and without a cluster."""
+        pairs = []
+        for _ in range(self.pairs):
+            seconds = {}
+            for kind in ("with", "without"):
+                with self.slowpfs() as slow:
+                    ram = int(1.1 * self.rig.pages)
+                    share = int(1.1 * self.rig.bytes / PART)
+                    own = ["--order", ORDER.format(ranks=1, rank=0), "--set", "prefetch.start=first-open"]
+                    if kind == "with":
+                        own += ["--ram", ram + share, "--cluster-ram", share]
+                        mount = Cluster(self.network, slow.mountpoint, self.rig.work, [own],
+                                        secret_in(self.rig.work))
+                    else:
+                        mount = Belady(slow.mountpoint, os.path.join(self.rig.work, "alone"), ["--ram", ram, *own])
+                    with mount:
+                        node = mount.nodes[0] if kind == "with" else mount
+                        with Ranks([(node.wrapped, node.mountpoint)], 1) as job, Watchdog(120, [slow, node, job]):
+                            seconds[kind] = job.epoch()[0]["seconds"]
+            pairs.append(seconds["with"] / seconds["without"])
+        self.add("solo.x_without", pairs)
+
+    def cost(self):
+        """An epoch from the other nodes, and one from a node's own cache disk."""
+        peer, engine = [], []
+        for _ in range(self.pairs):
+            with self.slowpfs() as slow, self.cluster(slow, 1.1) as cluster:
+                with self.ranks(cluster, 3) as job, Watchdog(240, [slow, *cluster.nodes, job]):
+                    job.epoch()
+                    cluster.await_gifts()
+                    job.epoch()
+                    cluster.await_gifts()
+                    before = self.used(cluster)
+                    job.epoch()
+                    after = self.used(cluster)
+            found = after["found"] - before["found"]
+            engine.append((after["shards"] - before["shards"]) / found)
+            peer.append((after["daemons"] - before["daemons"]) / found - self.own_store())
+        self.add("peer.cpu_us", peer, "us", digits=1)
+        self.add("engine.cpu_us", engine, "us", digits=1)
+
+    @staticmethod
+    def used(cluster):
+        traffic = cluster.traffic()
+        shards = sum(cpu_us(node.shard()) for node in cluster.nodes)
+        return {"found": traffic["found"] + traffic["found_here"], "shards": shards,
+                "daemons": sum(node.cpu_us() for node in cluster.nodes)}
+
+    def own_store(self):
+        """CPU microseconds of a daemon for a sample from its own cache disk."""
+        with self.slowpfs() as slow:
+            store = fresh_dir(os.path.join(self.rig.work, "store"))
+            options = ["--ram", OWN_RAM * MIB, "--cache-dir", store, "--disk", int(1.2 * self.rig.pages),
+                       "--order", ORDER.format(ranks=1, rank=0), "--set", "prefetch.start=first-open"]
+            with Belady(slow.mountpoint, os.path.join(self.rig.work, "alone"), options) as mount:
+                with Ranks([(mount.wrapped, mount.mountpoint)], 3) as job, Watchdog(120, [slow, mount, job]):
+                    job.epoch()
+                    job.epoch()
+                    time.sleep(3)
+                    before = mount.cpu_us()
+                    job.epoch()
+                    return (mount.cpu_us() - before) / self.rig.files
+
+
+def cpu_us(pid):
+    """CPU time of a process so far, in microseconds."""
+    with open(f"/proc/{pid}/stat") as f:
+        words = f.read().rsplit(")", 1)[1].split()
+    return (int(words[11]) + int(words[12])) * 1_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def main():
+    args = arguments(__doc__, "the same", parts=Bench.PARTS)
+    rig = Rig(ensure("imagenet-like", default_files("imagenet-like")))
+    try:
+        rig.warm()
+        with Network(NODES) as network:
+            bench = Bench(rig, network)
+            ran = bench.run(args.part)
+    except FAILURES as e:
+        sys.exit(f"cluster: {e}")
+    finally:
+        rig.clean()
+    publish(args.name, bench.rows, bench.notes, args.json, Bench.COLUMNS, keep=not args.part)
+    sys.exit(0 if ran else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Nodes of a cluster on one machine: network namespaces on a bridge, a belady mount in each, ranks of a job in each.
+
+Goal: a node can be cut off or lose its shard as on a real network, and nothing that was made here is left behind.
+Method: a bridge and a pair of veth devices for each node, with addresses of the range for benchmarks (RFC 2544).  All
+nodes see one mount namespace, and so one slow source.  Whatever is made has this process's number in its name.
+"""
+
+import json
+import os
+import subprocess
+import time
+
+from driver import PYTHON, RunError, end_group, fields
+from mounts import TOP, Belady, fresh_dir, kill_hard
+
+NET = "198.18.77"
+PORT = 7100
+
+
+def run(*words, check=True):
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+    if check and done.returncode != 0:
+        raise RunError(f"{' '.join(map(str, words))}: {done.stderr.strip()[-400:]}")
+    return done
+
+
+class Network:
+    """So many namespaces, which reach each other."""
+
+    def __init__(self, count):
+        self.count, self.bridge = count, f"bel{os.getpid()}"
+        self.names = [f"belady-{os.getpid()}-{nth}" for nth in range(count)]
+
+    def address(self, nth):
+        return f"{NET}.{nth + 1}"
+
+    def link(self, nth):
+        """The outer end of a node's cable."""
+        return f"bv{os.getpid()}.{nth}"
+
+    def __enter__(self):
+        try:
+            run("ip", "link", "add", self.bridge, "type", "bridge")
+            run("ip", "link", "set", self.bridge, "up")
+            for nth, name in enumerate(self.names):
+                run("ip", "netns", "add", name)
+                run("ip", "link", "add", self.link(nth), "type", "veth", "peer", "name", "eth0", "netns", name)
+                run("ip", "link", "set", self.link(nth), "master", self.bridge, "up")
+                run("ip", "-n", name, "addr", "add", f"{self.address(nth)}/24", "dev", "eth0")
+                run("ip", "-n", name, "link", "set", "eth0", "up")
+                run("ip", "-n", name, "link", "set", "lo", "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def cut(self, nth):
+        run("ip", "link", "set", self.link(nth), "down")
+
+    def heal(self, nth):
+        run("ip", "link", "set", self.link(nth), "up")
+
+    def inside(self, nth, command):
+        """The command, in a node's network and in this mount namespace."""
+        return ["nsenter", f"--net=/run/netns/{self.names[nth]}", *command]
+
+    def __exit__(self, *_):
+        for name in self.names:
+            run("ip", "netns", "del", name, check=False)
+        run("ip", "link", "del", self.bridge, check=False)
+
+
+class Node(Belady):
+    """A mount in a namespace."""
+
+    def __init__(self, network, nth, source, mountpoint, options):
+        # Mounts of one machine would share a daemon.
+        run_dir = fresh_dir(mountpoint + ".run")
+        os.chmod(run_dir, 0o700)
+        variables = {"XDG_RUNTIME_DIR": run_dir, "XDG_STATE_HOME": run_dir}
+        super().__init__(source, mountpoint, options, variables=variables)
+        self.network, self.nth = network, nth
+
+    def wrapped(self, command):
+        return self.network.inside(self.nth, command)
+
+    def traffic(self):
+        return self.status()["cluster"]["traffic"]
+
+    def shard(self):
+        """The process of its shard."""
+        return next(iter(shards(self.mountpoint)), None)
+
+    def __exit__(self, *_):
+        left = shards(self.mountpoint)
+        super().__exit__()
+        deadline = time.monotonic() + 5
+        while any(os.path.exists(f"/proc/{pid}") for pid in left) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for pid in left:
+            kill_hard(pid)
+
+
+def shards(mountpoint):
+    """The processes of a mount's shard: they work in a directory beside the note of the mount."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            cwd = os.readlink(f"/proc/{pid}/cwd")
+            with open(os.path.join(os.path.dirname(cwd), "mount.json")) as f:
+                noted = json.load(f)["mountpoint"]
+        except (OSError, ValueError, KeyError):
+            continue
+        if noted == mountpoint and os.path.exists(os.path.join(cwd, "server.json")):
+            found.append(int(pid))
+    return found
+
+
+class Cluster:
+    """Mounts on all nodes of a network over one source, and ranks that read through them."""
+
+    def __init__(self, network, source, work, options, secret):
+        """`options` are those of each node."""
+        self.network, self.nodes = network, []
+        join = "hosts:" + ",".join(f"{network.address(nth)}:{PORT}" for nth in range(len(options)))
+        for nth, own in enumerate(options):
+            point = os.path.join(work, f"node{nth}")
+            more = ["--cluster", join, "--set", f"cluster.secret={secret}", *own]
+            self.nodes.append(Node(network, nth, source, point, more))
+        self.served = []
+
+    def __enter__(self):
+        try:
+            for node in self.nodes:
+                self.served.append(node.__enter__())
+            self.await_homes()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for node in self.served:
+            node.__exit__()
+
+    def await_homes(self, seconds=60):
+        """Waits until all nodes have one view of all nodes, and know where samples are by it."""
+        deadline = time.monotonic() + seconds
+        while True:
+            views = []
+            for node in self.nodes:
+                cluster = node.status()["cluster"]
+                there = [member for member in cluster["members"] if member["state"] in ("here", "member")]
+                placed = len(there) == len(self.nodes) and cluster["placed"] == cluster["view"]
+                views.append(cluster["view"] if placed else None)
+            if None not in views and len(set(views)) == 1:
+                return
+            if time.monotonic() > deadline:
+                raise RunError(f"the nodes do not find each other: {views}")
+            time.sleep(0.2)
+
+    def traffic(self):
+        """The traffic of all nodes together."""
+        all_of_them = [node.traffic() for node in self.nodes]
+        return {name: sum(traffic[name] for traffic in all_of_them) for name in all_of_them[0]}
+
+    def await_gifts(self, seconds=30):
+        """Waits until nodes give nothing any more."""
+        before, deadline = None, time.monotonic() + seconds
+        while before != (now := self.traffic()["given"]) and time.monotonic() < deadline:
+            before = now
+            time.sleep(0.5)
+
+
+class Ranks:
+    """A job with a rank on each of some mounts."""
+
+    def __init__(self, points, epochs, ranks=None, seeds=None):
+        """Without `ranks` each reader has its part of one job.  `ranks` 1 has each read everything."""
+        self.epochs, self.processes = epochs, []
+        for nth, (wrap, point) in enumerate(points):
+            world = ranks or len(points)
+            words = [PYTHON, os.path.join(TOP, "scripts", "lib", "rank.py"), point, "--sync", "--epochs", epochs,
+                     "--rank", nth if world > 1 else 0, "--ranks", world, "--seed", seeds[nth] if seeds else 0]
+            self.processes.append(subprocess.Popen(
+                wrap([*map(str, words)]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                start_new_session=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}))
+
+    def __enter__(self):
+        try:
+            for process in self.processes:
+                self.expect(process, "ready")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    @staticmethod
+    def expect(process, word):
+        line = process.stdout.readline()
+        if not line.startswith(word):
+            raise RunError(f"a rank ended: {line!r}")
+        return line
+
+    def begin(self):
+        """Has all ranks begin an epoch."""
+        for process in self.processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+    def end(self):
+        """Waits for the end of the epoch.  Returns what the ranks say."""
+        return [fields(self.expect(process, "epoch")) for process in self.processes]
+
+    def epoch(self):
+        self.begin()
+        return self.end()
+
+    def kill(self):
+        for process in self.processes:
+            end_group(process)
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            try:
+                process.stdin.close()
+                process.wait(20)
+            except (BrokenPipeError, subprocess.TimeoutExpired):
+                pass
+            end_group(process)
+            process.stdout.close()
+
+
+def secret_in(work):
+    """A place for the secret of a cluster."""
+    return os.path.join(fresh_dir(os.path.join(work, "secret")), "secret")

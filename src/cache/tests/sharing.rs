@@ -1,0 +1,268 @@
+//! Members of a cluster, in memory: blocks come from them, and no fault of theirs reaches a reader.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+
+use rand::RngExt;
+
+use super::*;
+use crate::cluster::{Demand, Lack, Member, Samples, View};
+use crate::peers::{Answer, Ask, ClusterStatus, Give, Key, Keys};
+use crate::source::ReadError;
+
+const OWN: u64 = 1;
+const OTHER: u64 = 2;
+
+/// What a member does with the next question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    Answers,
+    /// It answers that another one brings the block.
+    Leases,
+    IsSilent,
+    /// It keeps the question.
+    Hangs,
+}
+
+/// The shard of the other member.
+struct InMemory {
+    values: Mutex<HashMap<Key, Vec<u8>>>,
+    moods: Mutex<Vec<Mood>>,
+    kept: Mutex<Vec<Ask>>,
+    asked: AtomicU64,
+}
+
+impl InMemory {
+    /// It answers the first questions like this, and all others.
+    fn with_moods(moods: &[Mood]) -> Arc<Self> {
+        let moods = Mutex::new(moods.iter().rev().copied().collect());
+        let (values, kept) = (Mutex::default(), Mutex::default());
+        Arc::new(InMemory { values, moods, kept, asked: AtomicU64::new(0) })
+    }
+
+    fn answer(&self, ask: &Ask) -> Answer {
+        let found = self.values.lock().get(&ask.key).cloned();
+        found.map_or(Answer::Lacks(Lack::Missing), Answer::Found)
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl Shards for InMemory {
+    fn membership(&self) -> Option<Arc<Membership>> {
+        None
+    }
+
+    fn ask(&self, ask: Ask) {
+        assert_eq!(ask.member, OTHER);
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let mood = self.moods.lock().pop().unwrap_or(Mood::Answers);
+        let answer = match mood {
+            Mood::Answers => self.answer(&ask),
+            Mood::Leases => Answer::Lacks(Lack::Leased),
+            Mood::IsSilent => Answer::Lacks(Lack::Silent),
+            Mood::Hangs => return self.kept.lock().push(ask),
+        };
+        (ask.deliver)(answer);
+    }
+
+    fn give(&self, give: Give) {
+        self.values.lock().insert(give.key, give.bytes.to_vec());
+    }
+
+    fn status(&self) -> ClusterStatus {
+        ClusterStatus::default()
+    }
+
+    fn usual_wait(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    fn sweep(&self, _: &dyn Fn(Key) -> bool) -> Result<u64, String> {
+        Ok(0)
+    }
+
+    fn note_homes(&self, _: u64, _: u64) {}
+
+    fn exchange_demands(&self, _: Demand) -> Vec<Demand> {
+        Vec::new()
+    }
+}
+
+/// A mount whose blocks all have their home at the other member.
+struct Node {
+    stand: Stand,
+    shards: Arc<InMemory>,
+    reads: Arc<AtomicU64>,
+    is_down: Arc<AtomicBool>,
+}
+
+impl Node {
+    fn new(moods: &[Mood]) -> Self {
+        let (reads, is_down) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (counted, down) = (Arc::clone(&reads), Arc::clone(&is_down));
+        let read = move |request: ReadRequest| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let error = || Err(ReadError::Source(Errno::ESTALE));
+            let bytes = Ok(b"bytes".to_vec());
+            (request.deliver)(if down.load(Ordering::Relaxed) { error() } else { bytes });
+        };
+        let stand = stand(|directory| Arc::new(StubSource::new(directory, read)));
+        let shards = InMemory::with_moods(moods);
+        let member = |id, capacity| Member { id, capacity, group: 0 };
+        let view = View::new(vec![member(OWN, 0), member(OTHER, 1 << 20)]);
+        let homes = Homes::new(OWN, &view, Samples { hashes: &[7], bytes: &[5] });
+        let membership = Membership { own: OWN, view, keys: Keys::new("secret") };
+        stand.cache.share(Arc::clone(&shards) as _);
+        stand.cache.set_homes(Some((Arc::new(membership), Arc::new(homes))));
+        Node { stand, shards, reads, is_down }
+    }
+
+    /// Reads the block, and waits until all is over.
+    #[track_caller]
+    fn read(&self) -> Result<Vec<u8>, ReadFailure> {
+        let bytes = self.stand.read().recv_timeout(LIMIT).unwrap();
+        wait_until(|| self.stand.cache.flights.is_empty(), "the flight never ends");
+        bytes
+    }
+
+    fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+fn bytes() -> Result<Vec<u8>, ReadFailure> {
+    Ok(b"bytes".to_vec())
+}
+
+#[test]
+fn a_block_is_read_from_the_source_once_and_then_from_its_home() {
+    let node = Node::new(&[]);
+    assert_eq!(node.read(), bytes());
+    assert_eq!((node.reads(), node.shards.values.lock().len()), (1, 1));
+    for _ in 0..9 {
+        assert_eq!(node.read(), bytes());
+    }
+    assert_eq!((node.reads(), node.shards.asked()), (1, 10));
+    // Without a cluster it comes from the source.
+    node.stand.cache.set_homes(None);
+    assert_eq!(node.read(), bytes());
+    assert_eq!((node.reads(), node.shards.asked()), (2, 10));
+}
+
+#[test]
+fn a_block_that_another_one_brings_is_waited_for() {
+    let node = Node::new(&[Mood::Answers, Mood::Leases, Mood::Leases, Mood::Answers]);
+    node.read().unwrap();
+    assert_eq!(node.read(), bytes());
+    assert_eq!((node.reads(), node.shards.asked()), (1, 4));
+    let node = Node::new(&[Mood::Leases; 1000]);
+    assert_eq!(node.read(), bytes());
+    assert_eq!((node.reads(), node.shards.values.lock().len()), (1, 0), "the other one stores it");
+}
+
+#[test]
+fn a_member_that_does_not_answer_costs_a_read_of_the_source() {
+    let node = Node::new(&[Mood::IsSilent]);
+    assert_eq!(node.read(), bytes());
+    assert_eq!((node.reads(), node.shards.values.lock().len()), (1, 0), "it is not given a block");
+}
+
+#[test]
+fn a_member_that_hangs_is_passed_over_and_its_late_answer_does_no_harm() {
+    let node = Node::new(&[Mood::Hangs]);
+    let reader = node.stand.read();
+    let passes_over = || {
+        node.stand.cache.pass_over();
+        node.reads() == 1
+    };
+    wait_until(passes_over, "the source is never asked");
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), bytes());
+    wait_until(|| node.stand.cache.flights.is_empty(), "the flight never ends");
+    let ask = node.shards.kept.lock().pop().unwrap();
+    (ask.deliver)(Answer::Found(b"bytes".to_vec()));
+    assert_eq!(node.read(), bytes());
+    wait_until(|| node.stand.cache.memory.used() == 0, "memory stays charged");
+}
+
+#[test]
+fn a_prefetch_waits_for_a_member_and_a_reader_joins_it() {
+    let node = Node::new(&[Mood::Hangs]);
+    node.stand.cache.prefetch(BLOCK);
+    wait_until(|| node.shards.kept.lock().len() == 1, "no member is asked");
+    std::thread::sleep(Duration::from_millis(30));
+    node.stand.cache.pass_over();
+    assert_eq!(node.reads(), 0, "nobody waits");
+    let reader = node.stand.read();
+    let ask = node.shards.kept.lock().pop().unwrap();
+    (ask.deliver)(Answer::Found(b"bytes".to_vec()));
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), bytes());
+    assert_eq!(node.reads(), 0);
+}
+
+#[test]
+fn an_error_of_the_source_is_told_unless_a_member_has_the_bytes() {
+    let node = Node::new(&[Mood::Answers, Mood::Hangs, Mood::Hangs]);
+    node.read().unwrap();
+    node.is_down.store(true, Ordering::Relaxed);
+    for answer in [Answer::Found(b"bytes".to_vec()), Answer::Lacks(Lack::Missing)] {
+        let (before, reader) = (node.reads(), node.stand.read());
+        let passes_over = || {
+            node.stand.cache.pass_over();
+            node.reads() > before
+        };
+        wait_until(passes_over, "the source is never asked");
+        let expected = match answer {
+            Answer::Found(_) => bytes(),
+            Answer::Lacks(_) => Err(ReadFailure::Errno(Errno::ESTALE)),
+        };
+        let ask = node.shards.kept.lock().pop().unwrap();
+        (ask.deliver)(answer);
+        assert_eq!(reader.recv_timeout(LIMIT).unwrap(), expected);
+        wait_until(|| node.stand.cache.flights.is_empty(), "the flight never ends");
+    }
+}
+
+#[test]
+fn whatever_members_do_readers_get_the_bytes() {
+    let mut random = ChaCha8Rng::seed_from_u64(24);
+    let all = [Mood::Answers, Mood::Leases, Mood::IsSilent, Mood::Hangs];
+    let moods: Vec<Mood> = (0..2000).map(|_| all[random.random_range(0..all.len())]).collect();
+    let node = Node::new(&moods);
+    while !node.shards.moods.lock().is_empty() {
+        if random.random_bool(0.3) {
+            node.stand.cache.prefetch(BLOCK);
+        }
+        let readers: Vec<_> = (0..random.random_range(1..3)).map(|_| node.stand.read()).collect();
+        for reader in readers {
+            let start = Instant::now();
+            let answer = loop {
+                match reader.recv_timeout(Duration::from_millis(5)) {
+                    Ok(answer) => break answer,
+                    Err(_) => node.stand.cache.pass_over(),
+                }
+                assert!(start.elapsed() < LIMIT, "a reader waits for ever");
+            };
+            assert_eq!(answer, bytes());
+        }
+        let late = std::mem::take(&mut *node.shards.kept.lock());
+        for ask in late {
+            match random.random_range(0..3) {
+                0 => {
+                    let answer = node.shards.answer(&ask);
+                    (ask.deliver)(answer);
+                }
+                1 => (ask.deliver)(Answer::Lacks(Lack::Silent)),
+                _ => (ask.deliver)(Answer::Lacks(Lack::Leased)),
+            }
+        }
+        wait_until(|| node.stand.cache.flights.is_empty(), "a flight never ends");
+    }
+    wait_until(|| node.stand.cache.memory.used() == 0, "memory stays charged");
+}

@@ -1,0 +1,311 @@
+//! Searches of many nodes in virtual time, while members are slow, lose messages, die, or know other members.
+//!
+//! Goal: each search ends with the bytes of its version, however members behave. Without faults each sample leaves the
+//! source once. Method: each node reads samples, one after the other. Messages take a time that is drawn, or are lost.
+//! A shard refuses what it has no room for. All draws follow from a seed.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::time::Duration;
+
+use super::*;
+
+const SAMPLES: u32 = 60;
+const BYTES: u64 = 1000;
+
+/// A question is given up after this time. A lease lasts, and a reader of a leased sample waits, for others.
+const ANSWER_MS: u64 = 1000;
+const LEASE_MS: u64 = 200;
+const PATIENCE_MS: u64 = 400;
+
+/// No search takes longer: four members do not answer, and a lease is waited for.
+const LONGEST_MS: u64 = 4 * ANSWER_MS + PATIENCE_MS + 20 * ANSWER_MS;
+
+#[derive(Clone, Copy, Debug)]
+struct Faults {
+    /// One in so many messages is lost; 0: none.
+    lost: u64,
+    /// The longest time of a message and of a read from the source.
+    message_ms: u64,
+    source_ms: u64,
+    /// Whether members die, and nodes see other members.
+    dying: bool,
+    differing: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happens {
+    /// A node takes up its next read.
+    Read(usize),
+    /// A member gets a question, or one that was lost is given up.
+    Asked {
+        node: usize,
+        member: u64,
+        lease: bool,
+        is_lost: bool,
+    },
+    /// A node has bytes from the source.
+    Brought(usize),
+    /// A member gets a sample.
+    Given {
+        member: u64,
+        sample: u32,
+        version: u64,
+    },
+    Dies(u64),
+}
+
+enum Value {
+    Sample(u64),
+    LeasedUntil(u64),
+}
+
+/// A shard: by sample and version.
+#[derive(Default)]
+struct Shard {
+    values: HashMap<(u32, u64), Value>,
+    room: u64,
+    is_dead: bool,
+}
+
+impl Shard {
+    fn used(&self) -> u64 {
+        let samples = self.values.values().filter(|value| matches!(value, Value::Sample(_)));
+        samples.count() as u64 * BYTES
+    }
+}
+
+struct Reader {
+    homes: Homes,
+    /// What is left to read: samples and versions.
+    left: Vec<(u32, u64)>,
+    search: Option<Search>,
+    began: u64,
+}
+
+struct World {
+    random: u64,
+    faults: Faults,
+    now: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Happens)>>,
+    number: u64,
+    nodes: Vec<Reader>,
+    shards: HashMap<u64, Shard>,
+    source_reads: HashMap<(u32, u64), u64>,
+    ended: usize,
+}
+
+impl World {
+    fn new(seed: u64, count: usize, faults: Faults) -> Self {
+        let hashes: Vec<u64> = (0..SAMPLES).map(|nth| mix(u64::from(nth) + 1)).collect();
+        let bytes = vec![BYTES as u32; SAMPLES as usize];
+        let samples = Samples { hashes: &hashes, bytes: &bytes };
+        let mut world = World {
+            random: mix(seed),
+            faults,
+            now: 0,
+            events: BinaryHeap::new(),
+            number: 0,
+            nodes: Vec::new(),
+            shards: HashMap::new(),
+            source_reads: HashMap::new(),
+            ended: 0,
+        };
+        // Some clusters hold less than the data, others more than twice as much.
+        let capacity = BYTES * u64::from(SAMPLES) * (1 + world.below(30)) / 10 / count as u64;
+        let id = |node: usize| mix(node as u64 + 9);
+        let member = |node: usize| Member { id: id(node), capacity, group: node as u32 % 2 };
+        for node in 0..count {
+            let room = capacity + capacity / SPARE;
+            let shard = Shard { room, ..Shard::default() };
+            world.shards.insert(id(node), shard);
+        }
+        for node in 0..count {
+            let known =
+                |other: &usize| *other == node || !faults.differing || other % 3 != node % 3;
+            let view = |all: &mut dyn Iterator<Item = usize>| View::new(all.map(member).collect());
+            let earlier = view(&mut (0..count).filter(|other| *other == node || other % 2 == 0));
+            let homes = Homes::new(id(node), &earlier, samples);
+            let homes = homes.followed_by(&view(&mut (0..count).filter(known)), samples);
+            let mut left: Vec<(u32, u64)> = (0..SAMPLES).map(|sample| (sample, 0)).collect();
+            // The catalogs of some nodes have another version of some samples.
+            let version = |sample: u32| {
+                u64::from(faults.differing && (sample + node as u32).is_multiple_of(5))
+            };
+            left.iter_mut().for_each(|(sample, of)| *of = version(*sample));
+            left.sort_by_key(|(sample, _)| mix(u64::from(*sample) ^ world.random ^ node as u64));
+            let reader = Reader { homes, left, search: None, began: 0 };
+            world.nodes.push(reader);
+            world.after(0, Happens::Read(node));
+        }
+        if faults.dying {
+            for node in 0..count / 2 {
+                let at = world.below(40 * faults.source_ms.max(1));
+                world.after(at, Happens::Dies(id(node)));
+            }
+        }
+        world
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random = mix(self.random.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        self.random % bound.max(1)
+    }
+
+    fn after(&mut self, ms: u64, event: Happens) {
+        self.number += 1;
+        self.events.push(Reverse((self.now + ms, self.number, event)));
+    }
+
+    fn is_lost(&mut self) -> bool {
+        let lost = self.faults.lost;
+        lost > 0 && self.below(lost) == 0
+    }
+
+    fn run(&mut self) {
+        while let Some(Reverse((at, _, event))) = self.events.pop() {
+            self.now = at;
+            match event {
+                Happens::Read(node) => self.read(node),
+                Happens::Asked { node, member, lease, is_lost } => {
+                    self.asked(node, member, lease, is_lost);
+                }
+                Happens::Brought(node) => self.brought(node),
+                Happens::Given { member, sample, version } => self.given(member, sample, version),
+                Happens::Dies(member) => {
+                    let shard = self.shards.get_mut(&member).unwrap();
+                    (shard.is_dead, shard.values) = (true, HashMap::new());
+                }
+            }
+            for shard in self.shards.values() {
+                assert!(shard.used() <= shard.room, "{} of {}", shard.used(), shard.room);
+            }
+        }
+        assert_eq!(self.ended, self.nodes.len() * SAMPLES as usize, "searches have not ended");
+    }
+
+    fn read(&mut self, node: usize) {
+        let now = self.now;
+        let reader = &mut self.nodes[node];
+        let Some(&(sample, _)) = reader.left.last() else { return };
+        reader.began = now;
+        let holders = reader.homes.holders(sample);
+        reader.search =
+            holders.map(|holders| Search::new(holders, Duration::from_millis(PATIENCE_MS)));
+        let step = reader.search.as_mut().map_or(Step::AskSource, Search::begin);
+        self.step(node, step);
+    }
+
+    fn step(&mut self, node: usize, step: Step) {
+        match step {
+            Step::Ask { member, lease, after } => {
+                let is_lost = self.is_lost();
+                let takes = if is_lost { ANSWER_MS } else { self.below(self.faults.message_ms) };
+                let event = Happens::Asked { node, member, lease, is_lost };
+                self.after(after.as_millis() as u64 + takes, event);
+            }
+            Step::AskSource => {
+                let takes = 1 + self.below(self.faults.source_ms);
+                let read = *self.nodes[node].left.last().unwrap();
+                *self.source_reads.entry(read).or_default() += 1;
+                self.after(takes, Happens::Brought(node));
+            }
+        }
+    }
+
+    fn asked(&mut self, node: usize, member: u64, lease: bool, is_lost: bool) {
+        let read = *self.nodes[node].left.last().unwrap();
+        let shard = self.shards.get_mut(&member).unwrap();
+        let is_full = shard.used() + BYTES > shard.room;
+        let lack = match shard.values.get(&read) {
+            _ if is_lost || shard.is_dead => Lack::Silent,
+            Some(Value::Sample(version)) => {
+                assert_eq!(*version, read.1, "bytes of another version");
+                return self.end(node);
+            }
+            Some(Value::LeasedUntil(until)) if *until > self.now => Lack::Leased,
+            _ if lease && is_full => Lack::Silent,
+            _ => {
+                if lease {
+                    let until = self.now + LEASE_MS;
+                    shard.values.insert(read, Value::LeasedUntil(until));
+                }
+                Lack::Missing
+            }
+        };
+        let search = self.nodes[node].search.as_mut().unwrap();
+        let step = search.lacks(lack);
+        self.step(node, step);
+    }
+
+    fn brought(&mut self, node: usize) {
+        let (sample, version) = *self.nodes[node].left.last().unwrap();
+        let lacking = self.nodes[node].search.as_ref().map_or(Vec::new(), |s| s.lacking().to_vec());
+        assert!(lacking.len() <= 2);
+        for member in lacking {
+            if !self.is_lost() {
+                let takes = self.below(self.faults.message_ms);
+                self.after(takes, Happens::Given { member, sample, version });
+            }
+        }
+        self.end(node);
+    }
+
+    fn given(&mut self, member: u64, sample: u32, version: u64) {
+        let shard = self.shards.get_mut(&member).unwrap();
+        let is_there = matches!(shard.values.get(&(sample, version)), Some(Value::Sample(_)));
+        if !shard.is_dead && (is_there || shard.used() + BYTES <= shard.room) {
+            shard.values.insert((sample, version), Value::Sample(version));
+        }
+    }
+
+    fn end(&mut self, node: usize) {
+        let took = self.now - self.nodes[node].began;
+        assert!(took <= LONGEST_MS, "a search took {took} ms");
+        self.nodes[node].left.pop();
+        self.nodes[node].search = None;
+        self.ended += 1;
+        self.after(0, Happens::Read(node));
+    }
+}
+
+#[test]
+fn each_search_ends_with_the_bytes_of_its_version() {
+    for seed in 0..1000 {
+        let draw = |nth: u64, bound: u64| mix(seed * 8 + nth) % bound;
+        let faults = Faults {
+            lost: [0, 3, 10, 100][draw(0, 4) as usize],
+            message_ms: [1, 5, 300][draw(1, 3) as usize],
+            source_ms: [1, 20, 500][draw(2, 3) as usize],
+            dying: draw(3, 2) == 0,
+            differing: draw(4, 2) == 0,
+        };
+        let nodes = 3 + draw(5, if seed % 50 == 0 { 62 } else { 6 }) as usize;
+        World::new(seed, nodes, faults).run();
+    }
+}
+
+/// All nodes read all samples, in different orders.
+#[test]
+fn without_faults_a_sample_that_has_a_home_leaves_the_source_once() {
+    for seed in 0..200 {
+        let faults =
+            Faults { lost: 0, message_ms: 3, source_ms: 20, dying: false, differing: false };
+        let mut world = World::new(seed, 3 + (seed % 6) as usize, faults);
+        let homes: HashSet<u32> =
+            (0..SAMPLES).filter(|sample| world.nodes[0].homes.holders(*sample).is_some()).collect();
+        world.run();
+        let nodes = world.nodes.len() as u64;
+        for ((sample, _), reads) in &world.source_reads {
+            let is_held = homes.contains(sample);
+            assert!(*reads <= if is_held { 2 } else { nodes }, "{sample}: {reads} reads");
+        }
+        let held: u64 = world
+            .source_reads
+            .iter()
+            .filter(|((sample, _), _)| homes.contains(sample))
+            .map(|(_, reads)| *reads)
+            .sum();
+        assert!(held <= homes.len() as u64 + 2, "{held} reads of {} samples", homes.len());
+    }
+}

@@ -1,0 +1,365 @@
+//! Asks the shards of the members for blocks, and gives them blocks.
+//!
+//! There is one connection to each member, which many questions share. A member that does not answer within a second is
+//! left alone for a while ([`Breaker`]): it lacks every block meanwhile. Values are compared with their checksums here.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client as Address, Cmd, RedisError, RedisResult, RedisWrite, Value, cmd,
+};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{sleep, timeout};
+
+use super::breaker::Breaker;
+use super::connection::{self, Login};
+use super::shard::{MEMBER, member_password};
+use super::shards::{Answer, Ask, Give, Membership};
+use super::status::TrafficStatus;
+use super::values::{self, Key, LEASE, TRAILER};
+use crate::cluster::Lack;
+use crate::sync::Mutex;
+
+/// Of so many processors one is used to send questions and take answers apart, up to a number of them. A processor
+/// brings about a gigabyte a second.
+const PROCESSORS: usize = 4;
+const THREADS_MOST: usize = 4;
+
+/// How long an answer may take, and the connection before it.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Questions that one member is asked at once.
+const AT_ONCE: usize = 32;
+
+/// The longest latency that is told apart, in microseconds: no answer takes longer.
+const LATENCY_US_MAX: u64 = 2_000_000;
+
+/// Where a member is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reached {
+    pub(super) id: u64,
+    pub(super) address: SocketAddr,
+    pub(super) tag: String,
+}
+
+/// What was asked and given since the start.
+#[derive(Default)]
+struct Traffic {
+    found_here: AtomicU64,
+    found_bytes_here: AtomicU64,
+    found: AtomicU64,
+    found_bytes: AtomicU64,
+    missing: AtomicU64,
+    waited: AtomicU64,
+    silent: AtomicU64,
+    damaged: AtomicU64,
+    given: AtomicU64,
+    given_bytes: AtomicU64,
+    refused: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+struct Link {
+    reached: Reached,
+    address: Address,
+    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    breaker: Mutex<Breaker>,
+}
+
+/// The members that can be asked.
+#[derive(Default)]
+struct Known {
+    membership: Option<Arc<Membership>>,
+    links: HashMap<u64, Arc<Link>>,
+}
+
+struct Shared {
+    known: Mutex<Known>,
+    traffic: Traffic,
+    /// `None` if there is no memory.
+    latencies: Option<Mutex<Histogram<u64>>>,
+}
+
+/// The connections to all members.
+pub(super) struct Client {
+    /// `None` while it is dropped.
+    runtime: Option<Runtime>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Client {
+    /// # Errors
+    /// If its threads cannot be started.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = (processors / PROCESSORS).clamp(1, THREADS_MOST);
+        builder.worker_threads(threads).thread_name("belady-members").enable_all();
+        let latencies = Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).ok().map(Mutex::new);
+        let shared = Shared { known: Mutex::default(), traffic: Traffic::default(), latencies };
+        Ok(Client { runtime: Some(builder.build()?), shared: Arc::new(shared) })
+    }
+
+    /// From now on these are the members. Without a membership nobody is asked.
+    pub(super) fn set_members(
+        &self,
+        membership: Option<Membership>,
+        reached: &[Reached],
+        secret: &str,
+    ) {
+        let mut known = self.shared.known.lock();
+        let before = std::mem::take(&mut known.links);
+        let link = |reached: &Reached| {
+            let same = before.get(&reached.id).filter(|link| link.reached == *reached);
+            let link = same.cloned().or_else(|| Link::new(reached, secret).map(Arc::new));
+            Some((reached.id, link?))
+        };
+        known.links = reached.iter().filter_map(link).collect();
+        known.membership = membership.map(Arc::new);
+        let is_new = |link: &&Arc<Link>| !before.contains_key(&link.reached.id);
+        let new: Vec<Arc<Link>> = known.links.values().filter(is_new).cloned().collect();
+        drop(known);
+        // Under no lock: connections end.
+        drop(before);
+        // The first question does not wait for a connection then.
+        for link in new {
+            self.spawn(async move { drop(link.request(&cmd("PING")).await) });
+        }
+    }
+
+    pub(super) fn membership(&self) -> Option<Arc<Membership>> {
+        self.shared.known.lock().membership.clone()
+    }
+
+    /// The addresses of the members that are left alone because they did not answer.
+    pub(super) fn left_alone(&self) -> Vec<SocketAddr> {
+        let links: Vec<_> = self.shared.known.lock().links.values().cloned().collect();
+        let left = links.into_iter().filter(|link| link.breaker.lock().is_open());
+        left.map(|link| link.reached.address).collect()
+    }
+
+    fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(future);
+        }
+    }
+
+    /// The connection to a member that is to be asked.
+    fn link(&self, member: u64) -> Option<Arc<Link>> {
+        let link = self.shared.known.lock().links.get(&member).cloned();
+        link.filter(|link| link.breaker.lock().may_ask(Instant::now()))
+    }
+
+    pub(super) fn ask(&self, ask: Ask) {
+        let Some(link) = self.link(ask.member) else {
+            add(&self.shared.traffic.silent, 1);
+            return (ask.deliver)(Answer::Lacks(Lack::Silent));
+        };
+        let shared = Arc::clone(&self.shared);
+        let Ask { key, length, lease, after, deliver, .. } = ask;
+        self.spawn(async move {
+            if !after.is_zero() {
+                sleep(after).await;
+            }
+            let answer = link.answer((key, length), lease, &shared).await;
+            shared.count(&link, &answer);
+            deliver(answer);
+        });
+    }
+
+    pub(super) fn give(&self, give: Give) {
+        let shared = Arc::clone(&self.shared);
+        let Some(link) = self.link(give.member) else { return add(&shared.traffic.refused, 1) };
+        self.spawn(async move {
+            let set = store(&give.key.at(&link.reached.tag), give.key, &give.bytes);
+            match link.request(&set).await {
+                Some(Ok(_)) => {
+                    add(&shared.traffic.given, 1);
+                    add(&shared.traffic.given_bytes, give.bytes.len() as u64);
+                }
+                _ => add(&shared.traffic.refused, 1),
+            }
+        });
+    }
+
+    /// The time that 99 of 100 answers did not exceed.
+    pub(super) fn usual_wait(&self) -> Duration {
+        let latencies = self.shared.latencies.as_ref();
+        let us = latencies.map_or(0, |latencies| latencies.lock().value_at_quantile(0.99));
+        Duration::from_micros(us)
+    }
+
+    pub(super) fn traffic(&self) -> TrafficStatus {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let traffic = &self.shared.traffic;
+        TrafficStatus {
+            found_here: count(&traffic.found_here),
+            found_bytes_here: count(&traffic.found_bytes_here),
+            found: count(&traffic.found),
+            found_bytes: count(&traffic.found_bytes),
+            missing: count(&traffic.missing),
+            waited: count(&traffic.waited),
+            silent: count(&traffic.silent),
+            damaged: count(&traffic.damaged),
+            given: count(&traffic.given),
+            given_bytes: count(&traffic.given_bytes),
+            refused: count(&traffic.refused),
+            p99_us: self.usual_wait().as_micros() as u64,
+        }
+    }
+}
+
+impl Shared {
+    fn count(&self, link: &Link, answer: &Answer) {
+        let known = self.known.lock().membership.clone();
+        let is_own = known.is_some_and(|known| known.own == link.reached.id);
+        let traffic = &self.traffic;
+        match answer {
+            Answer::Found(bytes) if is_own => {
+                add(&traffic.found_here, 1);
+                add(&traffic.found_bytes_here, bytes.len() as u64);
+            }
+            Answer::Found(bytes) => {
+                add(&traffic.found, 1);
+                add(&traffic.found_bytes, bytes.len() as u64);
+            }
+            Answer::Lacks(Lack::Missing) => add(&traffic.missing, 1),
+            Answer::Lacks(Lack::Leased) => add(&traffic.waited, 1),
+            Answer::Lacks(Lack::Silent) => add(&traffic.silent, 1),
+        }
+    }
+
+    fn note(&self, asked: Instant) {
+        if let Some(latencies) = &self.latencies {
+            latencies.lock().saturating_record(asked.elapsed().as_micros() as u64);
+        }
+    }
+}
+
+impl Link {
+    /// `None` if no address can be made of it.
+    fn new(reached: &Reached, secret: &str) -> Option<Self> {
+        let password = member_password(secret, reached.address);
+        let login = Login { user: MEMBER, password: &password };
+        let address = connection::client(reached.address, &login);
+        let failed = |error: &RedisError| tracing::warn!(%error, "a member cannot be asked");
+        Some(Link {
+            reached: reached.clone(),
+            address: address.inspect_err(failed).ok()?,
+            connection: tokio::sync::Mutex::default(),
+            breaker: Mutex::default(),
+        })
+    }
+
+    /// Asks for a block of this key and length.
+    async fn answer(
+        &self,
+        (key, length): (Key, usize),
+        lease: Option<Duration>,
+        shared: &Shared,
+    ) -> Answer {
+        let (name, asked) = (key.at(&self.reached.tag), Instant::now());
+        let get = cmd("GET").arg(&name).take();
+        let request = lease.map_or_else(|| get.clone(), |time| lease_or_get(&name, time));
+        let (mut answer, mut takes) = (self.request(&request).await, true);
+        if lease.is_some() && matches!(answer, Some(Err(_))) {
+            // A shard that is full, or cut off from most others, gives no lease. It still has what it has.
+            takes = false;
+            answer = self.request(&get).await;
+        }
+        let Some(Ok(value)) = answer else { return Answer::Lacks(Lack::Silent) };
+        shared.note(asked);
+        match value {
+            Value::Nil if takes => Answer::Lacks(Lack::Missing),
+            Value::BulkString(value) if value == LEASE => Answer::Lacks(Lack::Leased),
+            Value::BulkString(value) => match values::open(key, length, value) {
+                Some(bytes) => Answer::Found(bytes),
+                None => {
+                    add(&shared.traffic.damaged, 1);
+                    // It is stored anew.
+                    Answer::Lacks(Lack::Missing)
+                }
+            },
+            _ => Answer::Lacks(Lack::Silent),
+        }
+    }
+
+    /// Makes a request. `None` if the member does not answer: then it is left alone for a while. An error is an answer,
+    /// too.
+    async fn request(&self, request: &Cmd) -> Option<RedisResult<Value>> {
+        let asked = Instant::now();
+        let answer = timeout(ANSWER, self.ask(request)).await.ok().flatten();
+        if answer.is_some() {
+            self.breaker.lock().answered(Instant::now());
+        } else {
+            self.breaker.lock().failed(asked, Instant::now());
+            // The next one is made anew. If somebody holds the lock, it is being made.
+            if let Ok(mut connection) = self.connection.try_lock() {
+                *connection = None;
+            }
+        }
+        answer
+    }
+
+    async fn ask(&self, request: &Cmd) -> Option<RedisResult<Value>> {
+        let mut connection = self.connected().await.ok()?;
+        let answer = request.query_async(&mut connection).await;
+        // An error that no server has told is none of its answers.
+        let is_told = |answer: &RedisResult<Value>| match answer {
+            Ok(_) => true,
+            Err(error) => error.code().is_some(),
+        };
+        Some(answer).filter(is_told)
+    }
+
+    async fn connected(&self) -> RedisResult<MultiplexedConnection> {
+        let mut slot = self.connection.lock().await;
+        if let Some(connection) = &*slot {
+            return Ok(connection.clone());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(ANSWER))
+            .set_response_timeout(Some(ANSWER))
+            .set_concurrency_limit(AT_ONCE);
+        let connection = self.address.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(slot.insert(connection).clone())
+    }
+}
+
+/// Stores a block under the name of its key.
+fn store(name: &str, key: Key, block: &[u8]) -> Cmd {
+    let mut set = Cmd::with_capacity(3, block.len() + TRAILER + name.len() + 64);
+    set.arg("SET").arg(name);
+    let mut value = set.writer_for_next_arg();
+    // Memory takes all of it.
+    let _ = value.write_all(block).and_then(|()| value.write_all(&values::trailer(key, block)));
+    drop(value);
+    set
+}
+
+/// Reads a key. If there is no value, it is leased for this time.
+fn lease_or_get(key: &str, time: Duration) -> Cmd {
+    let mut lease = cmd("SET");
+    lease.arg(key).arg(LEASE).arg("NX").arg("GET").arg("PX").arg(time.as_millis().max(1) as u64);
+    lease
+}

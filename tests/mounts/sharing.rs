@@ -1,0 +1,286 @@
+//! Nodes of a cluster that share samples.
+//!
+//! Goal: a sample leaves the source once, and whatever becomes of a shard, each reader gets the bytes of the source.
+//! Method: mounts over one slow filesystem, which counts the bytes that it gives. Their shards are real servers. Nothing
+//! is fetched ahead, so it is known who asks for which sample.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, cmd};
+use sha2::{Digest, Sha256};
+
+use crate::cluster::free_ports;
+use crate::doctor::working_in;
+use crate::fixture::{Fixture, content, wait_until};
+use crate::mounted::{Mounted, Slowpfs};
+use crate::programs::signal;
+
+const FILES: u64 = 90;
+const SIZE: usize = 20_000;
+const ALL: u64 = FILES * SIZE as u64;
+
+struct Node {
+    fixture: Fixture,
+    address: String,
+    mounted: Mounted,
+}
+
+/// A cluster over one source. What comes first is dropped first.
+struct Cluster {
+    nodes: Vec<Node>,
+    slow: Slowpfs,
+    fixture: Fixture,
+}
+
+impl Cluster {
+    /// Mounts nodes, and waits until they know where samples are.
+    fn new(count: usize, options: &[&str]) -> Self {
+        let fixture = Fixture::new();
+        fixture.write_many("d", FILES, SIZE);
+        let slow = Slowpfs::new(&fixture, &[]);
+        let ports = free_ports(count);
+        let addresses: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let join = format!("hosts:{}", addresses.join(","));
+        let secret = format!("cluster.secret={}", fixture.path("secret").display());
+        let node = |address: String| {
+            let (own, at) = (Fixture::new(), format!("cluster.address={address}"));
+            let set = ["--set", &secret, "--set", &at, "--set", "prefetch.enabled=false"];
+            let memory = ["--ram", "64MiB", "--cluster-ram", "32MiB", "--cluster", &join];
+            let all = [&set[..], &memory, options].concat();
+            let mounted = Mounted::at(&own, &slow.point, &own.path("mount"), &all);
+            Node { fixture: own, address, mounted }
+        };
+        let nodes = addresses.into_iter().map(node).collect();
+        let cluster = Cluster { nodes, slow, fixture };
+        cluster.await_homes();
+        cluster
+    }
+
+    /// Waits until all nodes have one view of all of them, and know where samples are in that view.
+    fn await_homes(&self) {
+        wait_until("all know where samples are", || {
+            let status = self.nodes.iter().map(|node| node.mounted.status()["cluster"].take());
+            let views: Vec<String> = status
+                .map(|cluster| {
+                    let members = cluster["members"].as_array().into_iter().flatten();
+                    let there = members.filter(|member| {
+                        ["here", "member"].iter().any(|state| member["state"] == *state)
+                    });
+                    let is_placed =
+                        cluster["placed"].is_string() && cluster["placed"] == cluster["view"];
+                    match is_placed && there.count() == self.nodes.len() {
+                        true => cluster["view"].to_string(),
+                        false => String::new(),
+                    }
+                })
+                .collect();
+            !views[0].is_empty() && views.iter().all(|view| *view == views[0])
+        });
+    }
+
+    fn source_bytes(&self) -> u64 {
+        self.slow.count("bytes")
+    }
+
+    /// Each node reads its part: who reads which sample depends on `turn`.
+    fn read(&self, turn: u64) {
+        let count = self.nodes.len() as u64;
+        for number in 0..FILES {
+            let node = &self.nodes[((number + turn) % count) as usize];
+            check(&node.mounted, number, number);
+        }
+    }
+
+    fn evict(&self) {
+        for node in &self.nodes {
+            node.fixture.run(0, &["warmup", node.mounted.point.to_str().unwrap(), "--evict"]);
+        }
+    }
+
+    /// Waits until nodes have all samples in their shards: then an epoch needs no source.
+    fn await_epoch_without_source(&self) {
+        let mut turn = 0;
+        wait_until("an epoch without the source", || {
+            let before = self.source_bytes();
+            self.evict();
+            turn += 1;
+            self.read(turn);
+            self.source_bytes() == before
+        });
+    }
+
+    fn traffic(&self, name: &str) -> u64 {
+        let count = |node: &Node| node.mounted.count(&format!("/cluster/traffic/{name}"));
+        self.nodes.iter().map(count).sum()
+    }
+
+    fn server(&self, node: usize) -> i32 {
+        let servers = working_in(&self.nodes[node].fixture.path("run"));
+        assert_eq!(servers.len(), 1, "{servers:?}");
+        servers[0]
+    }
+
+    fn umount(self) {
+        for Node { fixture, mounted, .. } in self.nodes {
+            mounted.umount();
+            assert_eq!(working_in(&fixture.path("run")), Vec::<i32>::new());
+        }
+    }
+
+    /// A connection to the shard of a node, as another member has it.
+    fn connect(&self, node: usize) -> Connection {
+        let secret = fs::read_to_string(self.fixture.path("secret")).unwrap();
+        let address = &self.nodes[node].address;
+        let hash = Sha256::digest(format!("{address} {}", secret.trim()).as_bytes());
+        let password: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let settings = settings.set_username("belady").set_password(&password);
+        let (ip, port) = address.split_once(':').unwrap();
+        let at = ConnectionAddr::Tcp(ip.to_owned(), port.parse().unwrap());
+        let info = at.into_connection_info().unwrap().set_redis_settings(settings);
+        redis::Client::open(info).unwrap().get_connection().unwrap()
+    }
+}
+
+#[track_caller]
+fn check(mounted: &Mounted, number: u64, seed: u64) {
+    let path = mounted.path(format!("d/{number:04}"));
+    let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{number}: {error}"));
+    assert!(bytes == content(seed, SIZE), "{number} has other bytes");
+}
+
+const NEVER_CHANGES: [&str; 2] = ["--set", "source.consistency=immutable"];
+
+#[test]
+fn a_sample_leaves_the_source_once() {
+    let cluster = Cluster::new(3, &NEVER_CHANGES);
+    cluster.read(0);
+    assert_eq!(cluster.source_bytes(), ALL);
+    wait_until("all samples are given", || cluster.traffic("given") >= FILES);
+    cluster.await_epoch_without_source();
+    assert!(cluster.traffic("found") > 0 && cluster.traffic("found_here") > 0);
+    assert_eq!(cluster.traffic("damaged"), 0);
+    let point = cluster.nodes[0].mounted.point.to_str().unwrap();
+    let shown = cluster.nodes[0].fixture.run(0, &["cluster", "ls", point]);
+    assert!(shown.contains("samples (") && shown.contains("at others"), "{shown}");
+    let metrics = fs::read_to_string(cluster.nodes[0].mounted.path(".belady/stats")).unwrap();
+    assert!(metrics.contains("belady_cluster_nodes{state=\"member\"} 3"), "{metrics}");
+    cluster.umount();
+}
+
+#[test]
+fn a_shard_that_is_killed_or_stopped_costs_no_reader_anything() {
+    let cluster = Cluster::new(3, &NEVER_CHANGES);
+    cluster.read(0);
+    cluster.await_epoch_without_source();
+    // Stopped, it answers nothing.
+    let stopped = cluster.server(2);
+    signal(stopped, Signal::SIGSTOP);
+    cluster.evict();
+    cluster.read(1);
+    signal(stopped, Signal::SIGCONT);
+    cluster.await_epoch_without_source();
+    // Killed, it loses its samples. Another one takes its place.
+    signal(cluster.server(1), Signal::SIGKILL);
+    cluster.evict();
+    cluster.read(2);
+    cluster.await_homes();
+    cluster.await_epoch_without_source();
+    cluster.umount();
+}
+
+#[test]
+fn what_is_wrong_in_a_shard_reaches_no_reader() {
+    let cluster = Cluster::new(2, &NEVER_CHANGES);
+    cluster.read(0);
+    cluster.await_epoch_without_source();
+    for node in 0..2 {
+        let mut shard = cluster.connect(node);
+        // A member may list nothing, so the owner's file says how to log in.
+        let keys = keys_of(&cluster, node);
+        assert!(keys.len() >= 20, "{}", keys.len());
+        let mut value =
+            |key: &String| -> Vec<u8> { cmd("GET").arg(key).query(&mut shard).unwrap() };
+        let values: Vec<Vec<u8>> = keys.iter().map(&mut value).collect();
+        for (nth, key) in keys.iter().enumerate() {
+            let own = &values[nth];
+            let damaged = match nth % 6 {
+                0 => values[(nth + 1) % keys.len()].clone(),
+                1 => [&own[..77], &[own[77] ^ 1], &own[78..]].concat(),
+                2 => own[..own.len() - 1].to_vec(),
+                3 => [&own[..], b"more"].concat(),
+                4 => Vec::new(),
+                _ => vec![0; 100_000],
+            };
+            cmd("SET").arg(key).arg(damaged).query::<()>(&mut shard).unwrap();
+        }
+    }
+    cluster.evict();
+    cluster.read(1);
+    wait_until("damage is counted", || cluster.traffic("damaged") >= FILES / 2);
+    cluster.await_epoch_without_source();
+    cluster.umount();
+}
+
+/// The keys of samples in the shard of a node, as its owner sees them.
+fn keys_of(cluster: &Cluster, node: usize) -> Vec<String> {
+    let run = cluster.nodes[node].fixture.path("run");
+    let place = find(&run, "server.json").expect("the shard has an owner");
+    let owner: serde_json::Value =
+        serde_json::from_slice(&fs::read(place.join("server.json")).unwrap()).unwrap();
+    let password = owner["password"].as_str().unwrap();
+    let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let settings = settings.set_username("owner").set_password(password);
+    let socket = ConnectionAddr::Unix(place.join("server.socket"));
+    let info = socket.into_connection_info().unwrap().set_redis_settings(settings);
+    let mut connection = redis::Client::open(info).unwrap().get_connection().unwrap();
+    let keys: Vec<String> = cmd("KEYS").arg("b1:*:s:*").query(&mut connection).unwrap();
+    keys
+}
+
+/// The directory below `top` that has a file of this name.
+fn find(top: &Path, name: &str) -> Option<std::path::PathBuf> {
+    let entries = fs::read_dir(top).ok()?.filter_map(Result::ok);
+    entries.into_iter().find_map(|entry| match entry.file_name() == name {
+        true => Some(top.to_path_buf()),
+        false => find(&entry.path(), name),
+    })
+}
+
+#[test]
+fn a_file_that_changes_is_never_read_as_it_was() {
+    let cluster = Cluster::new(
+        2,
+        &["--set", "source.consistency=revalidate", "--set", "source.revalidate=2s"],
+    );
+    // The bytes of a file that has just been written are not given.
+    wait_until("samples are given", || {
+        cluster.evict();
+        cluster.read(0);
+        cluster.traffic("given") >= FILES
+    });
+    for number in 0..FILES {
+        let path = format!("d/{number:04}");
+        fs::write(cluster.fixture.source(&path), content(number + 1000, SIZE)).unwrap();
+    }
+    for node in &cluster.nodes {
+        wait_until("the new bytes are read", || {
+            (0..FILES).all(|number| {
+                let bytes = fs::read(node.mounted.path(format!("d/{number:04}"))).unwrap();
+                let is_new = bytes == content(number + 1000, SIZE);
+                assert!(is_new || bytes == content(number, SIZE), "{number} has other bytes");
+                is_new
+            })
+        });
+    }
+    // From then on nobody reads the old ones.
+    for _ in 0..5 {
+        cluster.evict();
+        for node in &cluster.nodes {
+            (0..FILES).for_each(|number| check(&node.mounted, number, number + 1000));
+        }
+    }
+    cluster.umount();
+}
