@@ -143,7 +143,10 @@ fn a_loader_reads_rows_whose_sizes_nobody_has_told() {
     let read = count_reads(&rows.server);
     assert!((count + 1..=2 * count).contains(&read), "{read}");
     compare(&rows, &mounted, count);
-    assert_eq!(count_reads(&rows.server), 0);
+    // The kernel may take pages back that nobody has touched for a while.
+    let taken_back = mounted.count("/lost") + mounted.count("/restored");
+    let again = count_reads(&rows.server);
+    assert!(again <= taken_back, "{again} reads, {taken_back} taken back");
     mounted.umount();
 }
 
