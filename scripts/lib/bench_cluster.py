@@ -26,7 +26,8 @@ from rig import LATE_US, MIB, Rig
 
 NODES = 4
 LINK = 200e6                 # bytes a second of the preset busy
-PART = .72                   # of cluster.ram, what samples take
+ON_THE_WAY = 24 << 20        # of a shard's memory, and of the rest what samples take
+PART = .8 * .85
 TRIES = 3
 CUT_S = 10
 ORDER = "torch-distributed:seed=0,world={ranks},rank={rank},index=imagefolder"
@@ -48,7 +49,7 @@ class Bench(Parts):
         """A cluster that holds a share of the data."""
         options = []
         for nth, weight in enumerate(weights):
-            ram = int(held * self.rig.bytes * weight / sum(weights) / PART) + MIB
+            ram = int(held * self.rig.bytes * weight / sum(weights) / PART + ON_THE_WAY / .8) + MIB
             order = ORDER.format(ranks=ranks, rank=nth if ranks > 1 else 0)
             own = ["--ram", ram + OWN_RAM * MIB, "--cluster-ram", ram, "--order", order]
             for setting in ("prefetch.start=first-open", *settings):
@@ -167,7 +168,7 @@ class Bench(Parts):
             for kind in ("with", "without"):
                 with self.slowpfs() as slow:
                     ram = int(1.1 * self.rig.pages)
-                    share = int(1.1 * self.rig.bytes / PART)
+                    share = int(1.1 * self.rig.bytes / PART + ON_THE_WAY / .8)
                     own = ["--order", ORDER.format(ranks=1, rank=0), "--set", "prefetch.start=first-open"]
                     if kind == "with":
                         own += ["--ram", ram + share, "--cluster-ram", share]

@@ -45,8 +45,12 @@ const HEAR_FOR: Duration = Duration::from_secs(2);
 /// A server's memory grows to this multiple of what its allocator counts, as values come and go.
 const FRAGMENTED: (u64, u64) = (5, 4);
 
-/// The part of a shard's memory that samples take at most.
-const SAMPLES: (u64, u64) = (9, 10);
+/// Bytes on their way from and to a shard, which count as its memory: a quarter of it at most.
+const ON_THE_WAY: u64 = 24 << 20;
+
+/// The part of the rest that samples take at most. The allocator gives a value of 100 kB a tenth more on average, and a
+/// shard may hold a fiftieth more than its capacity.
+const SAMPLES: (u64, u64) = (17, 20);
 
 /// The part of that with which a shard counts as full.
 const FULL: (u64, u64) = (19, 20);
@@ -133,7 +137,7 @@ impl Member {
         let record = Record {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: settings.group.clone(),
-            capacity: memory_bytes / SAMPLES.1 * SAMPLES.0,
+            capacity: capacity(memory_bytes),
             ..Record::default()
         };
         Ok(Member {
@@ -556,6 +560,11 @@ fn hear_in_turn(
             break;
         }
     }
+}
+
+/// Bytes of samples that a shard with this memory holds.
+fn capacity(memory_bytes: u64) -> u64 {
+    (memory_bytes - ON_THE_WAY.min(memory_bytes / 4)) / SAMPLES.1 * SAMPLES.0
 }
 
 /// The number of a view as it is shown.
