@@ -188,7 +188,7 @@ fn a_shard_outlives_its_daemon_until_the_mount_is_taken_away() {
     wait_for_end(again.pid);
     let smaller = node.mount_with(&["--cluster-ram", "16MiB"]);
     wait_until("its memory is another one", || {
-        smaller.status()["cluster"]["members"][0]["capacity"] == 12_079_593
+        smaller.status()["cluster"]["members"][0]["capacity"] == 8_556_372
     });
     assert_eq!(node.server(), server, "it is adopted");
     signal(smaller.pid, Signal::SIGKILL);
