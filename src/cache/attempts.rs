@@ -159,7 +159,7 @@ impl Attempt {
         let (sharing, Step::Ask { member, lease, after }) = (cache.sharing.get(), step) else {
             drop(held.1);
             held.0.taken();
-            return self.not_at_members(&search);
+            return self.not_at_members();
         };
         let Some(sharing) = sharing else { return };
         let (length, urgency) = (self.located.length, self.urgency);
@@ -168,7 +168,6 @@ impl Attempt {
             match answer {
                 Answer::Found(bytes) => {
                     let _failing = failing.taken();
-                    self.note_lacking(&search);
                     let bytes = Buffer::from(bytes).holding(charge.fetched());
                     self.arrived(bytes, Place::Member, None);
                 }
@@ -176,6 +175,8 @@ impl Attempt {
                 Answer::Lacks(_) if !self.is_awaited() => drop(failing.taken()),
                 Answer::Lacks(lack) => {
                     let step = search.lacks(lack);
+                    // The source may be faster than those that are still asked.
+                    self.note_lacking(&search);
                     self.search(search, name, step, (failing, charge));
                 }
             }
@@ -188,8 +189,7 @@ impl Attempt {
     }
 
     /// No member has the bytes.
-    fn not_at_members(self, search: &Search) {
-        self.note_lacking(search);
+    fn not_at_members(self) {
         self.ask_source_instead(|fetching| fetching.members = None);
     }
 

@@ -223,7 +223,8 @@ impl Flights {
         if fetching.number != number || may_come {
             return None;
         }
-        if fetching.store.is_some() && !store_hangs || fetching.members.is_some() {
+        let members_may = fetching.members.is_some() && why != ReadFailure::PastVersion;
+        if fetching.store.is_some() && !store_hangs || members_may {
             fetching.refused = Some(why);
             return None;
         }

@@ -174,13 +174,14 @@ impl SourceTimes {
 
     /// Bytes that were asked for since the start, and whether the cap has let no fetch begin since the last call.
     pub fn demand(&self) -> (u64, bool) {
-        (self.asked.load(Ordering::Relaxed), self.was_paused.swap(false, Ordering::Relaxed))
+        let was_paused = self.was_paused.swap(false, Ordering::Relaxed);
+        (self.asked.load(Ordering::Relaxed), was_paused || self.is_paused())
     }
 
     /// Changes the cap on the rate, if there is one, to so many bytes a second.
     pub fn set_rate(&self, bytes_per_s: u64) {
         if let Some(cap) = &self.cap {
-            cap.lock().set_rate(bytes_per_s);
+            cap.lock().set_rate(self.now_us(), bytes_per_s);
             self.tell(&self.is_paused.lock());
         }
     }

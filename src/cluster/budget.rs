@@ -14,17 +14,22 @@ pub struct Demand {
 
 /// The bytes a second that a node may ask for, of so many that all nodes may ask for together.
 pub fn share(rate: u64, own: Demand, others: &[Demand]) -> u64 {
-    let hungry = others.iter().filter(|other| other.wants_more).count() as u64;
-    let left = match own.wants_more {
-        true => {
-            let sated = others.iter().filter(|other| !other.wants_more).map(|other| other.asked);
-            rate.saturating_sub(sated.fold(0, u64::saturating_add))
-        }
-        // It has what it wants. With more it would be one of those that want more.
-        false => rate,
+    let (nodes, hungry) =
+        (others.len() as u64 + 1, count_hungry(others) + u64::from(own.wants_more));
+    let share = if own.wants_more {
+        let sated = others.iter().filter(|other| !other.wants_more).map(|other| other.asked);
+        // Nobody waits for ever, whatever the others take.
+        let left = rate.saturating_sub(sated.fold(0, u64::saturating_add));
+        (left / hungry).max(rate / (4 * nodes))
+    } else {
+        // All nodes may begin at once. One that wants more than that has it a moment later.
+        own.asked.saturating_mul(2).min(rate / (hungry + 1)).max(rate / nodes)
     };
-    // Nobody waits for ever, whatever the others take.
-    (left / (hungry + 1)).max(rate / (4 * (others.len() as u64 + 1))).max(1)
+    share.max(1)
+}
+
+fn count_hungry(nodes: &[Demand]) -> u64 {
+    nodes.iter().filter(|node| node.wants_more).count() as u64
 }
 
 #[cfg(test)]
@@ -54,6 +59,8 @@ mod tests {
         assert_eq!(settled(100, &[1000, 1000, 20]), [40, 40, 20]);
         assert_eq!(settled(100, &[30, 30, 30]), [30; 3]);
         assert_eq!(share(0, Demand::default(), &[]), 1);
+        // Nodes that begin together ask for no more than they may.
+        assert_eq!(share(100, Demand::default(), &[Demand::default(); 3]), 25);
         let much = Demand { asked: u64::MAX, wants_more: false };
         assert_eq!(share(100, Demand { asked: 0, wants_more: true }, &[much; 4]), 5);
     }

@@ -53,9 +53,15 @@ impl Homes {
     }
 
     /// The homes in a later view, or of more samples. A sample keeps its number. The homes that it has now are its
-    /// earlier ones then.
-    pub fn followed_by(&self, view: &View, samples: Samples<'_>) -> Self {
-        Homes { before: Some(self.now.clone()), ..Homes::new(self.own, view, samples) }
+    /// earlier ones then. If they were its homes only for a `short` time, or the view is the same, its earlier homes
+    /// stay those that they are.
+    pub fn followed_by(&self, view: &View, samples: Samples<'_>, short: bool) -> Self {
+        let is_same = self.now.view == *view;
+        let before = match short && self.is_moving() || is_same {
+            true => self.before.clone(),
+            false => Some(self.now.clone()),
+        };
+        Homes { before, ..Homes::new(self.own, view, samples) }
     }
 
     /// The same homes, without earlier ones.
@@ -127,7 +133,11 @@ mod tests {
             (view(&[(1, 3 << 20, 0), (2, 3 << 20, 0)]), view(&[(1, 2 << 20, 0), (3, 2 << 20, 0)]));
         let (earlier, homes) = with_samples(|samples| {
             let earlier = Homes::new(1, &two, samples);
-            let homes = earlier.followed_by(&three, samples);
+            let homes = earlier.followed_by(&three, samples, false);
+            // Other files, and a member that comes right after another one, change nothing of that.
+            let homes = homes.followed_by(&three, samples, false);
+            let one = view(&[(1, 2 << 20, 0)]);
+            let homes = homes.followed_by(&one, samples, true).followed_by(&three, samples, true);
             (earlier, homes)
         });
         assert!(homes.is_moving() && !homes.settled().is_moving());
@@ -144,7 +154,8 @@ mod tests {
         assert!(moved > COUNT / 3, "{moved}");
         // More samples than before: the new ones have no earlier home.
         let few = Samples { hashes: &[mix(7), mix(8)], bytes: &[1000, 1000] };
-        let more = with_samples(|samples| Homes::new(1, &two, few).followed_by(&three, samples));
+        let more =
+            with_samples(|samples| Homes::new(1, &two, few).followed_by(&three, samples, false));
         assert_eq!(more.holders(COUNT - 1).unwrap().before, None);
     }
 

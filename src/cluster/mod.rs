@@ -11,8 +11,8 @@
 //!    part. If all samples are covered, the rest of the capacity is for second homes, in other groups first.
 //! 4. If it is known who reads each sample next, its home is that reader, as long as the reader has room
 //!    ([`Plan::for_readers`]).
-//! 5. [`Homes`] says which members may have a sample, and [`Search`] in which order they are asked.
-//! 6. [`share`] says how much of the source a node may ask for, if all nodes together have a limit.
+//! 5. [`Homes`] says which members may have a sample. [`Search`] says in which order they are asked.
+//! 6. All nodes together may have a limit for the source. [`share`] is the part of one node.
 //!
 //! The draw is weighted rendezvous hashing (Schindelhauer and Schomaker 2005, "Weighted distributed hash tables"): if a
 //! member comes or goes, little but its own share moves.

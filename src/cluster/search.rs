@@ -4,7 +4,7 @@
 //! 2. The home is asked for the sample, or else for its *lease*: the right to bring it. All who ask for the sample
 //!    while somebody has its lease wait for the holder, who stores the sample there. A lease ends by itself after a
 //!    while, so a holder that dies holds nobody up.
-//! 3. Who has the lease looks at the other members that may have the sample, and then asks the source.
+//! 3. The holder of the lease asks the other members that may have the sample, and then the source.
 //! 4. Those of its homes that lack the sample are given it.
 //!
 //! A member that does not answer, or takes nothing, is passed over. Leases are those of Gray and Cheriton, SOSP 1989.
@@ -55,7 +55,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 #[derive(Debug)]
 pub struct Search {
     home: u64,
-    /// Who is still to be asked, the next one last; and whether it is given the sample if it lacks it.
+    /// The members that are still to be asked, the next one last. Each with whether it takes the sample if it lacks it.
     left: Vec<(u64, bool)>,
     /// Who was asked last.
     asked: Option<(u64, bool)>,

@@ -35,9 +35,13 @@ const REST: u32 = 10;
 /// How long the homes before are remembered.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// When blocks are removed that nobody asks for any more: members that come and go within this time move nothing.
+/// When blocks are removed that nobody asks for any more, and how often: members that come and go within this time move
+/// nothing.
 const SWEEP_AFTER: Duration = Duration::from_secs(60);
+
+/// When a full shard also gives up what is still at its earlier home, and how often.
 const FULL_SWEEP_AFTER: Duration = Duration::from_secs(10);
+const FULL_SWEEP_AGAIN: Duration = Duration::from_secs(600);
 
 /// The thread does not compete with readers for processors.
 const NICE: u32 = 10;
@@ -55,7 +59,7 @@ pub(super) fn start(core: &Arc<Core>, times: &Arc<SourceTimes>, shards: Arc<dyn 
     let keep = move || {
         lower_priority(NICE);
         let (placed, asked) = (None, (times.demand().0, Instant::now()));
-        let mut keeper = Keeper { core, times, shards, placed, asked };
+        let mut keeper = Keeper { core, times, shards, placed, asked, sweeps: Sweeps::new() };
         while keeper.core.stop.pause(LOOK_EVERY) {
             keeper.look();
         }
@@ -73,9 +77,46 @@ struct Placed {
     since: Instant,
     /// How long it took to compute them.
     took: Duration,
-    /// Whether what is asked for no more was removed, and whether earlier homes were given up for that.
-    swept: bool,
-    fully_swept: bool,
+}
+
+/// When this node's shard is swept.
+struct Sweeps {
+    /// When members came or went last.
+    moved: Instant,
+    /// Whether homes or files have changed since the last sweep.
+    is_due: bool,
+    tried: Option<Instant>,
+    fully_tried: Option<Instant>,
+}
+
+impl Sweeps {
+    fn new() -> Self {
+        Sweeps { moved: Instant::now(), is_due: false, tried: None, fully_tried: None }
+    }
+
+    /// Members have come or gone.
+    fn move_on(&mut self) {
+        *self = Sweeps { is_due: true, ..Sweeps::new() };
+    }
+
+    /// Whether a sweep is due. If so, whether what is at its earlier home is removed, too.
+    fn next(&mut self, now: Instant, is_full: bool) -> Option<bool> {
+        let age = now - self.moved;
+        let rested = |tried: Option<Instant>, pause: Duration| {
+            tried.is_none_or(|tried| now - tried >= pause)
+        };
+        let fully =
+            is_full && age >= FULL_SWEEP_AFTER && rested(self.fully_tried, FULL_SWEEP_AGAIN);
+        let is_due = self.is_due && age >= SWEEP_AFTER && rested(self.tried, SWEEP_AFTER);
+        if !fully && !is_due {
+            return None;
+        }
+        self.tried = Some(now);
+        if fully {
+            self.fully_tried = Some(now);
+        }
+        Some(fully)
+    }
 }
 
 struct Keeper {
@@ -85,6 +126,7 @@ struct Keeper {
     placed: Option<Placed>,
     /// Bytes that the source had been asked for at the last look at that, and when it was.
     asked: (u64, Instant),
+    sweeps: Sweeps,
 }
 
 impl Keeper {
@@ -105,7 +147,10 @@ impl Keeper {
             self.place(membership, layout);
         }
         self.settle();
-        self.sweep();
+        // A catalog that is being checked may lack files that others have given.
+        if state != CatalogState::Checking {
+            self.sweep();
+        }
     }
 
     /// Keeps to this node's share of what all nodes may ask the source for.
@@ -142,26 +187,30 @@ impl Keeper {
         let samples = Samples { hashes: &blocks.hashes, bytes: &blocks.bytes };
         let before = self.placed.as_ref().map(|placed| &placed.homes);
         let before = before.filter(|homes| homes.own() == membership.own);
+        let short = self.sweeps.moved.elapsed() < SWEEP_AFTER;
+        let is_same = before.is_some_and(|before| before.view().id() == membership.view.id());
         let homes = match before {
-            Some(before) => before.followed_by(&membership.view, samples),
+            Some(before) => before.followed_by(&membership.view, samples, short),
             None => Homes::new(membership.own, &membership.view, samples),
         };
+        self.sweeps.is_due = true;
+        if !is_same {
+            self.sweeps.move_on();
+        }
         let homes = Arc::new(homes);
         tracing::debug!(members = membership.view.members().len(), "homes of blocks are known");
         self.core.cache.set_homes(Some((Arc::clone(&membership), Arc::clone(&homes))));
         self.shards.note_homes(membership.view.id(), blocks.digest);
         let took = since.elapsed();
-        let (swept, fully_swept) = (false, false);
-        let placed = Placed { membership, homes, layout, since, took, swept, fully_swept };
-        self.placed = Some(placed);
+        self.placed = Some(Placed { membership, homes, layout, since, took });
     }
 
     /// Forgets the homes before, if that was long ago.
     fn settle(&mut self) {
         let Some(placed) = &mut self.placed else { return };
-        if placed.homes.is_moving() && placed.since.elapsed() >= REMEMBERED {
+        if placed.homes.is_moving() && self.sweeps.moved.elapsed() >= REMEMBERED {
             placed.homes = Arc::new(placed.homes.settled());
-            placed.swept = false;
+            self.sweeps.is_due = true;
             let known = (Arc::clone(&placed.membership), Arc::clone(&placed.homes));
             self.core.cache.set_homes(Some(known));
         }
@@ -169,20 +218,20 @@ impl Keeper {
 
     /// Removes what is to be removed from this node's shard.
     fn sweep(&mut self) {
-        let Some(placed) = &mut self.placed else { return };
-        let age = placed.since.elapsed();
-        let fully = !placed.fully_swept && age >= FULL_SWEEP_AFTER && self.shards.is_full();
-        if !fully && (placed.swept || age < SWEEP_AFTER) {
+        let Some(placed) = &self.placed else { return };
+        // Files that the homes do not have yet are wanted, too.
+        if self.core.catalog.layout().is_later(&placed.layout) {
             return;
         }
+        let Some(fully) = self.sweeps.next(Instant::now(), self.shards.is_full()) else { return };
         let wanted = wanted(&self.core, placed, fully);
         match self.shards.sweep(&|key| wanted.contains(&key)) {
-            Ok(0) => {}
-            Ok(removed) => tracing::debug!(removed, "blocks have left the shard"),
+            Ok(removed) => {
+                self.sweeps.is_due = false;
+                tracing::debug!(removed, "blocks have left the shard");
+            }
             Err(why) => tracing::debug!(%why, "the shard is not swept"),
         }
-        placed.swept = true;
-        placed.fully_swept |= fully;
     }
 }
 
@@ -240,4 +289,28 @@ impl Blocks {
 
 fn bytes_of(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_is_swept_after_changes_and_again_while_it_is_full() {
+        let mut sweeps = Sweeps::new();
+        let start = sweeps.moved;
+        let mut next = |s: u64, is_full: bool| sweeps.next(start + Duration::from_secs(s), is_full);
+        assert_eq!(next(100, false), None, "nothing has changed");
+        assert_eq!(next(5, true), None, "members may come back");
+        assert_eq!(next(10, true), Some(true));
+        assert_eq!(next(300, true), None);
+        assert_eq!(next(610, true), Some(true), "it is full again");
+        sweeps.move_on();
+        let start = sweeps.moved;
+        let mut next = |s: u64| sweeps.next(start + Duration::from_secs(s), false);
+        assert_eq!((next(59), next(60)), (None, Some(false)));
+        assert_eq!((next(119), next(120)), (None, Some(false)), "it has failed");
+        sweeps.is_due = false;
+        assert_eq!(sweeps.next(start + Duration::from_secs(999), false), None);
+    }
 }

@@ -17,8 +17,13 @@ impl RateCap {
         RateCap { bytes_per_s, paid_us: 0 }
     }
 
-    /// From now on the cap is this many bytes a second, which are not 0.
-    pub fn set_rate(&mut self, bytes_per_s: u64) {
+    /// From now on the cap is this many bytes a second, which are not 0. What is not paid for yet is paid at that rate.
+    pub fn set_rate(&mut self, now_us: u64, bytes_per_s: u64) {
+        let unpaid = u128::from(self.pause_us(now_us)) * u128::from(self.bytes_per_s);
+        let pause_us = u64::try_from(unpaid / u128::from(bytes_per_s.max(1))).unwrap_or(u64::MAX);
+        if pause_us > 0 {
+            self.paid_us = now_us.saturating_add(pause_us);
+        }
         self.bytes_per_s = bytes_per_s;
     }
 
@@ -76,9 +81,14 @@ mod tests {
         let mut cap = RateCap::new(1_000_000);
         cap.take(0, 1_000_000);
         assert_eq!(cap.pause_us(0), 1_000_000);
-        cap.set_rate(10_000_000);
+        cap.set_rate(0, 10_000_000);
+        assert_eq!(cap.pause_us(0), 100_000, "what is left to pay");
+        cap.take(1_000_000, 1_000_000);
+        assert_eq!(cap.pause_us(1_000_000), 0, "a burst is free");
         cap.take(1_000_000, 1_000_000);
         assert_eq!(cap.pause_us(1_000_000), 100_000);
+        cap.set_rate(1_000_000, 1);
+        assert_eq!(cap.pause_us(1_000_000), 1_000_000_000_000);
     }
 
     #[test]

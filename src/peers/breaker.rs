@@ -36,10 +36,11 @@ impl Breaker {
         *self = Breaker { answered: Some(now), ..Breaker::default() };
     }
 
-    /// It has not answered a question that was asked at this time. If it has answered later ones, it is only slow.
-    pub(super) fn failed(&mut self, asked: Instant, now: Instant) {
+    /// It has not answered a question that was asked at this time. Returns whether it is left alone: not if it has
+    /// answered since, and is only slow.
+    pub(super) fn failed(&mut self, asked: Instant, now: Instant) -> bool {
         if self.answered.is_some_and(|answered| answered > asked) {
-            return;
+            return false;
         }
         match self.left_alone {
             // The questions that were under way fail together.
@@ -50,6 +51,7 @@ impl Breaker {
             }
             None => self.left_alone = Some((now + PAUSE_MIN, PAUSE_MIN)),
         }
+        true
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -81,10 +83,8 @@ mod tests {
         assert_eq!(breaker.left_alone.unwrap().1, PAUSE_MAX);
         breaker.answered(at(3040));
         assert!(breaker.may_ask(at(3041)) && breaker.may_ask(at(3042)));
-        breaker.failed(at(3039), at(3050));
-        assert!(!breaker.is_open(), "it has answered since");
-        breaker.failed(at(3041), at(4041));
-        assert!(breaker.is_open());
+        assert!(!breaker.failed(at(3039), at(3050)), "it has answered since");
+        assert!(!breaker.is_open() && breaker.failed(at(3041), at(4041)) && breaker.is_open());
     }
 
     #[test]

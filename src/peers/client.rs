@@ -18,6 +18,7 @@ use redis::{
     AsyncConnectionConfig, Client as Address, Cmd, RedisError, RedisResult, RedisWrite, Value, cmd,
 };
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::breaker::Breaker;
@@ -35,10 +36,11 @@ const PROCESSORS: usize = 4;
 const THREADS_MOST: usize = 4;
 
 /// How long an answer may take, and the connection before it.
-const ANSWER: Duration = Duration::from_secs(1);
+pub(super) const ANSWER: Duration = Duration::from_secs(1);
 
-/// Questions that one member is asked at once.
+/// Questions that one member is asked at once, and blocks that it is given at once.
 const AT_ONCE: usize = 32;
+const GIVEN_AT_ONCE: usize = 8;
 
 /// The longest latency that is told apart, in microseconds: no answer takes longer.
 const LATENCY_US_MAX: u64 = 2_000_000;
@@ -76,6 +78,8 @@ struct Link {
     address: Address,
     connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
     breaker: Mutex<Breaker>,
+    gives: Semaphore,
+    limit: Duration,
 }
 
 /// The members that can be asked.
@@ -97,6 +101,8 @@ pub(super) struct Client {
     /// `None` while it is dropped.
     runtime: Option<Runtime>,
     shared: Arc<Shared>,
+    /// How long an answer may take.
+    limit: Duration,
 }
 
 impl Drop for Client {
@@ -108,16 +114,18 @@ impl Drop for Client {
 }
 
 impl Client {
+    /// A client that gives each member so much time for an answer.
+    ///
     /// # Errors
     /// If its threads cannot be started.
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(super) fn new(limit: Duration) -> std::io::Result<Self> {
         let mut builder = Builder::new_multi_thread();
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = (processors / PROCESSORS).clamp(1, THREADS_MOST);
         builder.worker_threads(threads).thread_name("belady-members").enable_all();
         let latencies = Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).ok().map(Mutex::new);
         let shared = Shared { known: Mutex::default(), traffic: Traffic::default(), latencies };
-        Ok(Client { runtime: Some(builder.build()?), shared: Arc::new(shared) })
+        Ok(Client { runtime: Some(builder.build()?), shared: Arc::new(shared), limit })
     }
 
     /// From now on these are the members. Without a membership nobody is asked.
@@ -131,7 +139,8 @@ impl Client {
         let before = std::mem::take(&mut known.links);
         let link = |reached: &Reached| {
             let same = before.get(&reached.id).filter(|link| link.reached == *reached);
-            let link = same.cloned().or_else(|| Link::new(reached, secret).map(Arc::new));
+            let link =
+                same.cloned().or_else(|| Link::new(reached, secret, self.limit).map(Arc::new));
             Some((reached.id, link?))
         };
         known.links = reached.iter().filter_map(link).collect();
@@ -190,15 +199,17 @@ impl Client {
     pub(super) fn give(&self, give: Give) {
         let shared = Arc::clone(&self.shared);
         let Some(link) = self.link(give.member) else { return add(&shared.traffic.refused, 1) };
+        // All of it: what is held has to live until the bytes are sent.
+        let Give { key, bytes, held, .. } = give;
         self.spawn(async move {
-            let set = store(&give.key.at(&link.reached.tag), give.key, &give.bytes);
-            match link.request(&set).await {
+            match link.store(key, &bytes).await {
                 Some(Ok(_)) => {
                     add(&shared.traffic.given, 1);
-                    add(&shared.traffic.given_bytes, give.bytes.len() as u64);
+                    add(&shared.traffic.given_bytes, bytes.len() as u64);
                 }
                 _ => add(&shared.traffic.refused, 1),
             }
+            drop((bytes, held));
         });
     }
 
@@ -258,7 +269,7 @@ impl Shared {
 
 impl Link {
     /// `None` if no address can be made of it.
-    fn new(reached: &Reached, secret: &str) -> Option<Self> {
+    fn new(reached: &Reached, secret: &str, limit: Duration) -> Option<Self> {
         let password = member_password(secret, reached.address);
         let login = Login { user: MEMBER, password: &password };
         let address = connection::client(reached.address, &login);
@@ -268,7 +279,15 @@ impl Link {
             address: address.inspect_err(failed).ok()?,
             connection: tokio::sync::Mutex::default(),
             breaker: Mutex::default(),
+            gives: Semaphore::new(GIVEN_AT_ONCE),
+            limit,
         })
+    }
+
+    /// Stores a block. It is copied when its turn has come.
+    async fn store(&self, key: Key, block: &[u8]) -> Option<RedisResult<Value>> {
+        let _turn = timeout(self.limit, self.gives.acquire()).await.ok()?;
+        self.request(&store(&key.at(&self.reached.tag), key, block)).await
     }
 
     /// Asks for a block of this key and length.
@@ -308,17 +327,17 @@ impl Link {
     /// too.
     async fn request(&self, request: &Cmd) -> Option<RedisResult<Value>> {
         let asked = Instant::now();
-        let answer = timeout(ANSWER, self.ask(request)).await.ok().flatten();
+        let answer = timeout(self.limit, self.ask(request)).await.ok().flatten();
         if answer.is_some() {
             self.breaker.lock().answered(Instant::now());
-        } else {
-            self.breaker.lock().failed(asked, Instant::now());
-            // The next one is made anew. If somebody holds the lock, it is being made.
-            if let Ok(mut connection) = self.connection.try_lock() {
-                *connection = None;
-            }
+            return answer;
         }
-        answer
+        let is_left_alone = self.breaker.lock().failed(asked, Instant::now());
+        // The next connection is made anew. If somebody holds the lock, it is being made.
+        if is_left_alone && let Ok(mut connection) = self.connection.try_lock() {
+            *connection = None;
+        }
+        None
     }
 
     async fn ask(&self, request: &Cmd) -> Option<RedisResult<Value>> {
@@ -338,8 +357,8 @@ impl Link {
             return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(ANSWER))
-            .set_response_timeout(Some(ANSWER))
+            .set_connection_timeout(Some(self.limit))
+            .set_response_timeout(Some(self.limit))
             .set_concurrency_limit(AT_ONCE);
         let connection = self.address.get_multiplexed_async_connection_with_config(&config).await?;
         Ok(slot.insert(connection).clone())

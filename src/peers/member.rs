@@ -591,7 +591,7 @@ mod tests {
 
     use super::*;
     use crate::config::OwnAddress;
-    use crate::peers::tests::free_addresses::free_addresses;
+    use crate::peers::tests::free_addresses;
 
     /// A time that only a broken program takes.
     const LIMIT: Duration = Duration::from_secs(180);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::client::Client;
+use super::client::{ANSWER, Client};
 use super::member::{Member, Seen, view_name};
 use super::shards::{Ask, Give, Membership, Shards};
 use super::status::ClusterStatus;
@@ -75,7 +75,7 @@ impl Peers {
         let why = Some("it has not joined yet".to_owned());
         let shared = Arc::new(Shared {
             status: Mutex::new(ClusterStatus { why, ..ClusterStatus::default() }),
-            client: Client::new()?,
+            client: Client::new(ANSWER)?,
             own: Mutex::default(),
             is_full: AtomicBool::new(false),
             digest: AtomicU64::new(0),

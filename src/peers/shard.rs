@@ -535,7 +535,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::peers::tests::free_addresses::free_addresses;
+    use crate::peers::tests::free_addresses;
 
     #[test]
     fn a_configuration_has_no_password() {

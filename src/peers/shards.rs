@@ -56,7 +56,7 @@ pub trait Shards: Send + Sync + 'static {
     /// `None` as long as this node is no member.
     fn membership(&self) -> Option<Arc<Membership>>;
 
-    /// Asks a member for a block. There is an answer within a second, and the pause.
+    /// Asks a member for a block. After the pause there is an answer within two seconds.
     fn ask(&self, ask: Ask);
 
     /// Has a member store a block. If it cannot, it does not.

@@ -21,7 +21,7 @@ pub struct ClusterStatus {
     pub traffic: TrafficStatus,
 }
 
-/// What passed between this node and the shards since the mount.
+/// Counts of blocks that this node has asked shards for, and has given to them, since the mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrafficStatus {

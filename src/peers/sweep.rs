@@ -1,7 +1,7 @@
 //! Removes blocks from this node's own shard.
 //!
-//! Homes move when members come and go, and files change. What a shard is not to hold any more is never asked for, but
-//! takes room.
+//! Homes move when members come and go, and files change. Nobody asks the shard for such blocks any more, but they take
+//! room.
 
 use redis::{Connection, RedisResult, cmd};
 

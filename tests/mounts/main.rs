@@ -31,6 +31,8 @@ mod failing_disk;
 mod faults;
 mod fixture;
 mod force;
+#[path = "../free_ports/mod.rs"]
+mod free_ports;
 mod hanging;
 mod http;
 mod idle;

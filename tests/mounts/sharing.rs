@@ -11,9 +11,9 @@ use nix::sys::signal::Signal;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, cmd};
 use sha2::{Digest, Sha256};
 
-use crate::cluster::free_ports;
 use crate::doctor::working_in;
 use crate::fixture::{Fixture, content, wait_until};
+use crate::free_ports::free_ports;
 use crate::mounted::{Mounted, Slowpfs};
 use crate::programs::signal;
 
@@ -21,13 +21,14 @@ const FILES: u64 = 90;
 const SIZE: usize = 20_000;
 const ALL: u64 = FILES * SIZE as u64;
 
+/// What comes first is dropped first: the mount before its directory.
 struct Node {
+    mounted: Mounted,
     fixture: Fixture,
     address: String,
-    mounted: Mounted,
 }
 
-/// A cluster over one source. What comes first is dropped first.
+/// A cluster over one source. The nodes are dropped before what they need.
 struct Cluster {
     nodes: Vec<Node>,
     slow: Slowpfs,
@@ -236,7 +237,12 @@ fn keys_of(cluster: &Cluster, node: usize) -> Vec<String> {
     let socket = ConnectionAddr::Unix(place.join("server.socket"));
     let info = socket.into_connection_info().unwrap().set_redis_settings(settings);
     let mut connection = redis::Client::open(info).unwrap().get_connection().unwrap();
-    let keys: Vec<String> = cmd("KEYS").arg("b1:*:s:*").query(&mut connection).unwrap();
+    let mut keys: Vec<String> = cmd("KEYS").arg("b1:*:s:*").query(&mut connection).unwrap();
+    // A lease is short, and ends by itself.
+    keys.retain(|key| {
+        let length: usize = cmd("STRLEN").arg(key).query(&mut connection).unwrap();
+        length > SIZE
+    });
     keys
 }
 

@@ -126,7 +126,7 @@ impl World {
             let view = |all: &mut dyn Iterator<Item = usize>| View::new(all.map(member).collect());
             let earlier = view(&mut (0..count).filter(|other| *other == node || other % 2 == 0));
             let homes = Homes::new(id(node), &earlier, samples);
-            let homes = homes.followed_by(&view(&mut (0..count).filter(known)), samples);
+            let homes = homes.followed_by(&view(&mut (0..count).filter(known)), samples, false);
             let mut left: Vec<(u32, u64)> = (0..SAMPLES).map(|sample| (sample, 0)).collect();
             // The catalogs of some nodes have another version of some samples.
             let version = |sample: u32| {

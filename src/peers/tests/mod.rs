@@ -1,6 +1,7 @@
 //! A client and servers that answer what real ones seldom do.
 
-pub(super) mod free_addresses;
+#[path = "../../../tests/free_ports/mod.rs"]
+mod free_ports;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::client::{Client, Reached};
+use super::client::{ANSWER, Client, Reached};
 use super::values::{self, LEASE};
 use super::{Answer, Ask, Give, Key, Keys, Membership};
 use crate::cluster::{Lack, Member, View};
@@ -17,6 +18,12 @@ use crate::disk::Buffer;
 
 /// Only a broken program takes as long.
 const LIMIT: Duration = Duration::from_secs(180);
+
+/// Addresses of this machine. The port of each is free, and the next one.
+pub(super) fn free_addresses(count: usize) -> Vec<SocketAddr> {
+    let ports = free_ports::free_ports(count).into_iter();
+    ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect()
+}
 
 const OWN: u64 = 1;
 const OTHER: u64 = 2;
@@ -108,8 +115,14 @@ fn key() -> Key {
     Keys::new("secret").key(b"a/b", b"1", 0)
 }
 
+/// A client of the member at this address. A busy machine may hold its threads up for long.
 fn client_of(address: SocketAddr) -> Client {
-    let client = Client::new().unwrap();
+    client_with(address, LIMIT)
+}
+
+/// The same, with a limit for answers that do not come.
+fn client_with(address: SocketAddr, limit: Duration) -> Client {
+    let client = Client::new(limit).unwrap();
     let member = |id| Member { id, capacity: 1 << 20, group: 0 };
     let view = View::new(vec![member(OWN), member(OTHER)]);
     let membership = Membership { own: OWN, view, keys: Keys::new("secret") };
@@ -207,7 +220,8 @@ fn a_server_that_breaks_the_protocol_is_left_alone() {
     let endless = says("$1099511627776\r\nabc");
     let nonsense = says("hello\r\n");
     for does in [cut, endless, nonsense, Does::IsSilent] {
-        let client = client_of(server(vec![does.clone(), does.clone(), does]));
+        let address = server(vec![does.clone(), does.clone(), does]);
+        let client = client_with(address, ANSWER);
         assert_eq!(lacks(ask(&client, false)), Lack::Silent);
         // It may have answered the client's first request after that question.
         if client.left_alone().is_empty() {
@@ -229,4 +243,19 @@ fn nobody_at_an_address_and_an_unknown_member_are_silent() {
     client.set_members(None, &[], "");
     assert_eq!(lacks(ask(&client, true)), Lack::Silent);
     assert!(client.membership().is_none());
+}
+
+#[test]
+fn what_is_held_lives_until_the_bytes_are_sent() {
+    let client = client_with(server(vec![Does::IsSilent]), ANSWER);
+    let (bytes, held) = (Arc::new(Buffer::from(BLOCK.to_vec())), Arc::new(()));
+    let holds = Box::new(Arc::clone(&held));
+    client.give(Give { member: OTHER, key: key(), bytes: Arc::clone(&bytes), held: holds });
+    let begun = Instant::now();
+    while client.traffic().refused == 0 {
+        // Both go together, after the refusal is counted.
+        assert!(Arc::strong_count(&held) == 2 || client.traffic().refused > 0);
+        assert!(begun.elapsed() < LIMIT);
+        thread::sleep(Duration::from_millis(1));
+    }
 }

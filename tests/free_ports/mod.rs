@@ -1,7 +1,9 @@
-//! Addresses of nodes for tests.
+//! Ports for tests whose programs have to be told theirs beforehand.
+//!
+//! They are none of those that programs get by chance. Tests of other processes begin elsewhere in the list.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,12 +18,11 @@ fn ports() -> Range<u16> {
     if below.len() > above.len() { below } else { above }
 }
 
-/// Addresses of this machine. The port of each is free, and the next one.
-pub(in crate::peers) fn free_addresses(count: usize) -> Vec<SocketAddr> {
+/// Free ports of 127.0.0.1. The one after each of them is free as well.
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
     let ports = ports();
     let pairs = ports.len() / 2;
     assert!(pairs > 0, "all ports are given to programs by chance");
-    // Tests of other processes begin elsewhere.
     let begin = std::process::id() as usize * 64;
     let candidates = std::iter::repeat_with(|| {
         let pair = (begin + TRIED.fetch_add(1, Ordering::Relaxed)) % pairs;
@@ -29,8 +30,7 @@ pub(in crate::peers) fn free_addresses(count: usize) -> Vec<SocketAddr> {
     });
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let free = candidates.take(pairs).filter(|port| is_free(*port) && is_free(port + 1));
-    let free: Vec<_> =
-        free.take(count).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
+    let free: Vec<u16> = free.take(count).collect();
     assert_eq!(free.len(), count, "too few ports are free");
     free
 }
