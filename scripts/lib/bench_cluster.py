@@ -3,24 +3,31 @@
 Goal: a sample leaves the source once for all nodes, and no failure of a shard reaches a reader.
 Method: 5,000 imagenet-like JPEGs of about 110 KB behind one `slowpfs --preset busy`; four mounts in four network
 namespaces, each with a shard; a torch DataLoader with one worker on each, which checks each sample.  DistributedSampler
-deals the samples out, and each rank's order is told.  All ranks begin an epoch together.  R is what all shards hold, in
-per cent of the data.  x_bytes is what slowpfs gave in an epoch over the data; steady is the mean of the epochs after
-the first.  Rows that begin with c13 are of nodes of which every second one has three times the memory.  wait is a
-reader's longest read, less the longest request to the source of the same run; the best of three.  In kill, a shard is
-killed in the middle of an epoch; in partition, a node is cut off for ten seconds.  peer.cpu_us is the CPU time of a
-daemon for a sample from another node, less that for one from its own cache disk; engine.cpu_us that of a shard.
+deals the samples out, and each rank's order is told.  A rank begins a batch when all ranks have ended the one before,
+as if they exchanged gradients.  R is what all shards hold, in per cent of the data.  x_bytes is what slowpfs gave in an
+epoch over the data; cold.x_alone is a cold epoch over that of nodes which share nothing; steady is the mean of the
+epochs after the first.  Rows that begin with c13 are of nodes of which every second one has three times the memory.
+wait is a reader's longest read, less the longest request to the source of the same run; the best of three.  In kill, a
+shard is killed in the middle of an epoch; in partition, a node is cut off for ten seconds.  peer.cpu_us is the CPU time
+of all daemons for an epoch from shards, less that of one daemon for an epoch from its cache disk with as much page
+cache, for each sample that a shard gave; engine.cpu_us is that of the shards.  Both are read with `hotpath`, which does
+nothing else.
 """
 
 import os
+import subprocess
 import sys
 import threading
 import time
 
-from driver import FAILURES, stopwatch
+import torch
+
+from driver import FAILURES, RunError, files_of, stopwatch
 from make_data import default_files, ensure
-from mounts import Belady, Slowpfs, Watchdog, fresh_dir, kill_hard, say
+from mounts import Belady, Slowpfs, Watchdog, binary, fresh_dir, kill_hard, say
 from nodes import Cluster, Network, Ranks, secret_in
 from parts import Parts, arguments
+from readers import write_list
 from report import publish
 from rig import LATE_US, MIB, Rig
 
@@ -39,22 +46,23 @@ class Bench(Parts):
     BARS = {"cold.x_bytes": 1.01, "steady.r110.x_bytes": .005, "steady.r80.x_bytes": .205,
             "steady.r25.x_bytes": .755, "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
             "shared_read.x_bytes": 1.01, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
-            "cold.x_link": 1.05, "solo.x_without": 1.03, "peer.cpu_us": 40, "engine.cpu_us": 25}
+            "cold.x_link": 1.05, "solo.x_without": 1.03, "peer.cpu_us": 40, "engine.cpu_us": 25, "peer.files_per_s": 6000}
+
+    AT_LEAST = ("peer.files_per_s",)
 
     def __init__(self, rig, network):
         super().__init__(rig.work, False, 3)
         self.rig, self.network = rig, network
+        self.names = files_of(rig.data)
 
-    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, settings=()):
+    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, own_ram=OWN_RAM):
         """A cluster that holds a share of the data."""
         options = []
         for nth, weight in enumerate(weights):
             ram = int(held * self.rig.bytes * weight / sum(weights) / PART + ON_THE_WAY / .8) + MIB
             order = ORDER.format(ranks=ranks, rank=nth if ranks > 1 else 0)
-            own = ["--ram", ram + OWN_RAM * MIB, "--cluster-ram", ram, "--order", order]
-            for setting in ("prefetch.start=first-open", *settings):
-                own += ["--set", setting]
-            options.append(own)
+            options.append(["--ram", ram + own_ram * MIB, "--cluster-ram", ram, "--order", order,
+                            "--set", "prefetch.start=first-open"])
         return Cluster(self.network, slow.mountpoint, self.rig.work, options, secret_in(self.rig.work))
 
     def ranks(self, cluster, epochs, ranks=None):
@@ -101,7 +109,7 @@ class Bench(Parts):
 
     def whole(self):
         """All samples fit."""
-        cold, bytes_cold, steady = [], [], []
+        cold, bytes_cold, steady, alone = [], [], [], []
         for _ in range(self.pairs):
             for _ in range(TRIES):
                 out, late, _ = self.epochs(1.1, 4)
@@ -110,9 +118,19 @@ class Bench(Parts):
             cold.append(out[0]["seconds"] / (self.rig.bytes / LINK))
             bytes_cold.append(out[0]["x_bytes"])
             steady += [epoch["x_bytes"] for epoch in out[1:]]
+            alone.append(out[0]["seconds"] / self.alone())
         self.add("cold.x_bytes", bytes_cold)
         self.add("steady.r110.x_bytes", steady, digits=5)
         self.add("cold.x_link", cold)
+        self.add("cold.x_alone", alone)
+
+    def alone(self):
+        """The seconds of a cold epoch of nodes that share nothing."""
+        options = [["--ram", OWN_RAM * MIB, "--order", ORDER.format(ranks=NODES, rank=nth),
+                    "--set", "prefetch.start=first-open"] for nth in range(NODES)]
+        with self.slowpfs() as slow, Cluster(self.network, slow.mountpoint, self.rig.work, options) as nodes:
+            with self.ranks(nodes, 1) as job, Watchdog(120, [slow, *nodes.nodes, job]):
+                return max(rank["seconds"] for rank in job.epoch())
 
     def less(self):
         self.steady("steady.r80.x_bytes", .8)
@@ -184,23 +202,41 @@ class Bench(Parts):
         self.add("solo.x_without", pairs)
 
     def cost(self):
-        """An epoch from the other nodes, and one from a node's own cache disk."""
-        peer, engine = [], []
+        """An epoch from shards, and one from a cache disk."""
+        peer, engine, rate = [], [], []
         for _ in range(self.pairs):
-            with self.slowpfs() as slow, self.cluster(slow, 1.1) as cluster:
-                with self.ranks(cluster, 3) as job, Watchdog(240, [slow, *cluster.nodes, job]):
-                    job.epoch()
-                    cluster.await_gifts()
-                    job.epoch()
-                    cluster.await_gifts()
+            with self.slowpfs() as slow, self.cluster(slow, 1.1, own_ram=OWN_RAM // NODES) as cluster:
+                with Watchdog(120, [slow, *cluster.nodes]):
+                    for nth in range(2):
+                        self.read_lists(cluster.nodes, nth)
+                        cluster.await_gifts()
                     before = self.used(cluster)
-                    job.epoch()
+                    seconds = self.read_lists(cluster.nodes, 2)
                     after = self.used(cluster)
             found = after["found"] - before["found"]
+            rate.append(self.rig.files / seconds)
             engine.append((after["shards"] - before["shards"]) / found)
-            peer.append((after["daemons"] - before["daemons"]) / found - self.own_store())
+            peer.append((after["daemons"] - before["daemons"] - self.own_store()) / found)
         self.add("peer.cpu_us", peer, "us", digits=1)
         self.add("engine.cpu_us", engine, "us", digits=1)
+        self.add("peer.files_per_s", rate, "/s", digits=0)
+
+    def read_lists(self, mounts, epoch):
+        """Has `hotpath` read an epoch of each mount's rank.  Returns the seconds."""
+        generator = torch.Generator()
+        generator.manual_seed(epoch)
+        order = torch.randperm(self.rig.files, generator=generator).tolist()
+        commands = []
+        for rank, mount in enumerate(mounts):
+            paths = [os.path.join(mount.mountpoint, self.names[nth]) for nth in order[rank::len(mounts)]]
+            listed = write_list(os.path.join(self.rig.work, f"list{rank}"), paths)
+            commands.append(mount.wrapped([binary("hotpath"), "read", listed]))
+        elapsed = stopwatch()
+        readers = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]
+        ended = [reader.wait(120) for reader in readers]
+        if any(ended):
+            raise RunError(f"hotpath ended with {ended}")
+        return elapsed()
 
     @staticmethod
     def used(cluster):
@@ -210,19 +246,19 @@ class Bench(Parts):
                 "daemons": sum(node.cpu_us() for node in cluster.nodes)}
 
     def own_store(self):
-        """CPU microseconds of a daemon for a sample from its own cache disk."""
+        """CPU microseconds of a daemon for an epoch from its own cache disk."""
         with self.slowpfs() as slow:
             store = fresh_dir(os.path.join(self.rig.work, "store"))
             options = ["--ram", OWN_RAM * MIB, "--cache-dir", store, "--disk", int(1.2 * self.rig.pages),
                        "--order", ORDER.format(ranks=1, rank=0), "--set", "prefetch.start=first-open"]
             with Belady(slow.mountpoint, os.path.join(self.rig.work, "alone"), options) as mount:
-                with Ranks([(mount.wrapped, mount.mountpoint)], 3) as job, Watchdog(120, [slow, mount, job]):
-                    job.epoch()
-                    job.epoch()
-                    time.sleep(3)
+                with Watchdog(120, [slow, mount]):
+                    for nth in range(2):
+                        self.read_lists([mount], nth)
+                        time.sleep(3)
                     before = mount.cpu_us()
-                    job.epoch()
-                    return (mount.cpu_us() - before) / self.rig.files
+                    self.read_lists([mount], 2)
+                    return mount.cpu_us() - before
 
 
 def cpu_us(pid):

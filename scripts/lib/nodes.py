@@ -1,20 +1,25 @@
 """Nodes of a cluster on one machine: network namespaces on a bridge, a belady mount in each, ranks of a job in each.
 
 Goal: a node can be cut off or lose its shard as on a real network, and nothing that was made here is left behind.
-Method: a bridge and a pair of veth devices for each node, with addresses of the range for benchmarks (RFC 2544).  All
-nodes see one mount namespace, and so one slow source.  Whatever is made has this process's number in its name.
+Method: a pair of veth devices for each node, with an address of the range for benchmarks (RFC 2544).  A bridge in a
+namespace of its own joins them, so that no firewall of this machine sees their packets.  All nodes see one mount
+namespace, and so one slow source.  Whatever is made has this process's number in its name.
 """
 
 import json
 import os
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from driver import PYTHON, RunError, end_group, fields
 from mounts import TOP, Belady, fresh_dir, kill_hard
 
 NET = "198.18.77"
 PORT = 7100
+
+# Where bridges pass packets to firewalls at all.
+NO_FIREWALL = "for f in /proc/sys/net/bridge/bridge-nf-call-*; do test ! -e $f || echo 0 > $f; done"
 
 
 def run(*words, check=True):
@@ -28,24 +33,31 @@ class Network:
     """So many namespaces, which reach each other."""
 
     def __init__(self, count):
-        self.count, self.bridge = count, f"bel{os.getpid()}"
+        self.count, self.switch = count, f"belady-{os.getpid()}-switch"
         self.names = [f"belady-{os.getpid()}-{nth}" for nth in range(count)]
 
     def address(self, nth):
         return f"{NET}.{nth + 1}"
 
-    def link(self, nth):
+    @staticmethod
+    def link(nth):
         """The outer end of a node's cable."""
-        return f"bv{os.getpid()}.{nth}"
+        return f"node{nth}"
+
+    def outside(self, *words):
+        """Works on the bridge and on the outer ends of cables."""
+        run("ip", "-n", self.switch, *words)
 
     def __enter__(self):
         try:
-            run("ip", "link", "add", self.bridge, "type", "bridge")
-            run("ip", "link", "set", self.bridge, "up")
+            run("ip", "netns", "add", self.switch)
+            self.outside("link", "add", "bridge", "type", "bridge")
+            self.outside("link", "set", "bridge", "up")
+            run("nsenter", f"--net=/run/netns/{self.switch}", "sh", "-c", NO_FIREWALL)
             for nth, name in enumerate(self.names):
                 run("ip", "netns", "add", name)
-                run("ip", "link", "add", self.link(nth), "type", "veth", "peer", "name", "eth0", "netns", name)
-                run("ip", "link", "set", self.link(nth), "master", self.bridge, "up")
+                self.outside("link", "add", self.link(nth), "type", "veth", "peer", "name", "eth0", "netns", name)
+                self.outside("link", "set", self.link(nth), "master", "bridge", "up")
                 run("ip", "-n", name, "addr", "add", f"{self.address(nth)}/24", "dev", "eth0")
                 run("ip", "-n", name, "link", "set", "eth0", "up")
                 run("ip", "-n", name, "link", "set", "lo", "up")
@@ -55,19 +67,18 @@ class Network:
         return self
 
     def cut(self, nth):
-        run("ip", "link", "set", self.link(nth), "down")
+        self.outside("link", "set", self.link(nth), "down")
 
     def heal(self, nth):
-        run("ip", "link", "set", self.link(nth), "up")
+        self.outside("link", "set", self.link(nth), "up")
 
     def inside(self, nth, command):
         """The command, in a node's network and in this mount namespace."""
         return ["nsenter", f"--net=/run/netns/{self.names[nth]}", *command]
 
     def __exit__(self, *_):
-        for name in self.names:
+        for name in (*self.names, self.switch):
             run("ip", "netns", "del", name, check=False)
-        run("ip", "link", "del", self.bridge, check=False)
 
 
 class Node(Belady):
@@ -119,21 +130,22 @@ def shards(mountpoint):
 class Cluster:
     """Mounts on all nodes of a network over one source, and ranks that read through them."""
 
-    def __init__(self, network, source, work, options, secret):
-        """`options` are those of each node."""
+    def __init__(self, network, source, work, options, secret=None):
+        """`options` are those of each node.  Without a secret the nodes share nothing."""
         self.network, self.nodes = network, []
         join = "hosts:" + ",".join(f"{network.address(nth)}:{PORT}" for nth in range(len(options)))
         for nth, own in enumerate(options):
             point = os.path.join(work, f"node{nth}")
-            more = ["--cluster", join, "--set", f"cluster.secret={secret}", *own]
-            self.nodes.append(Node(network, nth, source, point, more))
-        self.served = []
+            more = ["--cluster", join, "--set", f"cluster.secret={secret}"] if secret else []
+            self.nodes.append(Node(network, nth, source, point, [*more, *own]))
+        self.served, self.shares = [], secret is not None
 
     def __enter__(self):
         try:
             for node in self.nodes:
                 self.served.append(node.__enter__())
-            self.await_homes()
+            if self.shares:
+                self.await_homes()
         except BaseException:
             self.__exit__()
             raise
@@ -173,14 +185,15 @@ class Cluster:
 
 
 class Ranks:
-    """A job with a rank on each of some mounts."""
+    """A job with a rank on each of some mounts.  A rank begins a batch when all have ended the one before."""
 
     def __init__(self, points, epochs, ranks=None, seeds=None):
         """Without `ranks` each reader has its part of one job.  `ranks` 1 has each read everything."""
-        self.epochs, self.processes = epochs, []
+        self.epochs, self.processes, self.said = epochs, [], None
+        self.steps = ThreadPoolExecutor(1)
         for nth, (wrap, point) in enumerate(points):
             world = ranks or len(points)
-            words = [PYTHON, os.path.join(TOP, "scripts", "lib", "rank.py"), point, "--sync", "--epochs", epochs,
+            words = [PYTHON, os.path.join(TOP, "scripts", "lib", "rank.py"), point, "--sync", "--in-step", "--epochs", epochs,
                      "--rank", nth if world > 1 else 0, "--ranks", world, "--seed", seeds[nth] if seeds else 0]
             self.processes.append(subprocess.Popen(
                 wrap([*map(str, words)]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -202,15 +215,26 @@ class Ranks:
             raise RunError(f"a rank ended: {line!r}")
         return line
 
-    def begin(self):
-        """Has all ranks begin an epoch."""
+    def go_on(self):
         for process in self.processes:
             process.stdin.write("\n")
             process.stdin.flush()
 
+    def begin(self):
+        """Has all ranks begin an epoch."""
+        self.said = self.steps.submit(self.keep_step)
+
+    def keep_step(self):
+        """Goes through an epoch.  Returns what the ranks say at its end."""
+        while True:
+            self.go_on()
+            said = [self.expect(process, ("step", "epoch")) for process in self.processes]
+            if said[0].startswith("epoch"):
+                return [fields(line) for line in said]
+
     def end(self):
         """Waits for the end of the epoch.  Returns what the ranks say."""
-        return [fields(self.expect(process, "epoch")) for process in self.processes]
+        return self.said.result()
 
     def epoch(self):
         self.begin()
@@ -229,6 +253,7 @@ class Ranks:
                 pass
             end_group(process)
             process.stdout.close()
+        self.steps.shutdown()
 
 
 def secret_in(work):

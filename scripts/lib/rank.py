@@ -3,7 +3,8 @@
 
 Every sample is checked against the identity in its COM segments. The imports are done before anything is timed.
 One line per epoch: epoch K images N seconds S longest L wrong B, where L is the longest read in milliseconds and B
-counts samples that were wrong or could not be read.
+counts samples that were wrong or could not be read.  With --in-step, the rank says step after each batch and waits for
+a line, as the ranks of a job wait for each other's gradients.
 """
 
 import argparse
@@ -28,6 +29,7 @@ def arguments():
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--sync", action="store_true", help="wait for a line on stdin before each epoch")
+    parser.add_argument("--in-step", action="store_true", help="wait for a line on stdin after each batch")
     return parser.parse_args()
 
 
@@ -64,6 +66,9 @@ def main():
         for (took, bad), _ in loader:
             images, wrong = images + len(took), wrong + int(bad.sum())
             longest = max(longest, float(took.max()))
+            if args.in_step:
+                print("step", flush=True)
+                sys.stdin.readline()
         seconds = time.perf_counter() - began
         print(f"epoch {epoch + 1} images {images} seconds {seconds:.4f} longest {longest:.2f} wrong {wrong}", flush=True)
 

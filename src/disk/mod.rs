@@ -18,6 +18,7 @@ mod hangs;
 mod health;
 pub mod journal;
 mod pages;
+mod spare;
 mod state;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -48,6 +49,7 @@ pub(crate) use hangs::ticks_in;
 pub use hangs::{DiskWatch, StallDetector, TICK, unless_it_hangs};
 pub(crate) use health::{Health, has_no_room};
 pub use pages::Buffer;
+pub use spare::memory_for;
 pub use state::DiskState;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

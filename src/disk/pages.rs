@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::ops::Deref;
 
+use super::spare::{let_go, memory_for};
 use crate::ids::PAGE_BYTES;
 
 /// Bytes in memory that a disk can read into past the page cache: whole pages at a page boundary. Bytes
@@ -19,14 +20,16 @@ impl Buffer {
     /// Zeroed memory for `length` bytes.
     pub fn pages(length: usize) -> Self {
         let whole = length.next_multiple_of(PAGE_BYTES as usize);
-        let memory = vec![0; whole + PAGE_BYTES as usize];
+        let mut memory = memory_for(whole + PAGE_BYTES as usize);
+        memory.resize(whole + PAGE_BYTES as usize, 0);
         let start = memory.as_ptr().align_offset(PAGE_BYTES as usize);
         Buffer { memory, start, length, _held: None }
     }
 
     /// The same bytes. `held` lives as long as they are in memory.
-    pub fn holding(self, held: impl Any + Send + Sync) -> Self {
-        Buffer { _held: Some(Box::new(held)), ..self }
+    pub fn holding(mut self, held: impl Any + Send + Sync) -> Self {
+        self._held = Some(Box::new(held));
+        self
     }
 
     /// All of the pages, including the end of the last one.
@@ -40,6 +43,12 @@ impl From<Vec<u8>> for Buffer {
     fn from(memory: Vec<u8>) -> Self {
         let length = memory.len();
         Buffer { memory, start: 0, length, _held: None }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let_go(std::mem::take(&mut self.memory));
     }
 }
 

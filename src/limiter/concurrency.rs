@@ -17,6 +17,8 @@
 //!    doubles again.
 //! 5. *Probe down*: each fifth probe tries a quarter less. If the rate stays, the difference was only a queue.
 //! 6. If answers come more slowly all at once, the source has changed, and the limit is ramped up again.
+//! 7. If answers come a fifth faster than ever before, others have left. Then, as long as hardly anything queues, a
+//!    probe up follows each round, and one that gains doubles the limit.
 //!
 //! Polite manners give way to others. If the median latency of two rounds in a row is 20 % over the least one of this
 //! mount, or that of one round 50 %, requests queue, of ours or of others. Then the limit falls. A single round of 20 %
@@ -109,6 +111,14 @@ const OVERLOADED: f64 = 0.7;
 const QUEUES: f64 = 1.2;
 const QUEUES_MUCH: f64 = 1.5;
 
+/// Others have left the source if a median latency is below the first part of the least one before. Hardly anything
+/// queues below the second multiple of it.
+const FREED: f64 = 0.8;
+const FREE: f64 = 1.1;
+
+/// Probes up that may gain nothing after others have left.
+const TRIES: u32 = 3;
+
 /// A limit lowered to the first part was wrong if the median latency stays above the second part of what it was,
 /// and the rate falls below the third. A step says less than the latencies of a round differ by chance.
 const CLEARLY_LOWER: f64 = 0.65;
@@ -180,6 +190,8 @@ struct Found {
     /// Whether answers take longer, and much longer, than before.
     is_slower: bool,
     has_changed: bool,
+    /// Whether hardly anything queues.
+    is_free: bool,
     /// Whether requests queue longer than a polite limiter accepts, and much longer.
     queues: bool,
     queues_much: bool,
@@ -227,6 +239,8 @@ pub struct Limiter {
     rates: VecDeque<f64>,
     /// Whether requests queued in the last round of this hold.
     queued: bool,
+    /// Probes up that may still gain nothing since others have left the source.
+    tries: u32,
     /// What this hold and this probe have shown.
     held: Means,
     probed: Means,
@@ -273,6 +287,7 @@ impl Limiter {
             median: f64::INFINITY,
             rates: VecDeque::new(),
             queued: false,
+            tries: 0,
             held: Means::default(),
             probed: Means::default(),
             latencies: VecDeque::new(),
@@ -407,7 +422,12 @@ impl Limiter {
         let is_slower = median > AS_FAST * self.median;
         let has_changed = median > CHANGED * self.median;
         self.median = median;
-        self.least[class] = self.least[class].min(median);
+        let least = self.least[class];
+        let ramps = matches!(self.phase, Phase::Ramp { .. });
+        if !ramps && least.is_finite() && median < FREED * least {
+            self.tries = TRIES;
+        }
+        self.least[class] = least.min(median);
         self.latencies.push_back((at_us, answers.mean_latency()));
         while self.latencies.front().is_some_and(|&(at, _)| at + LATENCY_FOR_US < at_us) {
             self.latencies.pop_front();
@@ -425,6 +445,7 @@ impl Limiter {
             class,
             is_slower,
             has_changed,
+            is_free: median < FREE * self.least[class],
             queues: self.queue_beyond(QUEUES, median, class),
             queues_much: self.queue_beyond(QUEUES_MUCH, median, class),
         }
@@ -549,6 +570,9 @@ impl Limiter {
         if is_slower {
             return self.lower(wanted.max(self.base / 2), found, at_us);
         }
+        if self.tries > 0 && found.is_free {
+            return self.probe_up(1, at_us);
+        }
         if self.left > 0 {
             return self.begin_round(at_us, false);
         }
@@ -597,6 +621,10 @@ impl Limiter {
                 self.base = scaled(self.base, GIVE.max(knee)).max(self.limit);
                 // The next probe goes down again.
                 self.probes -= 1;
+                self.hold_again(at_us);
+            }
+            Phase::Up { .. } => {
+                self.tries = self.tries.saturating_sub(1);
                 self.hold_again(at_us);
             }
             _ => self.hold_again(at_us),

@@ -162,6 +162,16 @@ impl Client {
     }
 }
 
+/// A job whose nodes wait for each other after each batch.
+#[derive(Clone, Copy)]
+struct Job {
+    /// How many samples each node reads, and how many at most before the slowest one has read as many.
+    samples: u64,
+    ahead: u64,
+    /// The seconds from the start of a node to that of the next one.
+    apart: f64,
+}
+
 struct World {
     model: Model,
     random: ChaCha8Rng,
@@ -172,6 +182,8 @@ struct World {
     inside: usize,
     stations: [Station; 3],
     clients: Vec<Client>,
+    /// If the clients are nodes of one job.
+    job: Option<Job>,
 }
 
 impl World {
@@ -187,6 +199,7 @@ impl World {
             inside: 0,
             stations: [servers(8), servers(model.slots), servers(1)],
             clients: limits.into_iter().map(Client::new).collect(),
+            job: None,
         }
     }
 
@@ -214,10 +227,16 @@ impl World {
 
     /// A client sends what it may.
     fn send(&mut self, client: usize) {
+        let slowest = self.clients.iter().map(|client| client.answers.len()).min().unwrap_or(0);
+        let most = self.job.map(|Job { samples, ahead, apart }| {
+            let begins = self.now_us >= (apart * client as f64 * 1e6) as u64;
+            if begins { samples.min(slowest as u64 + ahead) } else { 0 }
+        });
         loop {
             let sender = &mut self.clients[client];
             let due = sender.demand.map(|demand| (demand * seconds(self.now_us)) as u64);
-            let wants = due.is_none_or(|due| sender.asked < due + 400);
+            let wants = due.is_none_or(|due| sender.asked < due + 400)
+                && most.is_none_or(|most| sender.asked < most);
             if sender.in_flight >= sender.limit.number() || !wants {
                 return;
             }
@@ -291,7 +310,10 @@ impl World {
             let bytes = bytes as u64;
             limiter.answered(&Answer { at_us, latency_us, bytes, in_flight, requests: 1 });
         }
-        self.send(client);
+        match self.job {
+            Some(_) => (0..self.clients.len()).for_each(|client| self.send(client)),
+            None => self.send(client),
+        }
     }
 
     fn run(&mut self, until: f64) {
@@ -410,6 +432,29 @@ fn a_polite_limiter_alone_takes_nearly_as_long_as_the_link() {
     let mean = (1..=20).map(taken).sum::<f64>() / 20.0;
     println!("an epoch takes {mean:.3} of the link's time");
     assert!(mean < 1.065, "{mean}");
+}
+
+/// Nodes of one job, which wait for each other after each batch.
+#[test]
+fn polite_limiters_of_one_job_take_nearly_as_long_as_the_link() {
+    let (model, nodes, epoch) = (Model { pause: 0.0012, ..BUSY }, 4, 5000);
+    let link_s = epoch as f64 * model.bytes / model.link;
+    let taken = |seed, apart: f64| {
+        let mut world = World::new(model, (0..nodes).map(|_| found(Manners::Polite)), seed);
+        world.job = Some(Job { samples: epoch / nodes, ahead: 150, apart });
+        (1..nodes).for_each(|node| world.run(apart * node as f64));
+        world.run(4.0 * link_s);
+        assert!(world.clients.iter().all(|client| client.answers.len() as u64 == epoch / nodes));
+        let ends = world.clients.iter().filter_map(|client| client.answers.last());
+        seconds(ends.map(|&(at_us, _)| at_us).max().unwrap_or(0)) / link_s
+    };
+    for apart in [0.0, 0.02, 0.05, 0.1] {
+        let all: Vec<f64> = (1..=20).map(|seed| taken(seed, apart)).collect();
+        let mean = all.iter().sum::<f64>() / 20.0;
+        let worst = all.iter().copied().fold(0.0, f64::max);
+        println!("{apart} s apart an epoch takes {mean:.3} of the link's time, at most {worst:.3}");
+        assert!(mean < 1.045 && worst < 1.1, "{mean}, {worst}");
+    }
 }
 
 fn of_one_read(at_us: u64, latency_us: u64, in_flight: u32) -> Answer {

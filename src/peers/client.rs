@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -13,21 +12,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client as Address, Cmd, RedisError, RedisResult, RedisWrite, Value, cmd,
-};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::breaker::Breaker;
-use super::connection::{self, Login};
+use super::connection::Login;
+use super::pipeline::{Pipeline, Reply, Request};
 use super::shard::{MEMBER, member_password};
 use super::shards::{Answer, Ask, Give, Membership};
 use super::status::TrafficStatus;
-use super::values::{self, Key, LEASE, TRAILER};
+use super::values::{self, Key, LEASE};
 use crate::cluster::Lack;
+use crate::disk::Buffer;
 use crate::sync::Mutex;
 
 /// Of so many processors one is used to send questions and take answers apart, up to a number of them. A processor
@@ -38,8 +35,7 @@ const THREADS_MOST: usize = 4;
 /// How long an answer may take, and the connection before it.
 pub(super) const ANSWER: Duration = Duration::from_secs(1);
 
-/// Questions that one member is asked at once, and blocks that it is given at once.
-const AT_ONCE: usize = 32;
+/// Blocks that one member is given at once.
 const GIVEN_AT_ONCE: usize = 8;
 
 /// The longest latency that is told apart, in microseconds: no answer takes longer.
@@ -75,8 +71,8 @@ fn add(counter: &AtomicU64, count: u64) {
 
 struct Link {
     reached: Reached,
-    address: Address,
-    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    password: String,
+    connection: tokio::sync::Mutex<Option<Arc<Pipeline>>>,
     breaker: Mutex<Breaker>,
     gives: Semaphore,
     limit: Duration,
@@ -138,12 +134,10 @@ impl Client {
         let mut known = self.shared.known.lock();
         let before = std::mem::take(&mut known.links);
         let link = |reached: &Reached| {
-            let same = before.get(&reached.id).filter(|link| link.reached == *reached);
-            let link =
-                same.cloned().or_else(|| Link::new(reached, secret, self.limit).map(Arc::new));
-            Some((reached.id, link?))
+            let same = before.get(&reached.id).filter(|link| link.reached == *reached).cloned();
+            (reached.id, same.unwrap_or_else(|| Link::new(reached, secret, self.limit).into()))
         };
-        known.links = reached.iter().filter_map(link).collect();
+        known.links = reached.iter().map(link).collect();
         known.membership = membership.map(Arc::new);
         let is_new = |link: &&Arc<Link>| !before.contains_key(&link.reached.id);
         let new: Vec<Arc<Link>> = known.links.values().filter(is_new).cloned().collect();
@@ -152,7 +146,7 @@ impl Client {
         drop(before);
         // The first question does not wait for a connection then.
         for link in new {
-            self.spawn(async move { drop(link.request(&cmd("PING")).await) });
+            self.spawn(async move { drop(link.request(Request::new(&[b"PING"])).await) });
         }
     }
 
@@ -203,7 +197,7 @@ impl Client {
         let Give { key, bytes, held, .. } = give;
         self.spawn(async move {
             match link.store(key, &bytes).await {
-                Some(Ok(_)) => {
+                Some(Reply::Done) => {
                     add(&shared.traffic.given, 1);
                     add(&shared.traffic.given_bytes, bytes.len() as u64);
                 }
@@ -268,26 +262,20 @@ impl Shared {
 }
 
 impl Link {
-    /// `None` if no address can be made of it.
-    fn new(reached: &Reached, secret: &str, limit: Duration) -> Option<Self> {
-        let password = member_password(secret, reached.address);
-        let login = Login { user: MEMBER, password: &password };
-        let address = connection::client(reached.address, &login);
-        let failed = |error: &RedisError| tracing::warn!(%error, "a member cannot be asked");
-        Some(Link {
+    fn new(reached: &Reached, secret: &str, limit: Duration) -> Self {
+        Link {
             reached: reached.clone(),
-            address: address.inspect_err(failed).ok()?,
+            password: member_password(secret, reached.address),
             connection: tokio::sync::Mutex::default(),
             breaker: Mutex::default(),
             gives: Semaphore::new(GIVEN_AT_ONCE),
             limit,
-        })
+        }
     }
 
-    /// Stores a block. It is copied when its turn has come.
-    async fn store(&self, key: Key, block: &[u8]) -> Option<RedisResult<Value>> {
+    async fn store(&self, key: Key, block: &Arc<Buffer>) -> Option<Reply> {
         let _turn = timeout(self.limit, self.gives.acquire()).await.ok()?;
-        self.request(&store(&key.at(&self.reached.tag), key, block)).await
+        self.request(Request::storing(&key.at(&self.reached.tag), key, block)).await
     }
 
     /// Asks for a block of this key and length.
@@ -298,20 +286,20 @@ impl Link {
         shared: &Shared,
     ) -> Answer {
         let (name, asked) = (key.at(&self.reached.tag), Instant::now());
-        let get = cmd("GET").arg(&name).take();
-        let request = lease.map_or_else(|| get.clone(), |time| lease_or_get(&name, time));
-        let (mut answer, mut takes) = (self.request(&request).await, true);
-        if lease.is_some() && matches!(answer, Some(Err(_))) {
+        let get = || Request::new(&[b"GET", name.as_bytes()]);
+        let request = lease.map_or_else(get, |time| lease_or_get(&name, time));
+        let (mut reply, mut takes) = (self.request(request).await, true);
+        if lease.is_some() && matches!(reply, Some(Reply::Refused(_))) {
             // A shard that is full, or cut off from most others, gives no lease. It still has what it has.
             takes = false;
-            answer = self.request(&get).await;
+            reply = self.request(get()).await;
         }
-        let Some(Ok(value)) = answer else { return Answer::Lacks(Lack::Silent) };
+        let Some(reply) = reply else { return Answer::Lacks(Lack::Silent) };
         shared.note(asked);
-        match value {
-            Value::Nil if takes => Answer::Lacks(Lack::Missing),
-            Value::BulkString(value) if value == LEASE => Answer::Lacks(Lack::Leased),
-            Value::BulkString(value) => match values::open(key, length, value) {
+        match reply {
+            Reply::Nil if takes => Answer::Lacks(Lack::Missing),
+            Reply::Value(value) if value == LEASE => Answer::Lacks(Lack::Leased),
+            Reply::Value(value) => match values::open(key, length, value) {
                 Some(bytes) => Answer::Found(bytes),
                 None => {
                     add(&shared.traffic.damaged, 1);
@@ -323,14 +311,15 @@ impl Link {
         }
     }
 
-    /// Makes a request. `None` if the member does not answer: then it is left alone for a while. An error is an answer,
+    /// Makes a request. `None` if the member does not answer: then it is left alone for a while. A refusal is an answer,
     /// too.
-    async fn request(&self, request: &Cmd) -> Option<RedisResult<Value>> {
+    async fn request(&self, request: Request) -> Option<Reply> {
         let asked = Instant::now();
-        let answer = timeout(self.limit, self.ask(request)).await.ok().flatten();
-        if answer.is_some() {
+        let ask = async { self.connected().await?.ask(request).await };
+        let reply = timeout(self.limit, ask).await.ok().flatten();
+        if reply.is_some() {
             self.breaker.lock().answered(Instant::now());
-            return answer;
+            return reply;
         }
         let is_left_alone = self.breaker.lock().failed(asked, Instant::now());
         // The next connection is made anew. If somebody holds the lock, it is being made.
@@ -340,45 +329,23 @@ impl Link {
         None
     }
 
-    async fn ask(&self, request: &Cmd) -> Option<RedisResult<Value>> {
-        let mut connection = self.connected().await.ok()?;
-        let answer = request.query_async(&mut connection).await;
-        // An error that no server has told is none of its answers.
-        let is_told = |answer: &RedisResult<Value>| match answer {
-            Ok(_) => true,
-            Err(error) => error.code().is_some(),
-        };
-        Some(answer).filter(is_told)
-    }
-
-    async fn connected(&self) -> RedisResult<MultiplexedConnection> {
+    async fn connected(&self) -> Option<Arc<Pipeline>> {
         let mut slot = self.connection.lock().await;
-        if let Some(connection) = &*slot {
-            return Ok(connection.clone());
+        if let Some(connection) = slot.as_ref().filter(|connection| !connection.has_ended()) {
+            return Some(Arc::clone(connection));
         }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.limit))
-            .set_response_timeout(Some(self.limit))
-            .set_concurrency_limit(AT_ONCE);
-        let connection = self.address.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(slot.insert(connection).clone())
+        let login = Login { user: MEMBER, password: &self.password };
+        let connected = Pipeline::connect(self.reached.address, &login).await;
+        let failed = |error: &std::io::Error| {
+            tracing::debug!(%error, address = %self.reached.address, "a member cannot be asked");
+        };
+        let connection = Arc::new(connected.inspect_err(failed).ok()?);
+        Some(Arc::clone(slot.insert(connection)))
     }
-}
-
-/// Stores a block under the name of its key.
-fn store(name: &str, key: Key, block: &[u8]) -> Cmd {
-    let mut set = Cmd::with_capacity(3, block.len() + TRAILER + name.len() + 64);
-    set.arg("SET").arg(name);
-    let mut value = set.writer_for_next_arg();
-    // Memory takes all of it.
-    let _ = value.write_all(block).and_then(|()| value.write_all(&values::trailer(key, block)));
-    drop(value);
-    set
 }
 
 /// Reads a key. If there is no value, it is leased for this time.
-fn lease_or_get(key: &str, time: Duration) -> Cmd {
-    let mut lease = cmd("SET");
-    lease.arg(key).arg(LEASE).arg("NX").arg("GET").arg("PX").arg(time.as_millis().max(1) as u64);
-    lease
+fn lease_or_get(key: &str, time: Duration) -> Request {
+    let time = time.as_millis().max(1).to_string();
+    Request::new(&[b"SET", key.as_bytes(), LEASE, b"NX", b"GET", b"PX", time.as_bytes()])
 }

@@ -63,26 +63,14 @@ pub(super) fn connect_to(
     connect(ConnectionAddr::Tcp(address.ip().to_string(), address.port()), login, waits)
 }
 
-/// A client of a shard that is not connected yet.
-///
-/// # Errors
-/// If the address is none.
-pub(super) fn client(address: SocketAddr, login: &Login<'_>) -> RedisResult<Client> {
-    open(ConnectionAddr::Tcp(address.ip().to_string(), address.port()), login)
-}
-
-fn open(address: ConnectionAddr, login: &Login<'_>) -> RedisResult<Client> {
+fn connect(address: ConnectionAddr, login: &Login<'_>, waits: Waits) -> RedisResult<Connection> {
     // Redis 7.0 does not know the command that tells the name of a library.
     let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
     let settings = settings.set_username(login.user).set_password(login.password);
     // A request is not held back until the one before it is answered.
     let tcp = TcpSettings::default().set_nodelay(true);
-    let info = address.into_connection_info()?.set_redis_settings(settings);
-    Client::open(info.set_tcp_settings(tcp))
-}
-
-fn connect(address: ConnectionAddr, login: &Login<'_>, waits: Waits) -> RedisResult<Connection> {
-    let connection = open(address, login)?.get_connection_with_timeout(waits.connect)?;
+    let info = address.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp);
+    let connection = Client::open(info)?.get_connection_with_timeout(waits.connect)?;
     connection.set_read_timeout(Some(waits.answer))?;
     connection.set_write_timeout(Some(waits.answer))?;
     Ok(connection)

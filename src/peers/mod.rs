@@ -22,6 +22,7 @@ mod connection;
 mod member;
 mod membership;
 mod nodes;
+mod pipeline;
 mod program;
 mod record;
 mod secret;

@@ -21,12 +21,12 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
 use nix::libc;
 use nix::sys::stat::fstat;
-use rustix::buffer::spare_capacity;
 use rustix::io::pread;
 
 use super::open_files::{FilesToClose, OpenFiles};
 use super::posix::{fingerprint, open_beneath};
 use super::{Fingerprint, ReadError, ReadRequest};
+use crate::disk::memory_for;
 
 const SHORT_READS_MAX: usize = 3;
 
@@ -103,10 +103,13 @@ impl FileReader {
                 advise(file, offset, length, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
             }
         }
-        let mut bytes = Vec::with_capacity(request.length);
-        rustix::io::retry_on_intr(|| pread(file, spare_capacity(&mut bytes), request.offset))
+        let mut bytes = memory_for(request.length);
+        let room = &mut bytes.spare_capacity_mut()[..request.length];
+        let read = || pread(file, &mut *room, request.offset).map(|(read, _)| read.len());
+        let read = rustix::io::retry_on_intr(read)
             .map_err(|errno| ReadError::Source(Errno::from_raw(errno.raw_os_error())))?;
-        bytes.truncate(request.length);
+        // SAFETY: so many bytes of the room were read.
+        unsafe { bytes.set_len(read) };
         let pages =
             Pages { file: Arc::clone(file), offset: request.offset, length: request.length };
         if checks {

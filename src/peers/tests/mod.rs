@@ -197,7 +197,7 @@ fn a_shard_that_is_full_still_gives_what_it_has() {
 fn what_is_no_block_is_read_as_missing() {
     let sealed = sealed();
     let flipped = [&sealed[..3], &[sealed[3] ^ 4], &sealed[4..]].concat();
-    let client = client_of(server(vec![bulk(&flipped), bulk(b""), bulk(&vec![7; 3 << 20])]));
+    let client = client_of(server(vec![bulk(&flipped), bulk(b""), bulk(&vec![7; 1 << 20])]));
     for _ in 0..3 {
         assert_eq!(lacks(ask(&client, true)), Lack::Missing);
     }
