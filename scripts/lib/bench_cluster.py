@@ -9,9 +9,8 @@ epoch over the data; cold.x_alone is a cold epoch over that of nodes which share
 epochs after the first.  Rows that begin with c13 are of nodes of which every second one has three times the memory.
 wait is a reader's longest read, less the longest request to the source of the same run; the best of three.  In kill, a
 shard is killed in the middle of an epoch; in partition, a node is cut off for ten seconds.  peer.cpu_us is the CPU time
-of all daemons for an epoch from shards, less that of one daemon for an epoch from its cache disk with as much page
-cache, for each sample that a shard gave; engine.cpu_us is that of the shards.  Both are read with `hotpath`, which does
-nothing else.
+of all daemons for an epoch from shards, less that for an epoch from their cache disks with as much page cache, for each
+sample that a shard gave; engine.cpu_us is that of the shards.  Both are read with `hotpath`, which does nothing else.
 """
 
 import os
@@ -202,35 +201,39 @@ class Bench(Parts):
         self.add("solo.x_without", pairs)
 
     def cost(self):
-        """An epoch from shards, and one from a cache disk."""
+        """An epoch from shards, and one from cache disks."""
         peer, engine, rate = [], [], []
         for _ in range(self.pairs):
             with self.slowpfs() as slow, self.cluster(slow, 1.1, own_ram=OWN_RAM // NODES) as cluster:
                 with Watchdog(120, [slow, *cluster.nodes]):
                     for nth in range(2):
-                        self.read_lists(cluster.nodes, nth)
+                        self.read_parts(cluster.nodes, nth)
                         cluster.await_gifts()
                     before = self.used(cluster)
-                    seconds = self.read_lists(cluster.nodes, 2)
+                    seconds = self.read_parts(cluster.nodes, 2)
                     after = self.used(cluster)
             found = after["found"] - before["found"]
             rate.append(self.rig.files / seconds)
             engine.append((after["shards"] - before["shards"]) / found)
-            peer.append((after["daemons"] - before["daemons"] - self.own_store()) / found)
+            peer.append((after["daemons"] - before["daemons"] - self.own_stores()) / found)
         self.add("peer.cpu_us", peer, "us", digits=1)
         self.add("engine.cpu_us", engine, "us", digits=1)
         self.add("peer.files_per_s", rate, "/s", digits=0)
 
-    def read_lists(self, mounts, epoch):
-        """Has `hotpath` read an epoch of each mount's rank.  Returns the seconds."""
+    def parts_of(self, epoch):
+        """The names that each rank reads in an epoch, in its order."""
         generator = torch.Generator()
         generator.manual_seed(epoch)
         order = torch.randperm(self.rig.files, generator=generator).tolist()
+        return [[self.names[nth] for nth in order[rank::NODES]] for rank in range(NODES)]
+
+    def read_parts(self, nodes, epoch):
+        """Has `hotpath` read an epoch on each node.  Returns the seconds."""
         commands = []
-        for rank, mount in enumerate(mounts):
-            paths = [os.path.join(mount.mountpoint, self.names[nth]) for nth in order[rank::len(mounts)]]
-            listed = write_list(os.path.join(self.rig.work, f"list{rank}"), paths)
-            commands.append(mount.wrapped([binary("hotpath"), "read", listed]))
+        for node, names in zip(nodes, self.parts_of(epoch)):
+            paths = [os.path.join(node.mountpoint, name) for name in names]
+            listed = write_list(os.path.join(self.rig.work, f"list{node.nth}"), paths)
+            commands.append(node.wrapped([binary("hotpath"), "read", listed]))
         elapsed = stopwatch()
         readers = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]
         ended = [reader.wait(120) for reader in readers]
@@ -245,20 +248,22 @@ class Bench(Parts):
         return {"found": traffic["found"] + traffic["found_here"], "shards": shards,
                 "daemons": sum(node.cpu_us() for node in cluster.nodes)}
 
-    def own_store(self):
-        """CPU microseconds of a daemon for an epoch from its own cache disk."""
-        with self.slowpfs() as slow:
-            store = fresh_dir(os.path.join(self.rig.work, "store"))
-            options = ["--ram", OWN_RAM * MIB, "--cache-dir", store, "--disk", int(1.2 * self.rig.pages),
-                       "--order", ORDER.format(ranks=1, rank=0), "--set", "prefetch.start=first-open"]
-            with Belady(slow.mountpoint, os.path.join(self.rig.work, "alone"), options) as mount:
-                with Watchdog(120, [slow, mount]):
-                    for nth in range(2):
-                        self.read_lists([mount], nth)
-                        time.sleep(3)
-                    before = mount.cpu_us()
-                    self.read_lists([mount], 2)
-                    return mount.cpu_us() - before
+    def own_stores(self):
+        """CPU microseconds of all daemons for an epoch in which each reads its part from its own cache disk."""
+        options = []
+        for rank, names in enumerate(self.parts_of(0)):
+            store = fresh_dir(os.path.join(self.rig.work, f"store{rank}"))
+            order = write_list(os.path.join(self.rig.work, f"order{rank}.txt"), names)
+            options.append(["--ram", OWN_RAM // NODES * MIB, "--cache-dir", store, "--disk", self.rig.pages,
+                            "--order", order, "--set", "prefetch.start=first-open"])
+        with self.slowpfs() as slow, Cluster(self.network, slow.mountpoint, self.rig.work, options) as cluster:
+            with Watchdog(120, [slow, *cluster.nodes]):
+                for _ in range(2):
+                    self.read_parts(cluster.nodes, 0)
+                    time.sleep(3)
+                before = sum(node.cpu_us() for node in cluster.nodes)
+                self.read_parts(cluster.nodes, 0)
+                return sum(node.cpu_us() for node in cluster.nodes) - before
 
 
 def cpu_us(pid):

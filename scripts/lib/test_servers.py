@@ -20,7 +20,8 @@ import cassandra_dali
 from cassandra_nodes import OWNER, Cassandra, Secured, TwoNodes, TwoNodesWithRoles
 from driver import RunError
 from hotdata import Shape, names_of, write_files
-from mounts import TARGET, Belady, MountError, Watchdog, exit_on_signals, fresh_dir, say
+from mounts import TARGET, Belady, MountError, Watchdog, exit_on_signals, fresh_dir, kill_hard, say
+from nodes import Cluster, Network, secret_in
 from servers import BOTO_PYTHON, BUCKET, Azurite, Ceph, Link, Redis, Valkey
 
 SAMPLES = Shape("samples", files=2_000, size=110_000, folders=20)
@@ -413,10 +414,67 @@ class Strict(Rows):
                      (keyspace, {"CASSANDRA_TLS_CA": "/nothing"}, "No such file"))
 
 
+class Shards:
+    """The checks of nodes that share samples, each with such a server as its shard."""
+
+    NODES = 3
+
+    def __init__(self, top, kind, name):
+        self.top, self.name, self.program = os.path.join(top, name), name, kind.PROGRAM
+        self.samples = os.path.join(self.top, "samples")
+        os.makedirs(self.top)
+        write_files(self.samples, SAMPLES)
+        self.names = names_of(SAMPLES)
+
+    def run(self):
+        began = time.monotonic()
+        options = ["--ram", "600MiB", "--cluster-ram", "512MiB", "--set", f"cluster.server={self.program}"]
+        secret = secret_in(self.top)
+        with Network(self.NODES) as network:
+            with Cluster(network, self.samples, self.top, [options] * self.NODES, secret) as cluster:
+                with Watchdog(PATIENCE, cluster.nodes) as dog:
+                    self.share(cluster)
+                    self.lose(network, cluster)
+                check(not dog.bitten, f"{self.name}: readers hang")
+        say(f"ok  {self.name}: share, lose ({time.monotonic() - began:.0f} s)")
+
+    def read(self, cluster):
+        """Compares all samples at all nodes."""
+        def work(number):
+            for name in self.names[number::THREADS]:
+                with open(os.path.join(self.samples, name), "rb") as f:
+                    true = f.read()
+                for node in cluster.nodes:
+                    with open(os.path.join(node.mountpoint, name), "rb") as f:
+                        check(f.read() == true, f"{self.name}: {name} differs")
+        in_threads(work)
+
+    def share(self, cluster):
+        """Each sample leaves the source once."""
+        self.read(cluster)
+        asked = sum(node.status()["source_bytes"] for node in cluster.nodes)
+        check(asked <= 1.1 * SAMPLES.files * SAMPLES.size, f"{self.name}: the source gave {asked} bytes")
+        check(cluster.traffic()["found"] > 0, f"{self.name}: nothing is found at other nodes")
+        servers = {node.status()["cluster"]["server"] for node in cluster.nodes}
+        check(all(server.startswith(self.program) for server in servers), f"{self.name}: the shards are {servers}")
+
+    def lose(self, network, cluster):
+        """A shard is killed, and a node is cut off, while samples are read."""
+        kill_hard(cluster.nodes[1].shard())
+        self.read(cluster)
+        cluster.await_homes()
+        network.cut(2)
+        self.read(cluster)
+        network.heal(2)
+        cluster.await_homes()
+        self.read(cluster)
+
+
 # By name: the checks, the server, and which checks are made beside those of all servers.
 KINDS = {
     "redis": (Servers, Redis, ()),
     "valkey": (Servers, Valkey, ()),
+    "shards": (Shards, Valkey, ()),
     "azurite": (Servers, Azurite, ()),
     "radosgw": (Bucket, Ceph, (Bucket.changes, Bucket.waits_for_names, Bucket.refuses_strangers, Bucket.restarts)),
     "cassandra": (Rows, Cassandra, (Rows.finds_sizes, Rows.shows_tables_of_dali, Rows.changes, Rows.waits_for_names,

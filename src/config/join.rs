@@ -12,7 +12,7 @@ use crate::error::Error;
 /// The port of a shard if none is written. Its cluster bus is at the next one.
 const PORT: u16 = 7100;
 
-const FORMS: &str = "write hosts:HOST,HOST:PORT... or dns:NAME:PORT";
+const FORMS: &str = "write hosts:HOST,HOST:PORT..., dns:NAME:PORT or slurm";
 
 /// A node as it is written: a name or an address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum Join {
     Hosts(Vec<HostPort>),
     /// `dns:NAME:PORT`: all addresses of this name are its nodes.
     Dns(HostPort),
+    /// `slurm`: the nodes of the Slurm job that the mount is made in.
+    Slurm,
 }
 
 /// Where a node's shard is reached: the value of `cluster.address`.
@@ -100,6 +102,7 @@ impl FromStr for Join {
     fn from_str(text: &str) -> Result<Self, Error> {
         match text.split_once(':') {
             None if text.is_empty() => Ok(Join::Off),
+            None if text == "slurm" => Ok(Join::Slurm),
             Some(("hosts", list)) => {
                 list.split(',').map(str::parse).collect::<Result<_, _>>().map(Join::Hosts)
             }
@@ -121,6 +124,7 @@ impl fmt::Display for Join {
         match self {
             Join::Off => Ok(()),
             Join::Dns(name) => write!(f, "dns:{name}"),
+            Join::Slurm => f.write_str("slurm"),
             Join::Hosts(hosts) => {
                 let hosts: Vec<String> = hosts.iter().map(HostPort::to_string).collect();
                 write!(f, "hosts:{}", hosts.join(","))
@@ -177,6 +181,7 @@ mod tests {
         assert_eq!(again, join);
         let dns: Join = "dns:belady.default.svc:7100".parse().unwrap();
         assert_eq!(dns.to_string(), "dns:belady.default.svc:7100");
+        assert_eq!("slurm".parse::<Join>().unwrap().to_string(), "slurm");
         assert!("".parse::<Join>().unwrap().is_off());
     }
 
@@ -195,7 +200,7 @@ mod tests {
             "hosts:a,[::]:7200",
             "dns:0.0.0.0:7100",
             "dns:",
-            "slurm",
+            "slurm:1",
             "other:x",
         ] {
             assert!(text.parse::<Join>().is_err(), "{text}");

@@ -153,9 +153,9 @@ sections! {
 
     /// Nodes that work together.
     [cluster] ClusterConfig {
-        /// The nodes of the cluster: "hosts:A,B:PORT,..." or "dns:NAME:PORT" for all addresses of a name;
-        /// empty: no cluster. Each node lists all of them, itself, too. The port is 7100 if none is
-        /// written, and the next one is used as well.
+        /// The nodes of the cluster: "hosts:A,B:PORT,...", or "dns:NAME:PORT" for all addresses of a name,
+        /// or "slurm" for the nodes of a Slurm job; empty: no cluster. Each node lists all of them, itself,
+        /// too. The port is 7100 if none is written, and the next one is used as well.
         join: Join = Join::Off,
         /// Memory of this node's shard, a part of cache.ram: "16GiB", "25%" of cache.ram, or "auto":
         /// half of it.

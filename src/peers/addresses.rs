@@ -4,12 +4,13 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
+use super::slurm;
 use crate::config::{HostPort, Join, OwnAddress};
 
 /// The addresses of a cluster's nodes, sorted. Names that are not known at this moment are left out.
 ///
 /// # Errors
-/// If no name is known.
+/// If no name is known, or Slurm does not tell the nodes of its job.
 pub(super) fn find(join: &Join) -> Result<Vec<SocketAddr>, String> {
     let of = |name: &HostPort| (name.host.as_str(), name.port).to_socket_addrs();
     let mut found = Vec::new();
@@ -23,6 +24,7 @@ pub(super) fn find(join: &Join) -> Result<Vec<SocketAddr>, String> {
         // Each of them is one node, however many addresses it has.
         Join::Hosts(hosts) => hosts.iter().for_each(|host| add(host, 1)),
         Join::Dns(name) => add(name, usize::MAX),
+        Join::Slurm => slurm::nodes()?.iter().for_each(|host| add(host, 1)),
     }
     // Some systems give a machine's own name a loopback address, which no other node reaches.
     if found.iter().any(|address| !address.ip().is_loopback()) {

@@ -28,6 +28,7 @@ mod record;
 mod secret;
 mod shard;
 mod shards;
+mod slurm;
 mod status;
 mod sweep;
 mod trial;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
 
@@ -100,7 +100,7 @@ struct Sent {
 
 /// A connection. It ends when this is dropped.
 pub(super) struct Pipeline {
-    requests: UnboundedSender<Sent>,
+    requests: Sender<Sent>,
     places: Semaphore,
     task: AbortHandle,
 }
@@ -120,7 +120,7 @@ impl Pipeline {
         let stream = TcpStream::connect(address).await?;
         // A request is not held back until the one before it is answered.
         stream.set_nodelay(true)?;
-        let (requests, queue) = unbounded_channel();
+        let (requests, queue) = channel(AT_ONCE);
         let task = tokio::spawn(carry(stream, queue)).abort_handle();
         let pipeline = Pipeline { requests, places: Semaphore::new(AT_ONCE), task };
         let words = [b"AUTH", login.user.as_bytes(), login.password.as_bytes()];
@@ -140,7 +140,7 @@ impl Pipeline {
     pub(super) async fn ask(&self, request: Request) -> Option<Reply> {
         let _place = self.places.acquire().await.ok()?;
         let (reply, replied) = oneshot::channel();
-        self.requests.send(Sent { request, reply }).ok()?;
+        self.requests.send(Sent { request, reply }).await.ok()?;
         replied.await.ok()
     }
 }
@@ -149,7 +149,7 @@ impl Pipeline {
 type Waiting = Mutex<VecDeque<oneshot::Sender<Reply>>>;
 
 /// Carries requests and replies until the connection ends.
-async fn carry(mut stream: TcpStream, queue: UnboundedReceiver<Sent>) {
+async fn carry(mut stream: TcpStream, queue: Receiver<Sent>) {
     let (reads, writes) = stream.split();
     let waiting = Waiting::default();
     let ended = tokio::select! {
@@ -164,7 +164,7 @@ async fn carry(mut stream: TcpStream, queue: UnboundedReceiver<Sent>) {
 /// Writes requests until nobody makes any more.
 async fn write_requests(
     mut stream: impl AsyncWrite + Unpin,
-    mut queue: UnboundedReceiver<Sent>,
+    mut queue: Receiver<Sent>,
     waiting: &Waiting,
 ) -> Result<()> {
     let mut sent = Vec::new();

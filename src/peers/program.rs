@@ -91,7 +91,7 @@ fn examine(path: &Path) -> Option<Result<Program, String>> {
     if !path.is_file() {
         return None;
     }
-    let said = match first_words(Command::new(path).arg("--version"), ANSWER_WAIT) {
+    let said = match output_of(Command::new(path).arg("--version"), ANSWER_WAIT, WORDS_MOST) {
         Ok(said) => said,
         Err(error) => return Some(Err(format!("{} cannot be run: {error}", path.display()))),
     };
@@ -100,21 +100,28 @@ fn examine(path: &Path) -> Option<Result<Program, String>> {
     Some(program.ok_or_else(|| format!("{} does not tell its version: {line:?}", path.display())))
 }
 
-/// What a program says until it ends. After a time that only a broken program takes, it is killed.
-fn first_words(command: &mut Command, most: Duration) -> std::io::Result<String> {
+/// What a program says until it ends, up to `most` bytes. After a time that only a broken program takes, it is killed.
+///
+/// # Errors
+/// If it cannot be started.
+pub(super) fn output_of(
+    command: &mut Command,
+    wait: Duration,
+    most: u64,
+) -> std::io::Result<String> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn()?;
     let (send, said) = channel::<Vec<u8>>();
     if let Some(output) = child.stdout.take() {
         let read = move || {
             let mut words = Vec::new();
-            let _ = output.take(WORDS_MOST).read_to_end(&mut words);
+            let _ = output.take(most).read_to_end(&mut words);
             let _ = send.send(words);
         };
         // Without a thread, it says nothing.
         let _ = thread::Builder::new().spawn(read);
     }
-    let words = said.recv_timeout(most).unwrap_or_default();
+    let words = said.recv_timeout(wait).unwrap_or_default();
     let _ = child.kill();
     let _ = child.wait();
     Ok(String::from_utf8_lossy(&words).into_owned())
@@ -193,7 +200,7 @@ mod tests {
     fn a_program_that_says_nothing_is_not_waited_for() {
         let top = tempfile::tempdir().unwrap();
         let silent = put_script(top.path(), "a", "valkey-server", "exec sleep 600");
-        let said = first_words(&mut Command::new(silent), Duration::from_millis(50)).unwrap();
+        let said = output_of(&mut Command::new(silent), Duration::from_millis(50), 9).unwrap();
         assert_eq!(said, "");
     }
 }

@@ -332,3 +332,40 @@ fn settings_that_make_no_cluster_are_refused() {
     }
     assert!(!Path::new("/run/secret").exists());
 }
+
+/// The number of a Slurm job whose ports are free.
+fn slurm_job() -> String {
+    let job =
+        |port: u16| port.checked_sub(20_000).filter(|above| above / 2 < 5000 && above % 2 == 0);
+    let found = std::iter::repeat_with(|| free_ports(1)[0]).find_map(job);
+    (found.unwrap() / 2).to_string()
+}
+
+/// The program of Slurm itself tells who the nodes of a job are.
+#[test]
+fn the_nodes_of_a_slurm_job_find_each_other() {
+    let (job, fixtures) = (slurm_job(), [Fixture::new(), Fixture::new()]);
+    let secret = format!("cluster.secret={}", fixtures[0].path("secret").display());
+    // Slurm's program does nothing without a configuration.
+    let conf = fixtures[0].path("slurm.conf");
+    fs::write(&conf, "ClusterName=test\nSlurmctldHost=localhost\n").unwrap();
+    let mount = |fixture: &Fixture, job: Option<&str>, address: &str| {
+        let [source, point] = ["source", "mount"].map(|name| fixture.path(name));
+        let mut command = fixture.belady();
+        command.env_remove("SLURM_JOB_ID").env("SLURM_JOB_NODELIST", "127.0.0.[1-2]");
+        command.env("SLURM_CONF", &conf).envs(job.map(|job| ("SLURM_JOB_ID", job)));
+        command.arg("mount").args([&source, &point]).args(["--ram", "64MiB", "--cluster-ram"]);
+        command.args(["32MiB", "--cluster", "slurm", "--set", &secret, "--set", address]);
+        Mounted::by(fixture, &mut command, &point)
+    };
+    let outside = mount(&fixtures[0], None, "cluster.address=127.0.0.1");
+    wait_until("the mount says what is missing", || {
+        why(&outside).contains("SLURM_JOB_ID is not set")
+    });
+    outside.umount();
+    let one = mount(&fixtures[0], Some(&job), "cluster.address=127.0.0.1");
+    let other = mount(&fixtures[1], Some(&job), "cluster.address=127.0.0.2");
+    await_members(&[&one, &other], 2);
+    one.umount();
+    other.umount();
+}
