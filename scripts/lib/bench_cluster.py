@@ -21,7 +21,7 @@ import time
 
 import torch
 
-from driver import FAILURES, RunError, files_of, stopwatch
+from driver import FAILURES, RunError, end_group, files_of, stopwatch
 from make_data import default_files, ensure
 from mounts import Belady, Slowpfs, Watchdog, binary, fresh_dir, kill_hard, say
 from nodes import Cluster, Network, Ranks, secret_in
@@ -74,7 +74,7 @@ class Bench(Parts):
         """Epochs of a job on all nodes.  Each gives what the ranks say, the seconds and the bytes of the source.
         `during(cluster, nth)` is called while epoch `nth` runs."""
         with self.slowpfs() as slow, self.cluster(slow, held, weights, ranks) as cluster:
-            with self.ranks(cluster, count, ranks) as job, Watchdog(240, [slow, *cluster.nodes, job]):
+            with self.ranks(cluster, count, ranks) as job, Watchdog(240, [job, slow, *cluster.nodes]):
                 out, last = [], slow.stats()["bytes"]
                 for nth in range(count):
                     elapsed = stopwatch()
@@ -110,26 +110,33 @@ class Bench(Parts):
         """All samples fit."""
         cold, bytes_cold, steady, alone = [], [], [], []
         for _ in range(self.pairs):
-            for _ in range(TRIES):
-                out, late, _ = self.epochs(1.1, 4)
-                if late <= LATE_US:
-                    break
+            out = self.in_time(lambda: self.epochs(1.1, 4)[:2])
             cold.append(out[0]["seconds"] / (self.rig.bytes / LINK))
             bytes_cold.append(out[0]["x_bytes"])
             steady += [epoch["x_bytes"] for epoch in out[1:]]
-            alone.append(out[0]["seconds"] / self.alone())
+            alone.append(out[0]["seconds"] / self.in_time(self.alone))
         self.add("cold.x_bytes", bytes_cold)
         self.add("steady.r110.x_bytes", steady, digits=5)
         self.add("cold.x_link", cold)
         self.add("cold.x_alone", alone)
 
+    @staticmethod
+    def in_time(run):
+        """What `run()` gives beside how late slowpfs was.  It is repeated if the model did not hold."""
+        for _ in range(TRIES):
+            out, late = run()
+            if late <= LATE_US:
+                break
+        return out
+
     def alone(self):
-        """The seconds of a cold epoch of nodes that share nothing."""
+        """The seconds of a cold epoch of nodes that share nothing, and how late slowpfs was."""
         options = [["--ram", OWN_RAM * MIB, "--order", ORDER.format(ranks=NODES, rank=nth),
                     "--set", "prefetch.start=first-open"] for nth in range(NODES)]
         with self.slowpfs() as slow, Cluster(self.network, slow.mountpoint, self.rig.work, options) as nodes:
-            with self.ranks(nodes, 1) as job, Watchdog(120, [slow, *nodes.nodes, job]):
-                return max(rank["seconds"] for rank in job.epoch())
+            with self.ranks(nodes, 1) as job, Watchdog(120, [job, slow, *nodes.nodes]):
+                seconds = max(rank["seconds"] for rank in job.epoch())
+                return seconds, slow.stats()["held_late_us_max"]
 
     def less(self):
         self.steady("steady.r80.x_bytes", .8)
@@ -167,22 +174,24 @@ class Bench(Parts):
         time.sleep(CUT_S)
 
     def fail(self, name, strike, errors):
-        waits, wrong = [], []
+        waits, wrong, raw = [], [], []
         for _ in range(TRIES):
             out, _, longest_us = self.epochs(1.1, 3, during=strike)
             longest = max(rank["longest"] for epoch in out[1:] for rank in epoch["ranks"])
+            raw.append(longest / 1000)
             waits.append(max(0, longest / 1000 - longest_us / 1e6))
             wrong.append(sum(epoch["wrong"] for epoch in out))
         if errors or max(wrong):
             self.add(f"{name}.errors", wrong, "", value=max(wrong))
         self.add(f"{name}.extra_wait_s", waits, "s", value=round(min(waits), 3))
+        self.add(f"{name}.longest_read_s", raw, "s")
 
     def solo(self):
         """One node, with and without a cluster."""
         pairs = []
-        for _ in range(self.pairs):
+        for nth in range(self.pairs):
             seconds = {}
-            for kind in ("with", "without"):
+            for kind in ("with", "without") if nth % 2 else ("without", "with"):
                 with self.slowpfs() as slow:
                     ram = int(1.1 * self.rig.pages)
                     share = int(1.1 * self.rig.bytes / PART + ON_THE_WAY / .8)
@@ -195,7 +204,7 @@ class Bench(Parts):
                         mount = Belady(slow.mountpoint, os.path.join(self.rig.work, "alone"), ["--ram", ram, *own])
                     with mount:
                         node = mount.nodes[0] if kind == "with" else mount
-                        with Ranks([(node.wrapped, node.mountpoint)], 1) as job, Watchdog(120, [slow, node, job]):
+                        with Ranks([(node.wrapped, node.mountpoint)], 1) as job, Watchdog(120, [job, slow, node]):
                             seconds[kind] = job.epoch()[0]["seconds"]
             pairs.append(seconds["with"] / seconds["without"])
         self.add("solo.x_without", pairs)
@@ -210,7 +219,7 @@ class Bench(Parts):
                         self.read_parts(cluster.nodes, nth)
                         cluster.await_gifts()
                     before = self.used(cluster)
-                    seconds = self.read_parts(cluster.nodes, 2)
+                    seconds = self.read_held(slow, cluster.nodes, 2)
                     after = self.used(cluster)
             found = after["found"] - before["found"]
             rate.append(self.rig.files / seconds)
@@ -235,11 +244,34 @@ class Bench(Parts):
             listed = write_list(os.path.join(self.rig.work, f"list{node.nth}"), paths)
             commands.append(node.wrapped([binary("hotpath"), "read", listed]))
         elapsed = stopwatch()
-        readers = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]
-        ended = [reader.wait(120) for reader in readers]
+        readers = []
+        try:
+            for command in commands:
+                readers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True))
+            ended = [reader.wait(120) for reader in readers]
+        finally:
+            for reader in readers:
+                end_group(reader)
         if any(ended):
             raise RunError(f"hotpath ended with {ended}")
         return elapsed()
+
+    def read_held(self, slow, nodes, epoch):
+        """The same.  Hardly anything may come from the source."""
+        before = slow.stats()["bytes"]
+        seconds = self.read_parts(nodes, epoch)
+        if slow.stats()["bytes"] - before > .01 * self.rig.bytes:
+            raise RunError("the source was read in an epoch of samples that are held")
+        return seconds
+
+    def fill(self, slow, nodes):
+        """Reads the first epoch until the cache disks have all of it: they may not take all samples in time."""
+        grew = True
+        while grew:
+            before = slow.stats()["bytes"]
+            self.read_parts(nodes, 0)
+            time.sleep(2)
+            grew = slow.stats()["bytes"] > before
 
     @staticmethod
     def used(cluster):
@@ -258,11 +290,9 @@ class Bench(Parts):
                             "--order", order, "--set", "prefetch.start=first-open"])
         with self.slowpfs() as slow, Cluster(self.network, slow.mountpoint, self.rig.work, options) as cluster:
             with Watchdog(120, [slow, *cluster.nodes]):
-                for _ in range(2):
-                    self.read_parts(cluster.nodes, 0)
-                    time.sleep(3)
+                self.fill(slow, cluster.nodes)
                 before = sum(node.cpu_us() for node in cluster.nodes)
-                self.read_parts(cluster.nodes, 0)
+                self.read_held(slow, cluster.nodes, 0)
                 return sum(node.cpu_us() for node in cluster.nodes) - before
 
 

@@ -11,6 +11,7 @@ import os
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 from driver import PYTHON, RunError, end_group, fields
 from mounts import TOP, Belady, fresh_dir, kill_hard
@@ -33,7 +34,7 @@ class Network:
     """So many namespaces, which reach each other."""
 
     def __init__(self, count):
-        self.count, self.switch = count, f"belady-{os.getpid()}-switch"
+        self.count, self.bridge = count, f"belady-{os.getpid()}-bridge"
         self.names = [f"belady-{os.getpid()}-{nth}" for nth in range(count)]
 
     def address(self, nth):
@@ -41,19 +42,19 @@ class Network:
 
     @staticmethod
     def link(nth):
-        """The outer end of a node's cable."""
+        """The end of a node's veth pair that is at the bridge."""
         return f"node{nth}"
 
     def outside(self, *words):
-        """Works on the bridge and on the outer ends of cables."""
-        run("ip", "-n", self.switch, *words)
+        """Runs `ip` in the namespace of the bridge."""
+        run("ip", "-n", self.bridge, *words)
 
     def __enter__(self):
         try:
-            run("ip", "netns", "add", self.switch)
+            run("ip", "netns", "add", self.bridge)
             self.outside("link", "add", "bridge", "type", "bridge")
             self.outside("link", "set", "bridge", "up")
-            run("nsenter", f"--net=/run/netns/{self.switch}", "sh", "-c", NO_FIREWALL)
+            run("nsenter", f"--net=/run/netns/{self.bridge}", "sh", "-c", NO_FIREWALL)
             for nth, name in enumerate(self.names):
                 run("ip", "netns", "add", name)
                 self.outside("link", "add", self.link(nth), "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -77,7 +78,7 @@ class Network:
         return ["nsenter", f"--net=/run/netns/{self.names[nth]}", *command]
 
     def __exit__(self, *_):
-        for name in (*self.names, self.switch):
+        for name in (*self.names, self.bridge):
             run("ip", "netns", "del", name, check=False)
 
 
@@ -100,7 +101,10 @@ class Node(Belady):
 
     def shard(self):
         """The process of its shard."""
-        return next(iter(shards(self.mountpoint)), None)
+        found = shards(self.mountpoint)
+        if not found:
+            raise RunError(f"{self.mountpoint} has no shard")
+        return found[0]
 
     def __exit__(self, *_):
         left = shards(self.mountpoint)
@@ -138,12 +142,12 @@ class Cluster:
             point = os.path.join(work, f"node{nth}")
             more = ["--cluster", join, "--set", f"cluster.secret={secret}"] if secret else []
             self.nodes.append(Node(network, nth, source, point, [*more, *own]))
-        self.served, self.shares = [], secret is not None
+        self.served, self.shares = ExitStack(), secret is not None
 
     def __enter__(self):
         try:
             for node in self.nodes:
-                self.served.append(node.__enter__())
+                self.served.enter_context(node)
             if self.shares:
                 self.await_homes()
         except BaseException:
@@ -152,8 +156,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_):
-        for node in self.served:
-            node.__exit__()
+        self.served.close()
 
     def await_homes(self, seconds=60):
         """Waits until all nodes have one view of all nodes, and know where samples are by it."""

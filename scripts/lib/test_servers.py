@@ -460,13 +460,12 @@ class Shards:
 
     def lose(self, network, cluster):
         """A shard is killed, and a node is cut off, while samples are read."""
-        kill_hard(cluster.nodes[1].shard())
-        self.read(cluster)
-        cluster.await_homes()
-        network.cut(2)
-        self.read(cluster)
-        network.heal(2)
-        cluster.await_homes()
+        for strike in (lambda: kill_hard(cluster.nodes[1].shard()), lambda: network.cut(2)):
+            with Meanwhile(.2, strike) as struck:
+                self.read(cluster)
+                check(struck.began, f"{self.name}: all was read before the strike")
+            network.heal(2)
+            cluster.await_homes()
         self.read(cluster)
 
 

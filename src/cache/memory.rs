@@ -2,7 +2,8 @@
 //!
 //! Bytes are charged before memory is taken for them, and for as long as they are in memory: while
 //! they are fetched, answered, pushed into the page cache, and while they wait for the planner or for
-//! the cache disk. The charge is a part of the [`Buffer`], so that no code can forget it.
+//! the cache disk. The charge is a part of the [`Buffer`], so that no code can forget it. Memory is used
+//! again ([`memory_for`](crate::disk::memory_for)): the few megabytes that are kept for that are not charged.
 //!
 //! If memory is short, bytes that only wait to be stored give way first, then prefetches, then pushes.
 //! A read waits in a queue, without a thread, until bytes are free. It never waits for ever:

@@ -361,6 +361,7 @@ impl Limiter {
         // Requests that were under way when the limit was lowered may have met the same overload.
         let is_known = self.round.settling.is_some() && self.round.is_lower;
         if !is_known && self.manners != Manners::Off {
+            self.tries = 0;
             self.hold(scaled(self.limit, OVERLOADED), at_us);
         }
     }
@@ -423,6 +424,7 @@ impl Limiter {
         let has_changed = median > CHANGED * self.median;
         self.median = median;
         let least = self.least[class];
+        // In a probe down, a queue of ours may have been the reason. Then the tries fail.
         let ramps = matches!(self.phase, Phase::Ramp { .. });
         if !ramps && least.is_finite() && median < FREED * least {
             self.tries = TRIES;
@@ -472,6 +474,7 @@ impl Limiter {
             }
             Phase::Hold | Phase::Up { .. } | Phase::Down if found.has_changed => {
                 self.latencies.clear();
+                self.tries = 0;
                 self.ramp(found.rate, at_us);
             }
             Phase::Hold => self.hold_on(found, wanted, at_us),

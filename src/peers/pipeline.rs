@@ -24,7 +24,7 @@ use crate::disk::{Buffer, memory_for};
 use crate::ids::BLOCK_BYTES;
 use crate::sync::Mutex;
 
-/// Requests under way at once.
+/// Requests under way at once whose askers still wait, and requests that are written with one call.
 const AT_ONCE: usize = 32;
 
 /// The longest value that is read, in bytes. No value of ours is longer.

@@ -1,6 +1,7 @@
 //! The nodes of a Slurm job.
 
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::program::output_of;
@@ -18,11 +19,22 @@ const JOBS: u64 = 5_000;
 const WAIT: Duration = Duration::from_secs(10);
 const NAMES_MOST: u64 = 1 << 20;
 
+/// What was told: the nodes of a job stay the same.
+static TOLD: OnceLock<Vec<HostPort>> = OnceLock::new();
+
 /// The nodes of the job that this process is of.
 ///
 /// # Errors
 /// If it is of no job, or `scontrol` does not tell its nodes.
-pub(super) fn nodes() -> Result<Vec<HostPort>, String> {
+pub(super) fn nodes() -> Result<&'static [HostPort], String> {
+    match TOLD.get() {
+        Some(nodes) => Ok(nodes),
+        None => ask().map(|nodes| &TOLD.get_or_init(|| nodes)[..]),
+    }
+}
+
+/// Asks Slurm for them.
+fn ask() -> Result<Vec<HostPort>, String> {
     let job = variable(JOB)?;
     let port = port_of(&job).ok_or_else(|| format!("{JOB} is {job:?}, and no number of a job"))?;
     let mut names = Command::new("scontrol");
@@ -33,7 +45,10 @@ pub(super) fn nodes() -> Result<Vec<HostPort>, String> {
     let nodes: Vec<HostPort> =
         told.split_whitespace().map(|name| HostPort { host: name.to_owned(), port }).collect();
     match nodes.is_empty() {
-        true => Err("`scontrol show hostnames` tells no nodes of this job".to_owned()),
+        true => {
+            Err("`scontrol show hostnames` tells no nodes of this job: run it to see why"
+                .to_owned())
+        }
         false => Ok(nodes),
     }
 }
