@@ -1,7 +1,7 @@
 //! Memory that buffers have let go of, for the next ones.
 //!
-//! A page that is new to a process costs the kernel more time than its bytes take to be copied. So the memory of large
-//! buffers is used again. What was let go of last is taken first, because it may still be in a processor's cache.
+//! The kernel finds and clears each page that is new to a process. So the memory of large buffers is used again. The
+//! newest memory is taken first. It may still be in a processor's cache.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ pub(super) fn let_go(memory: Vec<u8>) {
 }
 
 struct Spare {
-    /// What was let go of first is first.
+    /// The oldest is first.
     memory: VecDeque<Vec<u8>>,
     bytes: usize,
     most: usize,

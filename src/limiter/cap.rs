@@ -17,7 +17,7 @@ impl RateCap {
         RateCap { bytes_per_s, paid_us: 0 }
     }
 
-    /// From now on the cap is this many bytes a second, which are not 0. What is not paid for yet is paid at that rate.
+    /// From now on the cap is this many bytes a second, which are not 0. Debts of before are paid at that rate, too.
     pub fn set_rate(&mut self, now_us: u64, bytes_per_s: u64) {
         let unpaid = u128::from(self.pause_us(now_us)) * u128::from(self.bytes_per_s);
         let pause_us = u64::try_from(unpaid / u128::from(bytes_per_s.max(1))).unwrap_or(u64::MAX);

@@ -4,8 +4,8 @@
 //! 2. The server answers in the order of the requests. A value is read into memory of its own.
 //! 3. If the connection ends, or the server breaks the protocol, no request on it gets a reply any more.
 //!
-//! The protocol is RESP2 (redis.io/docs/latest/develop/reference/protocol-spec). The `redis` crate copies a block three
-//! times to send it, and once more to read it, which took more time than all else that a sample of another node needs.
+//! The protocol is RESP2 (redis.io/docs/latest/develop/reference/protocol-spec). The `redis` crate speaks it, too, but
+//! copies each block several times. `scripts/bench cluster` measures what a sample of another node costs.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, IoSlice, Result, Write};

@@ -100,7 +100,7 @@ fn examine(path: &Path) -> Option<Result<Program, String>> {
     Some(program.ok_or_else(|| format!("{} does not tell its version: {line:?}", path.display())))
 }
 
-/// What a program says until it ends, up to `most` bytes. After a time that only a broken program takes, it is killed.
+/// Runs a program and returns the first `most` bytes of its output. A program that runs longer than `wait` is killed.
 ///
 /// # Errors
 /// If it cannot be started.

@@ -19,7 +19,7 @@ const JOBS: u64 = 5_000;
 const WAIT: Duration = Duration::from_secs(10);
 const NAMES_MOST: u64 = 1 << 20;
 
-/// What was told: the nodes of a job stay the same.
+/// The nodes, once Slurm has told them. A job keeps its nodes.
 static TOLD: OnceLock<Vec<HostPort>> = OnceLock::new();
 
 /// The nodes of the job that this process is of.
@@ -40,8 +40,9 @@ fn ask() -> Result<Vec<HostPort>, String> {
     let mut names = Command::new("scontrol");
     names.args(["show", "hostnames", &variable(NODES)?]);
     let told = output_of(&mut names, WAIT, NAMES_MOST);
-    let told =
-        told.map_err(|error| format!("scontrol, which tells the nodes of a job: {error}"))?;
+    let told = told.map_err(|error| {
+        format!("scontrol cannot be run: {error}: set cluster.join to hosts:A,B")
+    })?;
     let nodes: Vec<HostPort> =
         told.split_whitespace().map(|name| HostPort { host: name.to_owned(), port }).collect();
     match nodes.is_empty() {

@@ -21,7 +21,7 @@ const FILES: u64 = 90;
 const SIZE: usize = 20_000;
 const ALL: u64 = FILES * SIZE as u64;
 
-/// What comes first is dropped first: the mount before its directory.
+/// The fields are dropped in their order: the mount before its directory.
 struct Node {
     mounted: Mounted,
     fixture: Fixture,

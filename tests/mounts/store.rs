@@ -100,7 +100,7 @@ fn what_is_stored_is_not_read_again_after_a_remount() {
     }
 }
 
-/// More samples than may wait to be stored. What the disk cannot take in time is stored in a later epoch.
+/// More samples than may wait to be stored. The disk cannot take all of them in time. A later epoch stores the rest.
 #[test]
 fn a_later_epoch_reads_nothing_of_the_source() {
     const LARGE: usize = 1_000_000;
