@@ -6,11 +6,17 @@ namespaces, each with a shard; a torch DataLoader with one worker on each, which
 deals the samples out, and each rank's order is told.  A rank begins a batch when all ranks have ended the one before,
 as if they exchanged gradients.  R is what all shards hold, in per cent of the data.  x_bytes is what slowpfs gave in an
 epoch over the data; cold.x_alone is a cold epoch over that of nodes which share nothing; steady is the mean of the
-epochs after the first.  Rows that begin with c13 are of nodes of which every second one has three times the memory.
+epochs after the first.  Samples move to who reads them next, and local is the part of the reads of those epochs that
+found their samples on the reader's own node: in its page cache or in its shard.  Rows that begin with c13 are of nodes of
+which every second one has three times the memory.
+jobs3 are three jobs, a rank of each on each
+node, a third of an epoch apart, and shards that hold a fifth of the data; hits are reads that needed no source, over a
+minute.
 wait is a reader's longest read, less the longest request to the source of the same run; the best of three.  In kill, a
 shard is killed in the middle of an epoch; in partition, a node is cut off for ten seconds.  peer.cpu_us is the CPU time
 of all daemons for an epoch from shards, less that for an epoch from their cache disks with as much page cache, for each
-sample that a shard gave; engine.cpu_us is that of the shards.  Both are read with `hotpath`, which does nothing else.
+sample that a shard gave, if samples stay at their homes; engine.cpu_us is that of the shards.  Both are read with
+`hotpath`, which does nothing else.
 """
 
 import os
@@ -18,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 
 import torch
 
@@ -36,33 +43,37 @@ ON_THE_WAY = 24 << 20        # of a shard's memory, and of the rest what samples
 PART = .8 * .85
 TRIES = 3
 CUT_S = 10
-ORDER = "torch-distributed:seed=0,world={ranks},rank={rank},index=imagefolder"
+ORDER = "torch-distributed:seed={seed},world={ranks},rank={rank},index=imagefolder"
+JOBS, JOB_S, JOBS_RAM = 3, 60, 8    # jobs, the seconds of an epoch, MiB of page cache for a node
+BATCH = 32
+SIZES = {"r102": 1.02, "r80": .8, "r25": .25}
 OWN_RAM = 64                 # MiB of page cache for a node by itself
 
 
 class Bench(Parts):
-    PARTS = ("whole", "less", "unequal", "shared_read", "kill", "partition", "solo", "cost")
+    PARTS = ("whole", "less", "unequal", "shared_read", "jobs", "kill", "partition", "solo", "cost")
     BARS = {"cold.x_bytes": 1.01, "steady.r110.x_bytes": .005, "steady.r80.x_bytes": .205,
-            "steady.r25.x_bytes": .755, "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
-            "shared_read.x_bytes": 1.01, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
+            "steady.r25.x_bytes": .755, "local.r25": .23, "local.r80": .77, "local.r102": .97, "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
+            "shared_read.x_bytes": 1.01, "jobs3.hits": .46, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
             "cold.x_link": 1.05, "solo.x_without": 1.03, "peer.cpu_us": 40, "engine.cpu_us": 25, "peer.files_per_s": 6000}
 
-    AT_LEAST = ("peer.files_per_s",)
+    AT_LEAST = ("peer.files_per_s", "jobs3.hits", "local.r25", "local.r80", "local.r102")
 
     def __init__(self, rig, network):
         super().__init__(rig.work, False, 3)
         self.rig, self.network = rig, network
         self.names = files_of(rig.data)
 
-    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, own_ram=OWN_RAM):
+    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, own_ram=OWN_RAM, follows=True, streams=None):
         """A cluster that holds a share of the data."""
         options = []
         for nth, weight in enumerate(weights):
             ram = int(held * self.rig.bytes * weight / sum(weights) / PART + ON_THE_WAY / .8) + MIB
-            order = ORDER.format(ranks=ranks, rank=nth if ranks > 1 else 0)
+            order = ORDER.format(ranks=ranks, rank=nth if ranks > 1 else 0, seed=0)
             options.append(["--ram", ram + own_ram * MIB, "--cluster-ram", ram, "--order", order,
-                            "--set", "prefetch.start=first-open"])
-        return Cluster(self.network, slow.mountpoint, self.rig.work, options, secret_in(self.rig.work))
+                            "--set", "prefetch.start=first-open", "--set", f"cluster.follow={str(follows).lower()}", *(streams[nth] if streams else [])])
+        follows = follows and ranks > 1 and not streams
+        return Cluster(self.network, slow.mountpoint, self.rig.work, options, secret_in(self.rig.work), follows)
 
     def ranks(self, cluster, epochs, ranks=None):
         return Ranks([(node.wrapped, node.mountpoint) for node in cluster.nodes], epochs, ranks)
@@ -75,7 +86,7 @@ class Bench(Parts):
         `during(cluster, nth)` is called while epoch `nth` runs."""
         with self.slowpfs() as slow, self.cluster(slow, held, weights, ranks) as cluster:
             with self.ranks(cluster, count, ranks) as job, Watchdog(240, [job, slow, *cluster.nodes]):
-                out, last = [], slow.stats()["bytes"]
+                out, last, elsewhere = [], slow.stats()["bytes"], 0
                 for nth in range(count):
                     elapsed = stopwatch()
                     job.begin()
@@ -84,16 +95,19 @@ class Bench(Parts):
                     said = job.end()
                     seconds = elapsed()
                     cluster.await_gifts()
-                    now = slow.stats()["bytes"]
-                    out.append({"ranks": said, "seconds": max(rank["seconds"] for rank in said), "wall": seconds,
-                                "x_bytes": (now - last) / self.rig.bytes,
+                    now, found = slow.stats()["bytes"], cluster.traffic()["found"]
+                    x_bytes = (now - last) / self.rig.bytes
+                    out.append({"local": 1 - x_bytes - (found - elsewhere) / self.rig.files,
+                                "ranks": said, "seconds": max(rank["seconds"] for rank in said), "wall": seconds,
+                                "x_bytes": x_bytes,
                                 "wrong": sum(rank["wrong"] for rank in said)})
-                    last = now
+                    last, elsewhere = now, found
                     self.check(said, ranks)
                 late = slow.stats()["held_late_us_max"]
                 longest = max(node.status()["source_times"]["operations"]["read"]["max_us"] for node in cluster.nodes)
                 traffic = cluster.traffic()
-        say("    " + " ".join(f"{epoch['seconds']:.1f}s/{epoch['x_bytes']:.3f}" for epoch in out) + f" {traffic}")
+        say("    " + " ".join(f"{epoch['seconds']:.1f}s/{epoch['x_bytes']:.3f}/{epoch['local']:.3f}" for epoch in out)
+            + f" {traffic}")
         return out, late, longest
 
     def check(self, said, ranks):
@@ -102,9 +116,10 @@ class Bench(Parts):
         if abs(read - expected) > NODES:
             raise ValueError(f"{read:.0f} samples were read, and not {expected}")
 
-    def steady(self, name, held, weights=(1,) * NODES):
+    def steady(self, size, held, weights=(1,) * NODES, prefix=""):
         out, *_ = self.epochs(held, 4, weights)
-        self.add(name, [epoch["x_bytes"] for epoch in out[1:]], digits=5)
+        self.add(f"{prefix}steady.{size}.x_bytes", [epoch["x_bytes"] for epoch in out[1:]], digits=5)
+        self.add(f"{prefix}local.{size}", [epoch["local"] for epoch in out[1:]])
 
     def whole(self):
         """All samples fit."""
@@ -131,7 +146,7 @@ class Bench(Parts):
 
     def alone(self):
         """The seconds of a cold epoch of nodes that share nothing, and how late slowpfs was."""
-        options = [["--ram", OWN_RAM * MIB, "--order", ORDER.format(ranks=NODES, rank=nth),
+        options = [["--ram", OWN_RAM * MIB, "--order", ORDER.format(ranks=NODES, rank=nth, seed=0),
                     "--set", "prefetch.start=first-open"] for nth in range(NODES)]
         with self.slowpfs() as slow, Cluster(self.network, slow.mountpoint, self.rig.work, options) as nodes:
             with self.ranks(nodes, 1) as job, Watchdog(120, [job, slow, *nodes.nodes]):
@@ -139,17 +154,55 @@ class Bench(Parts):
                 return seconds, slow.stats()["held_late_us_max"]
 
     def less(self):
-        self.steady("steady.r80.x_bytes", .8)
-        self.steady("steady.r25.x_bytes", .25)
+        for size, held in SIZES.items():
+            self.steady(size, held)
 
     def unequal(self):
-        self.steady("c13.steady.r80.x_bytes", .8, (1, 3, 1, 3))
-        self.steady("c13.steady.r25.x_bytes", .25, (1, 3, 1, 3))
+        for size, held in SIZES.items():
+            self.steady(size, held, (1, 3, 1, 3), "c13.")
 
     def shared_read(self):
         """All ranks read everything, in one order."""
         runs = [self.epochs(1.1, 1, ranks=1)[0][0]["x_bytes"] for _ in range(self.pairs)]
         self.add("shared_read.x_bytes", runs)
+
+    def jobs(self):
+        """Three jobs read the same samples in different orders."""
+        self.add("jobs3.hits", [self.hits_of_jobs()], "")
+
+    def hits_of_jobs(self):
+        streams = [[] for _ in range(NODES)]
+        for seed in range(1, JOBS):
+            for rank in range(NODES):
+                streams[rank] += ["--stream", f"job{seed}={ORDER.format(ranks=NODES, rank=rank, seed=seed)}"]
+        with ExitStack() as stack:
+            slow = stack.enter_context(self.slowpfs())
+            cluster = stack.enter_context(self.cluster(slow, .2, own_ram=JOBS_RAM, streams=streams))
+            points = [(node.wrapped, node.mountpoint) for node in cluster.nodes]
+            pace = JOB_S / (self.rig.files / NODES / BATCH)
+            jobs = [stack.enter_context(Ranks(points, 4, seed=seed, pace=pace)) for seed in range(JOBS)]
+            stack.enter_context(Watchdog(600, [*jobs, slow, *cluster.nodes]))
+            for job in jobs:
+                job.begin_all()
+                time.sleep(JOB_S / JOBS)
+            # All jobs are in their second epoch or later.
+            time.sleep(JOB_S)
+            before = self.places(cluster), slow.stats()["bytes"]
+            time.sleep(JOB_S)
+            after = self.places(cluster), slow.stats()["bytes"]
+            say(f"    {after[0] - before[0]} reads, {(after[1] - before[1]) / 1e6:.1f} MB of the source; {cluster.traffic()}")
+            for job in jobs:
+                for said in job.end():
+                    self.check(said, NODES)
+                    if any(rank["wrong"] for rank in said):
+                        raise ValueError(f"samples are wrong: {said}")
+            return 1 - (after[1] - before[1]) / (self.rig.bytes / self.rig.files) / (after[0] - before[0])
+
+    @staticmethod
+    def places(cluster):
+        """What all streams have read so far."""
+        streams = [stream for node in cluster.nodes for stream in node.status()["orders"]]
+        return sum(stream["epoch"] * stream["length"] + stream["position"] for stream in streams)
 
     def kill(self):
         """A shard is killed in the second epoch."""
@@ -195,7 +248,7 @@ class Bench(Parts):
                 with self.slowpfs() as slow:
                     ram = int(1.1 * self.rig.pages)
                     share = int(1.1 * self.rig.bytes / PART + ON_THE_WAY / .8)
-                    own = ["--order", ORDER.format(ranks=1, rank=0), "--set", "prefetch.start=first-open"]
+                    own = ["--order", ORDER.format(ranks=1, rank=0, seed=0), "--set", "prefetch.start=first-open"]
                     if kind == "with":
                         own += ["--ram", ram + share, "--cluster-ram", share]
                         mount = Cluster(self.network, slow.mountpoint, self.rig.work, [own],
@@ -213,7 +266,7 @@ class Bench(Parts):
         """An epoch from shards, and one from cache disks."""
         peer, engine, rate = [], [], []
         for _ in range(self.pairs):
-            with self.slowpfs() as slow, self.cluster(slow, 1.1, own_ram=OWN_RAM // NODES) as cluster:
+            with self.slowpfs() as slow, self.cluster(slow, 1.1, own_ram=OWN_RAM // NODES, follows=False) as cluster:
                 with Watchdog(120, [slow, *cluster.nodes]):
                     for nth in range(2):
                         self.read_parts(cluster.nodes, nth)

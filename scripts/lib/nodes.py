@@ -134,9 +134,10 @@ def shards(mountpoint):
 class Cluster:
     """Mounts on all nodes of a network over one source, and ranks that read through them."""
 
-    def __init__(self, network, source, work, options, secret=None):
-        """`options` are those of each node.  Without a secret the nodes share nothing."""
-        self.network, self.nodes = network, []
+    def __init__(self, network, source, work, options, secret=None, follows=False):
+        """`options` are those of each node.  Without a secret the nodes share nothing.  `follows`: samples move to who
+        reads them next."""
+        self.network, self.nodes, self.follows = network, [], follows
         join = "hosts:" + ",".join(f"{network.address(nth)}:{PORT}" for nth in range(len(options)))
         for nth, own in enumerate(options):
             point = os.path.join(work, f"node{nth}")
@@ -167,6 +168,7 @@ class Cluster:
                 cluster = node.status()["cluster"]
                 there = [member for member in cluster["members"] if member["state"] in ("here", "member")]
                 placed = len(there) == len(self.nodes) and cluster["placed"] == cluster["view"]
+                placed = placed and (cluster["moves_in"] is not None) == self.follows
                 views.append(cluster["view"] if placed else None)
             if None not in views and len(set(views)) == 1:
                 return
@@ -188,16 +190,18 @@ class Cluster:
 
 
 class Ranks:
-    """A job with a rank on each of some mounts.  A rank begins a batch when all have ended the one before."""
+    """A job with a rank on each of some mounts.  A rank begins a batch when all have ended the one before.  With a pace,
+    ranks wait for nobody, and a batch takes so many seconds."""
 
-    def __init__(self, points, epochs, ranks=None, seeds=None):
+    def __init__(self, points, epochs, ranks=None, seed=0, pace=0):
         """Without `ranks` each reader has its part of one job.  `ranks` 1 has each read everything."""
         self.epochs, self.processes, self.said = epochs, [], None
         self.steps = ThreadPoolExecutor(1)
         for nth, (wrap, point) in enumerate(points):
             world = ranks or len(points)
-            words = [PYTHON, os.path.join(TOP, "scripts", "lib", "rank.py"), point, "--sync", "--in-step", "--epochs", epochs,
-                     "--rank", nth if world > 1 else 0, "--ranks", world, "--seed", seeds[nth] if seeds else 0]
+            words = [PYTHON, os.path.join(TOP, "scripts", "lib", "rank.py"), point, "--sync", "--epochs", epochs,
+                     "--rank", nth if world > 1 else 0, "--ranks", world, "--seed", seed,
+                     *(["--pace", pace] if pace else ["--in-step"])]
             self.processes.append(subprocess.Popen(
                 wrap([*map(str, words)]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                 start_new_session=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}))
@@ -227,6 +231,10 @@ class Ranks:
         """Has all ranks begin an epoch."""
         self.said = self.steps.submit(self.keep_step)
 
+    def begin_all(self):
+        """Has all ranks read all epochs.  A rank begins an epoch when all have ended the one before."""
+        self.said = self.steps.submit(lambda: [self.keep_step() for _ in range(self.epochs)])
+
     def keep_step(self):
         """Goes through an epoch.  Returns what the ranks say at its end."""
         while True:
@@ -236,7 +244,7 @@ class Ranks:
                 return [fields(line) for line in said]
 
     def end(self):
-        """Waits for the end of the epoch.  Returns what the ranks say."""
+        """Waits for the end of what was begun.  Returns what the ranks say."""
         return self.said.result()
 
     def epoch(self):

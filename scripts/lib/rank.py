@@ -2,6 +2,7 @@
 """One rank of a training job: torchvision's ImageFolder, DistributedSampler and torch's DataLoader, as a user has it.
 
 Every sample is checked against the identity in its COM segments. The imports are done before anything is timed.
+With --pace, a batch takes at least so many seconds, as if a model were trained with it.
 One line per epoch: epoch K images N seconds S longest L wrong B, where L is the longest read in milliseconds and B
 counts samples that were wrong or could not be read.  With --in-step, the rank says step after each batch and waits for
 a line, as the ranks of a job wait for each other's gradients.
@@ -29,6 +30,7 @@ def arguments():
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--sync", action="store_true", help="wait for a line on stdin before each epoch")
+    parser.add_argument("--pace", type=float, default=0)
     parser.add_argument("--in-step", action="store_true", help="wait for a line on stdin after each batch")
     return parser.parse_args()
 
@@ -62,8 +64,10 @@ def main():
             sys.stdin.readline()
         sampler.set_epoch(epoch)
         images = wrong = longest = 0
-        began = time.perf_counter()
+        due = began = time.perf_counter()
         for (took, bad), _ in loader:
+            due += args.pace
+            time.sleep(max(0, due - time.perf_counter()))
             images, wrong = images + len(took), wrong + int(bad.sum())
             longest = max(longest, float(took.max()))
             if args.in_step:

@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use super::flights::{Fetching, FlightKey};
 use super::landing::{Landed, Push, PushJob};
 use super::on_drop::FailOnDrop;
+use super::sharing::Gift;
 use super::{Cache, Charge, ReadFailure};
 use crate::catalog::{Handed, Located, Received};
 use crate::cluster::{Search, Step};
@@ -168,6 +169,8 @@ impl Attempt {
             match answer {
                 Answer::Found(bytes) => {
                     let _failing = failing.taken();
+                    let left = search.found();
+                    self.note_gift(&search, left);
                     let bytes = Buffer::from(bytes).holding(charge.fetched());
                     self.arrived(bytes, Place::Member, None);
                 }
@@ -176,16 +179,16 @@ impl Attempt {
                 Answer::Lacks(lack) => {
                     let step = search.lacks(lack);
                     // The source may be faster than those that are still asked.
-                    self.note_lacking(&search);
+                    self.note_gift(&search, None);
                     self.search(search, name, step, (failing, charge));
                 }
             }
         });
     }
 
-    fn note_lacking(&self, search: &Search) {
-        let note = |fetching: &mut Fetching| fetching.lacking = search.lacking().to_vec();
-        self.cache.flights.with(&self.key, self.flight, note);
+    fn note_gift(&self, search: &Search, left: Option<u64>) {
+        let gift = Gift { to: search.lacking().to_vec(), left };
+        self.cache.flights.with(&self.key, self.flight, |fetching| fetching.gift = gift);
     }
 
     /// No member has the bytes.
@@ -336,6 +339,10 @@ impl Attempt {
             return cache.fail(key, ReadFailure::PastVersion);
         }
         let is_settled = received == Received::Settled;
+        if pages.is_none() && matches!(from, Place::Tier(_)) {
+            // No member was asked for it.
+            cache.move_on(block);
+        }
         let Some(fetching) = cache.flights.take_waiting(key, &bytes) else { return };
         let at = pages.map_or(0, PageRange::offset);
         let push = fetching.to_ram.then(|| {
@@ -347,10 +354,10 @@ impl Attempt {
             waiter(Ok(Landed::new(Arc::clone(&bytes), at, push.clone())));
         }
         if let Some(sharing) = cache.sharing.get().filter(|_| is_settled && pages.is_none())
-            && !fetching.lacking.is_empty()
+            && !fetching.gift.is_empty()
             && let Some(arrival) = cache.memory.arrival(node, &bytes)
         {
-            sharing.give(&fetching.lacking, &located, &arrival);
+            sharing.give(block, &fetching.gift, &located, &arrival);
         }
         if let (Some(tier), Some(placed)) = (&cache.store_tier, fetching.placed) {
             let arrival = is_settled.then(|| cache.memory.arrival_to_store(node, &bytes));

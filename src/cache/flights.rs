@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::on_drop::NotifyOnDrop;
+use super::sharing::Gift;
 use super::{ReadFailure, Waiter};
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::disk::Buffer;
@@ -66,8 +67,8 @@ pub(super) struct Fetching {
     pub(super) store: Option<(Located, u64)>,
     /// Since when members of the cluster are asked.
     pub(super) members: Option<Instant>,
-    /// Members that are to be given the bytes.
-    pub(super) lacking: Vec<u64>,
+    /// What members of the cluster are told when the bytes are here.
+    pub(super) gift: Gift,
     /// Whether the source is asked.
     pub(super) asks_source: bool,
     /// When the source was asked, and how many of its answers are still to come.

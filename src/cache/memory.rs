@@ -187,6 +187,7 @@ impl Drop for Charge {
 }
 
 /// The account.
+#[derive(Clone)]
 pub struct Memory(Arc<Shared>);
 
 impl Default for Memory {

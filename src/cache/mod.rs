@@ -49,7 +49,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use nix::errno::Errno;
 
 use crate::catalog::{Catalog, NodeId};
-use crate::cluster::Homes;
+use crate::cluster::{Homes, Worth};
 use crate::disk::{Alarm, DiskState};
 use crate::ids::{BlockId, FileId, PageRange};
 use crate::peers::{Membership, Shards};
@@ -114,7 +114,7 @@ pub struct Cache {
     page_cache: Arc<PageCache>,
     store_tier: Option<Arc<StoreTier>>,
     /// Set if there is a cluster.
-    sharing: OnceLock<Sharing>,
+    sharing: OnceLock<Arc<Sharing>>,
     memory: Memory,
     traffic: Arc<Traffic>,
     alarm: Arc<Alarm>,
@@ -189,12 +189,25 @@ impl Cache {
     /// Blocks come from these shards, too, as soon as [homes](Self::set_homes) are known.
     pub fn share(&self, shards: Arc<dyn Shards>) {
         // There is one cluster.
-        let _ = self.sharing.set(Sharing::new(shards));
+        let _ = self.sharing.set(Arc::new(Sharing::new(shards)));
     }
 
     /// Sets which members have which blocks; `None` if nobody has any.
     pub fn set_homes(&self, placed: Option<(Arc<Membership>, Arc<Homes>)>) {
         self.sharing.get().into_iter().for_each(|sharing| sharing.set_homes(placed.clone()));
+    }
+
+    /// From now on members are given only what is worth it; `None`: all that they lack.
+    pub fn set_worth(&self, worth: Option<Worth>) {
+        self.sharing.get().into_iter().for_each(|sharing| sharing.set_worth(worth.clone()));
+    }
+
+    /// A block that RAM or the store has is read soon. If it moves on with that read in the cluster, it does so now.
+    pub fn move_on(&self, block: BlockId) {
+        let Some(sharing) = self.sharing.get() else { return };
+        if let Some(located) = self.catalog.locate(block) {
+            sharing.move_on(block, &located, &self.memory);
+        }
     }
 
     /// Sets how many microseconds the source takes at most, but for one read in a hundred.

@@ -3,18 +3,22 @@
 //! 1. A block that the local store lacks is looked for at the members that may have it ([`Search`]).
 //! 2. If none has it, the source is asked. If a reader waits and a member takes longer than usual, the source is asked
 //!    as well ([`Cache::pass_over`](super::Cache::pass_over)).
-//! 3. Bytes that surely are those of the version are given to the homes that lack them.
+//! 3. Bytes that surely are those of the version are given to the homes that lack them ([`Gift`]).
+//! 4. If blocks move to who reads them next, one moves on with its first fetch in an epoch in which this node reads it
+//!    ([`Moved`]). If RAM has the block, it moves on shortly before the read ([`Sharing::move_on`]).
 //!
 //! Which members may have a block is found out apart, and read here.
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use super::memory::Arrival;
+use super::memory::{Arrival, Memory};
 use crate::catalog::Located;
-use crate::cluster::{Homes, Search};
+use crate::cluster::{EpochHomes, Holder, Homes, Role, Search, Worth};
+use crate::disk::Buffer;
 use crate::ids::BlockId;
 use crate::peers::{Answer, Ask, Give, Key, Membership, Shards};
 use crate::source::{Pool, Urgency};
@@ -34,28 +38,104 @@ const LEASE: u32 = 8;
 
 /// The members' homes, as far as they are known.
 #[derive(Clone)]
-pub(super) struct Placed {
+struct Placed {
     membership: Arc<Membership>,
     homes: Arc<Homes>,
+    moved: Arc<Moved>,
+}
+
+/// What members are told of a block when it is here.
+#[derive(Debug, Default)]
+pub(super) struct Gift {
+    /// Those that are given it.
+    pub(super) to: Vec<u64>,
+    /// The one that it leaves.
+    pub(super) left: Option<u64>,
+}
+
+impl Gift {
+    pub(super) fn is_empty(&self) -> bool {
+        self.to.is_empty() && self.left.is_none()
+    }
+}
+
+/// Blocks that move on at once without a flight.
+const MOVING_MOST: usize = 32;
+
+/// Which reads of this node have moved their blocks on: by epoch, the homes of that epoch, and a bit for each block.
+#[derive(Default)]
+struct Moved(BTreeMap<u32, (Arc<EpochHomes>, Arc<[AtomicU64]>)>);
+
+impl Moved {
+    /// The same for other homes. If an epoch has others, nothing has moved on in it.
+    fn followed_by(&self, homes: &Homes) -> Self {
+        let Some(moves) = homes.moves() else { return Moved::default() };
+        let bits = |(epoch, homes): (u32, &Arc<EpochHomes>)| {
+            let same = self.0.get(&epoch).filter(|(known, _)| Arc::ptr_eq(known, homes));
+            let words = homes.samples().div_ceil(64);
+            let new = || (0..words).map(|_| AtomicU64::new(0)).collect();
+            let bits = same.map_or_else(new, |(_, bits)| Arc::clone(bits));
+            (epoch, (Arc::clone(homes), bits))
+        };
+        Moved(moves.moving().map(bits).collect())
+    }
+
+    /// The epoch from which the block moves on with a read of this node. From then on it has.
+    fn take(&self, block: BlockId) -> Option<u32> {
+        let (word, bit) = (block.index() / 64, 1 << (block.index() % 64));
+        let is_first = |bits: &[AtomicU64]| bits[word].fetch_or(bit, Ordering::Relaxed) & bit == 0;
+        let mut epochs = self.0.iter();
+        let moving =
+            epochs.find(|(_, (homes, bits))| homes.is_read_here(block.0) && is_first(bits));
+        moving.map(|(epoch, _)| *epoch)
+    }
 }
 
 pub(super) struct Sharing {
     shards: Arc<dyn Shards>,
     placed: RwLock<Option<Placed>>,
+    /// What members are given, and since when that is known; `None`: all that they lack.
+    worth: RwLock<Option<(Arc<Worth>, Instant)>>,
     /// How long the source usually takes, in microseconds.
     source_us: AtomicU64,
     landing: Arc<Pool>,
+    /// Blocks that move on without a flight at this moment.
+    moving: AtomicUsize,
 }
 
 impl Sharing {
     pub(super) fn new(shards: Arc<dyn Shards>) -> Self {
         let landing = Pool::new("belady-landing", LANDINGS, LANDINGS).into();
-        Sharing { shards, placed: RwLock::default(), source_us: AtomicU64::new(0), landing }
+        let (placed, worth) = (RwLock::default(), RwLock::default());
+        Sharing {
+            shards,
+            placed,
+            worth,
+            source_us: AtomicU64::new(0),
+            landing,
+            moving: AtomicUsize::new(0),
+        }
     }
 
     pub(super) fn set_homes(&self, placed: Option<(Arc<Membership>, Arc<Homes>)>) {
-        let placed = placed.map(|(membership, homes)| Placed { membership, homes });
-        *self.placed.write() = placed;
+        let mut known = self.placed.write();
+        let before = known.take().map(|before| before.moved).unwrap_or_default();
+        *known = placed.map(|(membership, homes)| {
+            let moved = before.followed_by(&homes).into();
+            Placed { membership, homes, moved }
+        });
+    }
+
+    pub(super) fn set_worth(&self, worth: Option<Worth>) {
+        *self.worth.write() = worth.map(|worth| (Arc::new(worth), Instant::now()));
+    }
+
+    /// Whether a member would keep a block.
+    fn is_worth(&self, block: BlockId, member: u64) -> bool {
+        let worth = self.worth.read().clone();
+        worth.is_none_or(|(worth, since)| {
+            worth.is_kept(block.0, member, since.elapsed().as_secs_f32())
+        })
     }
 
     /// Sets how long the source takes at most, but for one read in a hundred.
@@ -84,8 +164,12 @@ impl Sharing {
         at: &Located,
         urgency: Urgency,
     ) -> Option<(Search, Key)> {
-        let Placed { membership, homes } = self.placed.read().clone().filter(|_| at.is_sized)?;
-        let holders = homes.holders(block.0)?;
+        let placed = self.placed.read().clone().filter(|_| at.is_sized)?;
+        let Placed { membership, homes, moved } = placed;
+        let holders = homes.holders(block.0, moved.take(block));
+        if holders.is_empty() {
+            return None;
+        }
         let patience = match urgency {
             Urgency::Demand => PATIENCE_MIN.max(PATIENCE * self.source_wait()),
             // The lease of a holder that is gone ends by then.
@@ -111,13 +195,48 @@ impl Sharing {
         self.shards.ask(Ask { member, key, length, lease, after, deliver });
     }
 
-    /// Gives a block to members.
-    pub(super) fn give(&self, members: &[u64], at: &Located, arrival: &Arrival) {
+    /// Has a block that is read here move on to its next home, if it has not done so. If many are under way, it stays.
+    pub(super) fn move_on(self: &Arc<Self>, block: BlockId, at: &Located, memory: &Memory) {
+        let placed = self.placed.read().clone().filter(|_| at.is_sized);
+        let Some(Placed { membership, homes, moved }) = placed else { return };
+        if homes.moves().is_none() || self.moving.load(Ordering::Relaxed) >= MOVING_MOST {
+            return;
+        }
+        let Some(epoch) = moved.take(block) else { return };
+        let holders = homes.holders(block.0, Some(epoch));
+        let Some(Holder { id: member, role: Role::Left }) = holders.first().copied() else {
+            return;
+        };
+        let is_home = |holder: &&Holder| holder.role == Role::Home;
+        let to = holders.iter().find(is_home).map(|home| home.id).into_iter().collect();
+        let gift = Gift { to, left: Some(member) };
+        let (sharing, memory, at) = (Arc::clone(self), memory.clone(), at.clone());
+        let (key, length) = (key(&membership, &at), at.length);
+        self.moving.fetch_add(1, Ordering::Relaxed);
+        self.ask(
+            (member, false, Duration::ZERO),
+            (key, length),
+            Urgency::Prefetch,
+            move |answer| {
+                sharing.moving.fetch_sub(1, Ordering::Relaxed);
+                let Answer::Found(bytes) = answer else { return };
+                if let Some(arrival) = memory.arrival(at.node, &Arc::new(Buffer::from(bytes))) {
+                    sharing.give(block, &gift, &at, &arrival);
+                }
+            },
+        );
+    }
+
+    /// Gives a block to members. When it is there, it leaves the member that it is to leave.
+    pub(super) fn give(&self, block: BlockId, gift: &Gift, at: &Located, arrival: &Arrival) {
         let Some(Placed { membership, .. }) = self.placed.read().clone() else { return };
         let key = key(&membership, at);
-        for member in members {
+        if gift.to.is_empty() {
+            return gift.left.into_iter().for_each(|member| self.shards.remove(member, key));
+        }
+        for member in gift.to.iter().filter(|member| self.is_worth(block, **member)) {
             let (bytes, held) = (Arc::clone(&arrival.bytes), Box::new(arrival.clone()));
-            self.shards.give(Give { member: *member, key, bytes, held });
+            self.shards.give(Give { member: *member, key, bytes, held, left: gift.left });
         }
     }
 }

@@ -71,11 +71,15 @@ fn table(cluster: &ClusterStatus) -> String {
     }
     let view = cluster.view.as_deref().unwrap_or_default();
     let _ = writeln!(out, "view {view}");
-    let TrafficStatus { missing, waited, silent, damaged, given, given_bytes, refused, .. } =
-        cluster.traffic;
+    let TrafficStatus {
+        missing, waited, silent, damaged, given, given_bytes, refused, moved, ..
+    } = cluster.traffic;
     let _ = writeln!(out, "{}; {missing} not there", found(&cluster.traffic));
     let given_bytes = Bytes(given_bytes).human();
     let _ = writeln!(out, "{given} samples ({given_bytes}) given, {refused} not taken");
+    if cluster.moves_in.is_some() {
+        let _ = writeln!(out, "{moved} samples were moved to the nodes that read them next");
+    }
     if waited + silent + damaged > 0 {
         let _ = writeln!(
             out,

@@ -9,9 +9,9 @@
 //!    not covered is read from the source by its reader, and no member stores it.
 //! 3. Each covered sample has a *home*, the member that wins its weighted draw (`draw`). A member that is full takes no
 //!    part. If all samples are covered, the rest of the capacity is for second homes, in other groups first.
-//! 4. If it is known who reads each sample next, its home is that reader, as long as the reader has room
-//!    ([`Plan::for_readers`]).
-//! 5. [`Homes`] says which members may have a sample. [`Search`] says in which order they are asked.
+//! 4. If it is known who reads each sample next ([`Job`]), its home is that reader, as long as the reader has room
+//!    ([`Plan::for_readers`]). Then samples move as they are read ([`Moves`]).
+//! 5. [`Homes`] says which members may have a sample, and in which order they are asked. [`Search`] is one search.
 //! 6. All nodes together may have a limit for the source. [`share`] is the part of one node.
 //!
 //! The draw is weighted rendezvous hashing (Schindelhauer and Schomaker 2005, "Weighted distributed hash tables"): if a
@@ -20,14 +20,22 @@
 mod budget;
 mod draw;
 mod homes;
+mod job;
+mod keeping;
+mod moves;
 mod plan;
 mod search;
+mod uses;
 mod view;
 
 pub use budget::{Demand, share};
 pub use homes::Homes;
+pub use job::{Job, Rank, Report, Stream, Streams};
+pub use keeping::{Kept, Worth};
+pub use moves::{EpochHomes, Moves};
 pub use plan::{Plan, SPARE, Samples};
-pub use search::{Holders, Lack, Search, Step};
+pub use search::{Holder, Lack, Role, Search, Step};
+pub use uses::{Front, JobUses, Places, Uses};
 pub use view::{Member, MemberNo, View};
 
 /// Mixes the bits of a number, so that each of them depends on all (the finaliser of SplitMix64, Steele et al. 2014).

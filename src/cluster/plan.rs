@@ -103,6 +103,15 @@ impl Plan {
         plan
     }
 
+    /// The plan of a view if members choose what they keep: each sample has one home, whether there is room or not.
+    pub fn of_all(view: &View, samples: Samples<'_>) -> Self {
+        let (mut plan, draw) = (Plan::empty(samples), Room::of(view, samples).draw());
+        for (home, hash) in plan.homes.iter_mut().zip(samples.hashes) {
+            *home = number(draw.winner(*hash, |_| true));
+        }
+        plan
+    }
+
     /// The plan of a view if it is known who reads each sample next: a member of the view. A reader that has no room
     /// leaves its samples to others, of its own group first. No sample has a second home.
     pub fn for_readers(

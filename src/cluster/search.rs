@@ -1,26 +1,35 @@
 //! The search for one sample at the members of a cluster.
 //!
-//! 1. A second home that is nearer than the home is asked first.
+//! 1. Members that are nearer than the home, or more likely to have the sample, are asked first.
 //! 2. The home is asked for the sample, or else for its *lease*: the right to bring it. All who ask for the sample
 //!    while somebody has its lease wait for the holder, who stores the sample there. A lease ends by itself after a
 //!    while, so a holder that dies holds nobody up.
 //! 3. The holder of the lease asks the other members that may have the sample, and then the source.
-//! 4. Those of its homes that lack the sample are given it.
+//! 4. Those of its homes that lack the sample are given it. If it is found at a member that it leaves with this read, it
+//!    is given to its home, and removed there.
 //!
 //! A member that does not answer, or takes nothing, is passed over. Leases are those of Gray and Cheriton, SOSP 1989.
 
 use std::time::Duration;
 
-/// The members that may have a sample, by their ids. All are different.
+/// A member that may have a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holders {
-    pub home: u64,
-    /// Its second home, if that is nearer than its home.
-    pub first: Option<u64>,
-    /// Its second home, if it is not.
-    pub second: Option<u64>,
-    /// Its home in an earlier view. It is not given the sample.
-    pub before: Option<u64>,
+pub struct Holder {
+    pub id: u64,
+    pub role: Role,
+}
+
+/// What a sample has to do with a member that may have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Its home. There is one.
+    Home,
+    /// Its second home.
+    Second,
+    /// It was there before, or may be there for another reader. The member is not given it.
+    Before,
+    /// It leaves the member with this read.
+    Left,
 }
 
 /// What a member that lacks the sample answers.
@@ -54,11 +63,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
 #[derive(Debug)]
 pub struct Search {
-    home: u64,
-    /// The members that are still to be asked, the next one last. Each with whether it takes the sample if it lacks it.
-    left: Vec<(u64, bool)>,
+    home: Option<u64>,
+    /// The members that are still to be asked, the next one last.
+    left: Vec<Holder>,
     /// Who was asked last.
-    asked: Option<(u64, bool)>,
+    asked: Option<Holder>,
     pause: Duration,
     /// How long it waits for the holder of a lease.
     patience: Duration,
@@ -66,20 +75,13 @@ pub struct Search {
 }
 
 impl Search {
-    /// A search that waits so long for a member that has the lease.
-    pub fn new(holders: Holders, patience: Duration) -> Self {
-        let Holders { home, first, second, before } = holders;
-        let taking = |member: u64| (member, true);
-        let left = before.map(|member| (member, false)).into_iter();
-        let left = left.chain(second.map(taking)).chain([taking(home)]).chain(first.map(taking));
-        Search {
-            home,
-            left: left.collect(),
-            asked: None,
-            pause: FIRST_PAUSE,
-            patience,
-            lacking: Vec::new(),
-        }
+    /// A search at these members, in this order. It waits so long for a member that has the lease.
+    pub fn new(mut holders: Vec<Holder>, patience: Duration) -> Self {
+        let home = holders.iter().find(|holder| holder.role == Role::Home);
+        let home = home.map(|holder| holder.id);
+        holders.reverse();
+        let (left, lacking) = (holders, Vec::new());
+        Search { home, left, asked: None, pause: FIRST_PAUSE, patience, lacking }
     }
 
     /// The first step.
@@ -90,18 +92,29 @@ impl Search {
     /// The next step, if the member that was asked last lacks the sample.
     pub fn lacks(&mut self, answer: Lack) -> Step {
         match (answer, self.asked) {
-            (Lack::Leased, Some((member, _))) if !self.patience.is_zero() => {
+            (Lack::Leased, Some(holder)) if !self.patience.is_zero() => {
                 let after = self.pause.min(self.patience);
                 self.patience -= after;
                 self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-                Step::Ask { member, lease: member == self.home, after }
+                ask(holder, after)
             }
-            (Lack::Missing, Some((member, true))) => {
-                self.lacking.push(member);
+            (Lack::Missing, Some(Holder { id, role: Role::Home | Role::Second })) => {
+                self.lacking.push(id);
                 self.ask_next()
             }
             _ => self.ask_next(),
         }
+    }
+
+    /// The member that was asked last has the sample. Returns the member if the sample leaves it. A sample leaves only if
+    /// its home is given it, or if it has none.
+    pub fn found(&mut self) -> Option<u64> {
+        let Some(Holder { id, role: Role::Left }) = self.asked else { return None };
+        let Some(home) = self.home else { return Some(id) };
+        if self.left.iter().any(|holder| holder.id == home) {
+            self.lacking.push(home);
+        }
+        self.lacking.contains(&home).then_some(id)
     }
 
     /// The members that are to be given the sample.
@@ -111,17 +124,23 @@ impl Search {
 
     fn ask_next(&mut self) -> Step {
         self.asked = self.left.pop();
-        let ask =
-            |(member, _)| Step::Ask { member, lease: member == self.home, after: Duration::ZERO };
-        self.asked.map_or(Step::AskSource, ask)
+        self.asked.map_or(Step::AskSource, |holder| ask(holder, Duration::ZERO))
     }
+}
+
+fn ask(holder: Holder, after: Duration) -> Step {
+    Step::Ask { member: holder.id, lease: holder.role == Role::Home, after }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: Holders = Holders { home: 1, first: Some(2), second: None, before: Some(3) };
+    const HOME: Holder = Holder { id: 1, role: Role::Home };
+
+    fn holder(id: u64, role: Role) -> Holder {
+        Holder { id, role }
+    }
 
     fn ask(member: u64) -> Step {
         Step::Ask { member, lease: member == 1, after: Duration::ZERO }
@@ -129,13 +148,14 @@ mod tests {
 
     #[test]
     fn all_are_asked_and_homes_that_lack_it_are_given_it() {
-        let mut search = Search::new(ALL, Duration::ZERO);
+        let all = vec![holder(2, Role::Second), HOME, holder(3, Role::Before)];
+        let mut search = Search::new(all, Duration::ZERO);
         assert_eq!(search.begin(), ask(2));
         assert_eq!(search.lacks(Lack::Missing), ask(1));
         assert_eq!(search.lacks(Lack::Missing), ask(3));
         assert_eq!(search.lacks(Lack::Missing), Step::AskSource);
         assert_eq!(search.lacking(), [2, 1]);
-        let far = Holders { home: 1, first: None, second: Some(2), before: None };
+        let far = vec![HOME, holder(2, Role::Second)];
         let mut search = Search::new(far, Duration::ZERO);
         assert_eq!(search.begin(), ask(1));
         assert_eq!(search.lacks(Lack::Silent), ask(2));
@@ -144,9 +164,32 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_leaves_the_member_where_it_waited_for_this_read() {
+        let all = vec![holder(2, Role::Left), HOME, holder(3, Role::Left)];
+        let mut search = Search::new(all.clone(), Duration::ZERO);
+        search.begin();
+        assert_eq!((search.found(), search.lacking()), (Some(2), &[1][..]));
+        // It has gone to its home already.
+        let mut search = Search::new(all.clone(), Duration::ZERO);
+        search.begin();
+        search.lacks(Lack::Missing);
+        assert_eq!((search.found(), search.lacking()), (None, &[][..]));
+        let mut search = Search::new(all, Duration::ZERO);
+        search.begin();
+        search.lacks(Lack::Missing);
+        search.lacks(Lack::Missing);
+        assert_eq!((search.found(), search.lacking()), (Some(3), &[1][..]));
+        // Its home does not answer: it stays where it is.
+        let all = vec![HOME, holder(3, Role::Left)];
+        let mut search = Search::new(all, Duration::ZERO);
+        search.begin();
+        search.lacks(Lack::Silent);
+        assert_eq!((search.found(), search.lacking()), (None, &[][..]));
+    }
+
+    #[test]
     fn a_lease_is_waited_for_and_not_for_ever() {
-        let home = Holders { home: 1, first: None, second: None, before: None };
-        let mut search = Search::new(home, Duration::from_millis(100));
+        let mut search = Search::new(vec![HOME], Duration::from_millis(100));
         let (mut waited, mut pauses) = (Duration::ZERO, Vec::new());
         let mut step = search.begin();
         loop {
@@ -166,7 +209,7 @@ mod tests {
         assert_eq!(pauses[..7], [0, 1, 2, 4, 8, 16, 16]);
         assert_eq!(search.lacking(), [0_u64; 0], "the holder stores it");
         // The lease ends, and is ours.
-        let mut search = Search::new(home, Duration::from_secs(1));
+        let mut search = Search::new(vec![HOME], Duration::from_secs(1));
         search.begin();
         search.lacks(Lack::Leased);
         assert_eq!(search.lacks(Lack::Missing), Step::AskSource);

@@ -171,6 +171,9 @@ sections! {
         /// The most bytes a second that all nodes together ask the source for, such as "1GB"; 0: without
         /// limit. Reads that a job waits for are always made, and count.
         source_rate: Bytes = Bytes(0),
+        /// Whether orders say what each node holds: samples move to the nodes that read them next. If
+        /// several jobs read more than the nodes can hold, these hold what is read soonest.
+        follow: bool = true,
         /// The server program, an absolute path; empty: valkey-server or redis-server on the PATH.
         server: PathBuf = PathBuf::new(),
     }

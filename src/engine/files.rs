@@ -125,6 +125,13 @@ fn prometheus(status: &Status) -> String {
         metric("cluster_asked_total", "counter", "Questions for blocks, by what came.", &asked);
         let given = [("{taken=\"yes\"}", traffic.given), ("{taken=\"no\"}", traffic.refused)];
         metric("cluster_given_total", "counter", "Blocks given to nodes.", &given);
+        let moved = one(traffic.moved);
+        metric(
+            "cluster_moved_total",
+            "counter",
+            "Blocks that left a shard for their next reader.",
+            &moved,
+        );
         metric("cluster_answer_p99_us", "gauge", "Time of an answer.", &one(traffic.p99_us));
     }
     let budget = [

@@ -365,7 +365,7 @@ impl Engine {
     /// Has samples come from the shards of a cluster, too, and has them given to those.
     pub fn share(&self, shards: Arc<dyn Shards>) {
         if self.shards.set(Arc::clone(&shards)).is_ok() {
-            sharing::start(&self.core, &self.times, shards);
+            sharing::start(&self.orders, &self.published, &self.times, shards);
         }
     }
 

@@ -9,6 +9,7 @@ use super::serving::Serving;
 use super::status::OrderStatus;
 use super::{Core, Wings};
 use crate::catalog::{Catalog, with_listing};
+use crate::cluster::Stream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::VIEWS_NAME;
 use crate::ids::StreamId;
@@ -16,7 +17,7 @@ use crate::input::{self, Limits};
 use crate::learning::{LEARNT, Learning, StreamInfo, Streams, stream};
 use crate::order::spec::FilePurpose;
 use crate::order::{Listing, Order, OrderSpec};
-use crate::plan::{Event, Published};
+use crate::plan::{Event, Published, StreamStatus};
 use crate::rehearsal::views::View;
 use crate::rehearsal::{Rehearsal, ViewListing};
 
@@ -111,6 +112,10 @@ impl Orders {
             learning: wings.learning.clone(),
             rehearsal: wings.rehearsal.clone(),
         }
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// Gives a stream its order. A new name makes a new stream. Returns the order in plain words.
@@ -254,6 +259,40 @@ impl Orders {
     /// Whether any stream has been told an order.
     pub(super) fn has_told_order(&self) -> bool {
         self.streams.lock().iter().any(|stream| !stream.is_learnt() && stream.spec.is_some())
+    }
+
+    /// A reader on another node follows an order of this job. So may this node's readers, if no order was told for them. It
+    /// needs no files.
+    pub(super) fn suggest(&self, spec: &OrderSpec) {
+        let Some(learning) = &self.learning else { return };
+        let resolve = |listing: &Listing<'_>| spec.resolve(listing, &[]);
+        // It may be of files that this node does not have.
+        if let Ok(order) = with_listing(&self.core.catalog, &[], None, resolve) {
+            learning.suggest(order, spec.clone());
+        }
+    }
+
+    /// The orders that readers follow, told and learnt, as other nodes are told of them.
+    pub(super) fn followed(&self, published: &Published) -> Vec<Stream> {
+        let told = self.statuses(published).into_iter().filter_map(|stream| {
+            let progress = stream.progress;
+            let is_known = progress.following && !progress.is_empty();
+            let StreamStatus { epoch, front, length, .. } = progress;
+            Some((stream.spec.filter(|_| is_known)?, epoch, front, length))
+        });
+        let progress = |stream| published.progress(stream).cloned();
+        let loaders = self.learning.iter().flat_map(|learning| learning.loaders(progress));
+        let learnt = loaders.filter_map(|loader| {
+            let spec = loader.spec.filter(|_| loader.followed)?;
+            // The planner was told the rest of the epoch.
+            let left = loader.progress.map(|it| it.length.saturating_sub(it.front))?;
+            Some((spec, loader.spec_epoch, loader.length.saturating_sub(left), loader.length))
+        });
+        let stream = |(spec, epoch, position, length): (String, u32, u32, u32)| {
+            let spec: OrderSpec = spec.parse().ok()?;
+            Some(Stream { spec: spec.to_string(), epoch, position, length, rate: 0.0 })
+        };
+        told.chain(learnt).filter_map(stream).collect()
     }
 
     pub(super) fn statuses(&self, published: &Published) -> Vec<OrderStatus> {

@@ -143,7 +143,10 @@ fn carry_out(
             Action::Began { .. } => {
                 observers.iter_mut().for_each(|observer| observer.carry_out(&action));
             }
-            Action::Check { block } => cache.page_cache().check(block, Instant::now()),
+            Action::Check { block } => {
+                cache.page_cache().check(block, Instant::now());
+                cache.move_on(block);
+            }
             Action::InParts { file, on } => {
                 cache.page_cache().file_flags().in_parts.set(file, on);
             }

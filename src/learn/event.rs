@@ -156,6 +156,9 @@ pub struct Belief {
     pub foreseen: u32,
     /// The order as an order spec, if it can be told.
     pub spec: Option<OrderSpec>,
+    /// The epoch of that spec that is read, from 0, and how many samples of it the loader reads.
+    pub spec_epoch: u32,
+    pub length: u32,
     /// The same in a sentence.
     pub text: String,
 }

@@ -58,6 +58,8 @@ pub(super) fn belief(loader: &Loader, shared: &Shared) -> Belief {
         known_after: loader.known_after,
         foreseen: loader.foreseen,
         spec: follow.zip(past).and_then(|(follow, past)| spec(follow, past, *epoch, shared)),
+        spec_epoch: past.map_or(0, |past| epoch - past.first.0),
+        length: follow.map_or(0, |follow| follow.sequence.len() / follow.share().stride),
         text,
     }
 }

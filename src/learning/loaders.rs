@@ -75,6 +75,8 @@ impl LoaderState {
             epoch: belief.epoch,
             belief: belief.text,
             spec: belief.spec.map(|spec| spec.to_string()),
+            spec_epoch: belief.spec_epoch,
+            length: belief.length,
             followed: self.followed,
             reads_told,
             since_s: self.since.elapsed().as_secs(),

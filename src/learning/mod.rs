@@ -40,7 +40,7 @@ use crate::disk::{AtomicFile, STOP_PATIENCE, wait_for_end};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::StreamId;
 use crate::learn::{Record, SearchId};
-use crate::order::Order;
+use crate::order::{Order, OrderSpec};
 use crate::plan::{Event, Published, StreamStatus};
 use crate::source::Source;
 use crate::sync::Mutex;
@@ -64,6 +64,11 @@ enum Note {
     Received {
         stream: StreamId,
         order: Arc<Order>,
+    },
+    /// An order that a loader on another node reads.
+    Suggested {
+        order: Arc<Order>,
+        spec: OrderSpec,
     },
     /// A stream has no order any more.
     Withdrawn {
@@ -101,6 +106,9 @@ pub struct LoaderStatus {
     pub belief: String,
     /// The order as it would be told, if it can be.
     pub spec: Option<String>,
+    /// The epoch of that order that it reads, from 0, and how many samples of it.
+    pub spec_epoch: u32,
+    pub length: u32,
     /// Whether it is followed in an order that was learnt.
     pub followed: bool,
     /// Whether it reads files of an order that was told, and is read as told.
@@ -206,6 +214,12 @@ impl Learning {
     pub(crate) fn received(&self, stream: StreamId, order: &Arc<Order>) {
         // Waits if the thread is far behind. It may have ended.
         let _ = self.notes.send(Note::Received { stream, order: Arc::clone(order) });
+    }
+
+    /// A loader on another node reads this order. Others of the same job may read other parts of it.
+    pub(crate) fn suggest(&self, order: Order, spec: OrderSpec) {
+        // If the thread is far behind, it has enough to do.
+        let _ = self.notes.try_send(Note::Suggested { order: Arc::new(order), spec });
     }
 
     /// A stream has no order any more.

@@ -171,6 +171,23 @@ impl Order {
         }
     }
 
+    /// The order in which another sampler draws from the same samples. `None` if no sampler draws this one.
+    ///
+    /// # Errors
+    /// When the sampler is refused, as by [`Order::drawn`].
+    pub fn redrawn(&self, sampler: Sampler) -> Option<Result<Self>> {
+        let Epochs::Drawn { sampler: before, index, .. } = &self.epochs else { return None };
+        let n = index.len() as u32;
+        if let Err(error) = sampler.check(n) {
+            return Some(Err(error));
+        }
+        let title = self.title.replacen(&before.to_string(), &sampler.to_string(), 1);
+        let permutation = self.permutation && !sampler.repeats(n);
+        let (index, all) = (Arc::clone(index), sampler.epochs(n));
+        let epochs = Epochs::Drawn { sampler, all, index };
+        Some(Ok(Order { title, epochs, permutation, ..self.clone() }))
+    }
+
     /// Every sample id that an epoch may read. An id may occur repeatedly.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         let lists: &[Arc<[u32]>] = match &self.epochs {
@@ -289,6 +306,26 @@ mod tests {
                 assert_eq!(epoch, order.epoch(k));
             }
         }
+    }
+
+    #[test]
+    fn another_rank_draws_from_the_same_samples() {
+        let rank = |rank: u32| {
+            let sampler = Distributed { world: 2, rank, ..Distributed::default() };
+            Sampler::TorchDistributed(sampler)
+        };
+        let ids = files(&(100..110).collect::<Vec<u32>>());
+        let drawn = |nth: u32| Order::drawn(rank(nth), &ids, "path order").unwrap();
+        let batches = |order: Order| order.in_whole_batches(2).unwrap();
+        let redrawn = batches(drawn(0)).redrawn(rank(1)).unwrap().unwrap();
+        let expected = batches(drawn(1));
+        assert_eq!(
+            (redrawn.epoch(3), redrawn.describe()),
+            (expected.epoch(3), expected.describe())
+        );
+        assert!(drawn(0).redrawn(rank(2)).unwrap().is_err());
+        let listed = Order::listed("o", vec![Arc::from([1])], SampleTable::Files).unwrap();
+        assert!(listed.redrawn(rank(0)).is_none());
     }
 
     #[test]

@@ -63,6 +63,7 @@ struct Traffic {
     given: AtomicU64,
     given_bytes: AtomicU64,
     refused: AtomicU64,
+    moved: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, count: u64) {
@@ -193,6 +194,7 @@ impl Client {
     pub(super) fn give(&self, give: Give) {
         let shared = Arc::clone(&self.shared);
         let Some(link) = self.link(give.member) else { return add(&shared.traffic.refused, 1) };
+        let left = give.left.and_then(|left| self.link(left));
         // All of it: what is held has to live until the bytes are sent.
         let Give { key, bytes, held, .. } = give;
         self.spawn(async move {
@@ -200,11 +202,20 @@ impl Client {
                 Some(Reply::Done) => {
                     add(&shared.traffic.given, 1);
                     add(&shared.traffic.given_bytes, bytes.len() as u64);
+                    if let Some(left) = left {
+                        left.remove(key, &shared).await;
+                    }
                 }
                 _ => add(&shared.traffic.refused, 1),
             }
             drop((bytes, held));
         });
+    }
+
+    pub(super) fn remove(&self, member: u64, key: Key) {
+        let Some(link) = self.link(member) else { return };
+        let shared = Arc::clone(&self.shared);
+        self.spawn(async move { link.remove(key, &shared).await });
     }
 
     /// The time that 99 of 100 answers did not exceed.
@@ -229,6 +240,7 @@ impl Client {
             given: count(&traffic.given),
             given_bytes: count(&traffic.given_bytes),
             refused: count(&traffic.refused),
+            moved: count(&traffic.moved),
             p99_us: self.usual_wait().as_micros() as u64,
         }
     }
@@ -276,6 +288,14 @@ impl Link {
     async fn store(&self, key: Key, block: &Arc<Buffer>) -> Option<Reply> {
         let _turn = timeout(self.limit, self.gives.acquire()).await.ok()?;
         self.request(Request::storing(&key.at(&self.reached.tag), key, block)).await
+    }
+
+    async fn remove(&self, key: Key, shared: &Shared) {
+        let name = key.at(&self.reached.tag);
+        let removed = self.request(Request::new(&[b"UNLINK", name.as_bytes()])).await;
+        if removed == Some(Reply::Done) {
+            add(&shared.traffic.moved, 1);
+        }
     }
 
     /// Asks for a block of this key and length.

@@ -19,7 +19,7 @@ use super::status::{ClusterStatus, MemberState, MemberStatus};
 use super::sweep::OwnShard;
 use super::values::Keys;
 use super::{Program, addresses, secret};
-use crate::cluster::{self, Demand, View};
+use crate::cluster::{self, Report, View};
 use crate::config::ClusterSettings;
 use crate::process::Process;
 
@@ -78,8 +78,8 @@ pub(super) struct Seen {
     pub(super) own: Option<OwnShard>,
     /// Whether its shard has hardly any room left.
     pub(super) is_full: bool,
-    /// What the others ask the source for.
-    pub(super) demands: Vec<Demand>,
+    /// What the others have told of their readers, by their ids.
+    pub(super) reports: Vec<(u64, Report)>,
 }
 
 pub(super) struct Member {
@@ -169,14 +169,14 @@ impl Member {
         self.shard.process()
     }
 
-    /// Looks who is there. Tells the others of this node, of the digest of its catalog, and what it asks the source for.
-    /// To be called once a second.
+    /// Looks who is there. Tells the others of this node, of the digest of its catalog, and what its readers do. To be
+    /// called once a second.
     ///
     /// # Errors
     /// If the own shard does not answer.
-    pub(super) fn look(&mut self, digest: u64, demand: Demand) -> Result<Seen, String> {
-        let Demand { asked, wants_more } = demand;
-        self.record = Record { digest, asked, wants_more, ..std::mem::take(&mut self.record) };
+    pub(super) fn look(&mut self, digest: u64, report: Report) -> Result<Seen, String> {
+        let record = Record { digest, ..std::mem::take(&mut self.record) };
+        self.record = record.with(report);
         let nodes = self.nodes()?;
         if let Err(why) = self.act(&nodes) {
             // Another node may have taken a slot meanwhile, or most shards do not answer. It is tried again.
@@ -186,11 +186,12 @@ impl Member {
         let own = nodes.iter().find(|node| node.is_self).map(id);
         let own = own.filter(|own| reached.iter().any(|reached| reached.id == *own));
         let tag = self.own_tag(&nodes);
-        let others =
-            nodes.iter().filter(|node| !node.is_self).filter_map(|node| self.heard_of(node));
-        let demand =
-            |record: &Record| Demand { asked: record.asked, wants_more: record.wants_more };
-        let demands = others.map(demand).collect();
+        let others = nodes.iter().filter(|node| !node.is_self);
+        let report = |node: &Node| {
+            let ago = self.links.get(&node.address?)?.heard.elapsed();
+            Some((id(node), self.heard_of(node)?.report(ago)))
+        };
+        let reports = others.filter_map(report).collect();
         let keys = Keys::new(&self.secret);
         Ok(Seen {
             status: self.status(&nodes, &view),
@@ -198,7 +199,7 @@ impl Member {
             reached,
             own: tag.map(|tag| OwnShard { access: self.shard.access(), tag }),
             is_full: self.record.used >= self.record.capacity / FULL.1 * FULL.0,
-            demands,
+            reports,
         })
     }
 
@@ -606,6 +607,7 @@ mod tests {
             address: OwnAddress::Exact(own),
             group: String::new(),
             source_rate: None,
+            follow: true,
             server: PathBuf::new(),
         };
         let place = top.join(own.port().to_string());
@@ -622,7 +624,7 @@ mod tests {
         loop {
             let seen: Vec<_> = members
                 .iter_mut()
-                .map(|member| member.look(0, Demand::default()).unwrap().status)
+                .map(|member| member.look(0, Report::default()).unwrap().status)
                 .collect();
             if is_so(members, &seen) {
                 return;
@@ -689,7 +691,7 @@ mod tests {
         let all = free_addresses(2);
         // Each is the first one of its own list.
         let mut members = [all[0], all[1]].map(|own| join(top.path(), own, &[own]));
-        members.iter_mut().for_each(|member| drop(member.look(0, Demand::default()).unwrap()));
+        members.iter_mut().for_each(|member| drop(member.look(0, Report::default()).unwrap()));
         assert_eq!(tags(&mut members), [Some("0".to_owned()), Some("0".to_owned())]);
         members[0].shard.meet(all[1]).unwrap();
         look_until("both are members", &mut members, |members, seen| {

@@ -17,7 +17,7 @@ use super::shards::{Ask, Give, Membership, Shards};
 use super::status::ClusterStatus;
 use super::sweep::OwnShard;
 use super::values::Key;
-use crate::cluster::Demand;
+use crate::cluster::Report;
 use crate::config::ClusterSettings;
 use crate::process::Process;
 use crate::sync::Mutex;
@@ -44,9 +44,11 @@ struct Shared {
     /// The digest of the catalog, and the view by which homes are known; 0 at first.
     digest: AtomicU64,
     placed: AtomicU64,
-    /// What this node asks the source for, and what the others do.
-    demand: Mutex<Demand>,
-    demands: Mutex<Vec<Demand>>,
+    /// The epoch of its readers, if blocks move to who reads them next.
+    moves_in: Mutex<Option<u32>>,
+    /// What this node's readers do, and what those of others do.
+    report: Mutex<Report>,
+    reports: Mutex<Vec<(u64, Report)>>,
 }
 
 impl Drop for Peers {
@@ -80,8 +82,9 @@ impl Peers {
             is_full: AtomicBool::new(false),
             digest: AtomicU64::new(0),
             placed: AtomicU64::new(0),
-            demand: Mutex::default(),
-            demands: Mutex::default(),
+            moves_in: Mutex::default(),
+            report: Mutex::default(),
+            reports: Mutex::default(),
         });
         let ((end, over), (ending, ended)) = (channel(), channel());
         let found = Arc::clone(&shared);
@@ -130,8 +133,8 @@ fn keep(
         }
         if let Some(present) = &mut member {
             let digest = shared.digest.load(Ordering::Relaxed);
-            let demand = *shared.demand.lock();
-            match present.look(digest, demand) {
+            let report = shared.report.lock().clone();
+            match present.look(digest, report) {
                 Ok(seen) => shared.set(seen, present.secret()),
                 Err(why) => {
                     member = None;
@@ -147,8 +150,8 @@ fn keep(
 
 impl Shared {
     fn set(&self, seen: Seen, secret: &str) {
-        let Seen { status, membership, reached, own, is_full, demands } = seen;
-        *self.demands.lock() = demands;
+        let Seen { status, membership, reached, own, is_full, reports } = seen;
+        *self.reports.lock() = reports;
         self.is_full.store(is_full, Ordering::Relaxed);
         self.client.set_members(membership, &reached, secret);
         *self.own.lock() = own;
@@ -163,7 +166,7 @@ impl Shared {
         }
         self.client.set_members(None, &[], "");
         *self.own.lock() = None;
-        self.demands.lock().clear();
+        self.reports.lock().clear();
         *self.status.lock() = ClusterStatus { why: Some(why), ..ClusterStatus::default() };
     }
 }
@@ -181,6 +184,10 @@ impl Shards for Peers {
         self.shared.client.give(give);
     }
 
+    fn remove(&self, member: u64, key: Key) {
+        self.shared.client.remove(member, key);
+    }
+
     fn status(&self) -> ClusterStatus {
         let mut status = self.shared.status.lock().clone();
         let left_alone = self.shared.client.left_alone();
@@ -193,7 +200,8 @@ impl Shards for Peers {
         }
         let placed = self.shared.placed.load(Ordering::Relaxed);
         let placed = (placed != 0 && status.why.is_none()).then(|| view_name(placed));
-        ClusterStatus { placed, traffic: self.shared.client.traffic(), ..status }
+        let moves_in = self.shared.moves_in.lock().filter(|_| placed.is_some());
+        ClusterStatus { placed, moves_in, traffic: self.shared.client.traffic(), ..status }
     }
 
     fn usual_wait(&self) -> Duration {
@@ -210,12 +218,13 @@ impl Shards for Peers {
         own.sweep(is_wanted).map_err(|error| error.to_string())
     }
 
-    fn exchange_demands(&self, own: Demand) -> Vec<Demand> {
-        *self.shared.demand.lock() = own;
-        self.shared.demands.lock().clone()
+    fn exchange(&self, own: Report) -> Vec<(u64, Report)> {
+        *self.shared.report.lock() = own;
+        self.shared.reports.lock().clone()
     }
 
-    fn note_homes(&self, view: u64, digest: u64) {
+    fn note_homes(&self, view: u64, digest: u64, moves_in: Option<u32>) {
+        *self.shared.moves_in.lock() = moves_in;
         self.shared.digest.store(digest, Ordering::Relaxed);
         self.shared.placed.store(view, Ordering::Relaxed);
     }

@@ -1,18 +1,25 @@
 //! What a member tells the others of itself: a value in its own shard, for a few seconds.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::shard::key;
+use crate::cluster::{Demand, Report, Stream};
 
 /// How often a member writes its record and reads those of others, and how long a record counts.
 pub(super) const EVERY_S: u64 = 3;
 pub(super) const FOR_S: u64 = 15;
 
 /// A record longer than this is none.
-const BYTES_MOST: usize = 4096;
+const BYTES_MOST: usize = 1 << 16;
+
+/// Streams that are told of at most, and the bytes of an order's text. Others do not know the rest.
+const STREAMS_MOST: usize = 64;
+const SPEC_BYTES_MOST: usize = 512;
 
 /// A member's record. Fields that a member of another version does not write are empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Record {
     /// The version of belady.
@@ -28,12 +35,32 @@ pub(super) struct Record {
     /// Bytes a second that it asks the source for, and whether it would ask for more.
     pub asked: u64,
     pub wants_more: bool,
+    /// The orders that its readers follow.
+    pub streams: Vec<Stream>,
+    /// [`Report::horizon_s`]
+    pub horizon_s: Option<f32>,
 }
 
 impl Record {
     /// The key of the record of the member with this tag.
     pub(super) fn key(tag: &str) -> String {
         key(tag, "m")
+    }
+
+    /// The same record with what readers do now.
+    pub(super) fn with(self, report: Report) -> Self {
+        let Report { demand: Demand { asked, wants_more }, mut streams, horizon_s, .. } = report;
+        streams.retain(|stream| stream.spec.len() <= SPEC_BYTES_MOST);
+        streams.truncate(STREAMS_MOST);
+        Record { asked, wants_more, streams, horizon_s, ..self }
+    }
+
+    /// What it says of readers, if it was read so long ago.
+    pub(super) fn report(&self, ago: Duration) -> Report {
+        let demand = Demand { asked: self.asked, wants_more: self.wants_more };
+        // On average, it had been written half a period before.
+        let age_s = ago.as_secs_f32() + EVERY_S as f32 / 2.0;
+        Report { demand, streams: self.streams.clone(), horizon_s: self.horizon_s, age_s }
     }
 
     pub(super) fn to_text(&self) -> String {
@@ -57,7 +84,7 @@ mod tests {
         assert_eq!(Record::parse(record.to_text().as_bytes()), Some(record));
         let newer = br#"{"capacity":7,"new":[1]}"#;
         assert_eq!(Record::parse(newer), Some(Record { capacity: 7, ..Record::default() }));
-        for other in [&b"x"[..], b"", b"7", &[b' '; 5000]] {
+        for other in [&b"x"[..], b"", b"7", &[b' '; 70_000]] {
             assert_eq!(Record::parse(other), None);
         }
     }

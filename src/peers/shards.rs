@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::status::ClusterStatus;
 use super::values::{Key, Keys};
-use crate::cluster::{Demand, Lack, View};
+use crate::cluster::{Lack, Report, View};
 use crate::disk::Buffer;
 
 /// The members of a cluster, as one of them knows them.
@@ -49,6 +49,8 @@ pub struct Give {
     pub bytes: Arc<Buffer>,
     /// Is dropped when the bytes are not needed any more.
     pub held: Box<dyn Any + Send + Sync>,
+    /// The member that then removes it, if it has been stored.
+    pub left: Option<u64>,
 }
 
 /// The shards of a cluster. No call but `sweep` blocks.
@@ -61,6 +63,9 @@ pub trait Shards: Send + Sync + 'static {
 
     /// Has a member store a block. If it cannot, it does not.
     fn give(&self, give: Give);
+
+    /// Has a member remove a block. If it cannot, it does not.
+    fn remove(&self, member: u64, key: Key);
 
     /// What is known of the cluster, for people.
     fn status(&self) -> ClusterStatus;
@@ -77,10 +82,10 @@ pub trait Shards: Send + Sync + 'static {
     /// If the shard does not answer.
     fn sweep(&self, is_wanted: &dyn Fn(Key) -> bool) -> Result<u64, String>;
 
-    /// Notes by which view this node knows the homes of its blocks, and the digest of its catalog. Members with another
-    /// digest share little.
-    fn note_homes(&self, view: u64, digest: u64);
+    /// Notes by which view this node knows the homes of its blocks, the digest of its catalog, and the epoch of its readers
+    /// if blocks move to who reads them next. Members with another digest share little.
+    fn note_homes(&self, view: u64, digest: u64, moves_in: Option<u32>);
 
-    /// Has the other members told what this node asks the source for. Returns what they ask it for.
-    fn exchange_demands(&self, own: Demand) -> Vec<Demand>;
+    /// Has the other members told what this node's readers do. Returns what the others have told, by their ids.
+    fn exchange(&self, own: Report) -> Vec<(u64, Report)>;
 }

@@ -16,6 +16,8 @@ pub struct ClusterStatus {
     pub view: Option<String>,
     /// The view by which samples are looked for at the nodes.
     pub placed: Option<String>,
+    /// The epoch of this node's readers, from 0, if samples move to the nodes that read them next.
+    pub moves_in: Option<u32>,
     /// By address. All nodes of the cluster that are known, this one, too.
     pub members: Vec<MemberStatus>,
     pub traffic: TrafficStatus,
@@ -43,6 +45,8 @@ pub struct TrafficStatus {
     pub given: u64,
     pub given_bytes: u64,
     pub refused: u64,
+    /// Blocks that this node has removed from shards, since they moved on to who reads them next.
+    pub moved: u64,
     /// Microseconds that 99 of 100 answers did not exceed.
     pub p99_us: u64,
 }

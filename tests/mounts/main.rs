@@ -17,6 +17,7 @@ mod cassandra;
 mod cgroup;
 mod changes;
 mod cluster;
+mod cluster_jobs;
 mod commands;
 mod control;
 #[path = "../cql_server/mod.rs"]

@@ -17,20 +17,20 @@ use crate::free_ports::free_ports;
 use crate::mounted::{Mounted, Slowpfs};
 use crate::programs::signal;
 
-const FILES: u64 = 90;
+pub(crate) const FILES: u64 = 90;
 const SIZE: usize = 20_000;
-const ALL: u64 = FILES * SIZE as u64;
+pub(crate) const ALL: u64 = FILES * SIZE as u64;
 
 /// The fields are dropped in their order: the mount before its directory.
-struct Node {
-    mounted: Mounted,
-    fixture: Fixture,
+pub(crate) struct Node {
+    pub(crate) mounted: Mounted,
+    pub(crate) fixture: Fixture,
     address: String,
 }
 
 /// A cluster over one source. The nodes are dropped before what they need.
-struct Cluster {
-    nodes: Vec<Node>,
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
     slow: Slowpfs,
     fixture: Fixture,
 }
@@ -38,22 +38,38 @@ struct Cluster {
 impl Cluster {
     /// Mounts nodes, and waits until they know where samples are.
     fn new(count: usize, options: &[&str]) -> Self {
+        Cluster::with(count, |_| options.iter().map(ToString::to_string).collect())
+    }
+
+    /// The same, with the options of each node.
+    pub(crate) fn with(count: usize, options: impl Fn(usize) -> Vec<String>) -> Self {
+        Cluster::over((FILES, SIZE), count, options)
+    }
+
+    /// The same over so many files of a size.
+    pub(crate) fn over(
+        (files, size): (u64, usize),
+        count: usize,
+        options: impl Fn(usize) -> Vec<String>,
+    ) -> Self {
         let fixture = Fixture::new();
-        fixture.write_many("d", FILES, SIZE);
+        fixture.write_many("d", files, size);
         let slow = Slowpfs::new(&fixture, &[]);
         let ports = free_ports(count);
         let addresses: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let join = format!("hosts:{}", addresses.join(","));
         let secret = format!("cluster.secret={}", fixture.path("secret").display());
-        let node = |address: String| {
+        let node = |(nth, address): (usize, String)| {
             let (own, at) = (Fixture::new(), format!("cluster.address={address}"));
             let set = ["--set", &secret, "--set", &at, "--set", "prefetch.enabled=false"];
             let memory = ["--ram", "64MiB", "--cluster-ram", "32MiB", "--cluster", &join];
-            let all = [&set[..], &memory, options].concat();
+            let options = options(nth);
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            let all = [&set[..], &memory, &options].concat();
             let mounted = Mounted::at(&own, &slow.point, &own.path("mount"), &all);
             Node { fixture: own, address, mounted }
         };
-        let nodes = addresses.into_iter().map(node).collect();
+        let nodes = addresses.into_iter().enumerate().map(node).collect();
         let cluster = Cluster { nodes, slow, fixture };
         cluster.await_homes();
         cluster
@@ -81,7 +97,7 @@ impl Cluster {
         });
     }
 
-    fn source_bytes(&self) -> u64 {
+    pub(crate) fn source_bytes(&self) -> u64 {
         self.slow.count("bytes")
     }
 
@@ -94,7 +110,7 @@ impl Cluster {
         }
     }
 
-    fn evict(&self) {
+    pub(crate) fn evict(&self) {
         for node in &self.nodes {
             node.fixture.run(0, &["warmup", node.mounted.point.to_str().unwrap(), "--evict"]);
         }
@@ -112,18 +128,18 @@ impl Cluster {
         });
     }
 
-    fn traffic(&self, name: &str) -> u64 {
+    pub(crate) fn traffic(&self, name: &str) -> u64 {
         let count = |node: &Node| node.mounted.count(&format!("/cluster/traffic/{name}"));
         self.nodes.iter().map(count).sum()
     }
 
-    fn server(&self, node: usize) -> i32 {
+    pub(crate) fn server(&self, node: usize) -> i32 {
         let servers = working_in(&self.nodes[node].fixture.path("run"));
         assert_eq!(servers.len(), 1, "{servers:?}");
         servers[0]
     }
 
-    fn umount(self) {
+    pub(crate) fn umount(self) {
         for Node { fixture, mounted, .. } in self.nodes {
             mounted.umount();
             assert_eq!(working_in(&fixture.path("run")), Vec::<i32>::new());
@@ -146,13 +162,13 @@ impl Cluster {
 }
 
 #[track_caller]
-fn check(mounted: &Mounted, number: u64, seed: u64) {
+pub(crate) fn check(mounted: &Mounted, number: u64, seed: u64) {
     let path = mounted.path(format!("d/{number:04}"));
     let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{number}: {error}"));
     assert!(bytes == content(seed, SIZE), "{number} has other bytes");
 }
 
-const NEVER_CHANGES: [&str; 2] = ["--set", "source.consistency=immutable"];
+pub(crate) const NEVER_CHANGES: [&str; 2] = ["--set", "source.consistency=immutable"];
 
 #[test]
 fn a_sample_leaves_the_source_once() {
@@ -227,6 +243,11 @@ fn what_is_wrong_in_a_shard_reaches_no_reader() {
 
 /// The keys of samples in the shard of a node, as its owner sees them.
 fn keys_of(cluster: &Cluster, node: usize) -> Vec<String> {
+    keys_and_lengths(cluster, node).into_iter().map(|(key, _)| key).collect()
+}
+
+/// The same with the lengths of their values.
+pub(crate) fn keys_and_lengths(cluster: &Cluster, node: usize) -> Vec<(String, usize)> {
     let run = cluster.nodes[node].fixture.path("run");
     let place = find(&run, "server.json").expect("the shard has an owner");
     let owner: serde_json::Value =
@@ -237,13 +258,13 @@ fn keys_of(cluster: &Cluster, node: usize) -> Vec<String> {
     let socket = ConnectionAddr::Unix(place.join("server.socket"));
     let info = socket.into_connection_info().unwrap().set_redis_settings(settings);
     let mut connection = redis::Client::open(info).unwrap().get_connection().unwrap();
-    let mut keys: Vec<String> = cmd("KEYS").arg("b1:*:s:*").query(&mut connection).unwrap();
+    let keys: Vec<String> = cmd("KEYS").arg("b1:*:s:*").query(&mut connection).unwrap();
+    let length = |key: String| -> (String, usize) {
+        let length = cmd("STRLEN").arg(&key).query(&mut connection).unwrap();
+        (key, length)
+    };
     // A lease is short, and ends by itself.
-    keys.retain(|key| {
-        let length: usize = cmd("STRLEN").arg(key).query(&mut connection).unwrap();
-        length > SIZE
-    });
-    keys
+    keys.into_iter().map(length).filter(|(_, length)| *length > SIZE).collect()
 }
 
 /// The directory below `top` that has a file of this name.

@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicBool;
 use rand::RngExt;
 
 use super::*;
-use crate::cluster::{Demand, Lack, Member, Samples, View};
+use crate::cluster::{EpochHomes, Lack, Member, Moves, Report, Samples, Uses, View, Worth};
 use crate::peers::{Answer, Ask, ClusterStatus, Give, Key, Keys};
 use crate::source::ReadError;
 
 const OWN: u64 = 1;
 const OTHER: u64 = 2;
+const THIRD: u64 = 3;
 
 /// What a member does with the next question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +25,10 @@ enum Mood {
     Hangs,
 }
 
-/// The shard of the other member.
+/// The shards of the other members.
 struct InMemory {
-    values: Mutex<HashMap<Key, Vec<u8>>>,
+    /// By member and key.
+    values: Mutex<HashMap<(u64, Key), Vec<u8>>>,
     moods: Mutex<Vec<Mood>>,
     kept: Mutex<Vec<Ask>>,
     asked: AtomicU64,
@@ -41,7 +43,7 @@ impl InMemory {
     }
 
     fn answer(&self, ask: &Ask) -> Answer {
-        let found = self.values.lock().get(&ask.key).cloned();
+        let found = self.values.lock().get(&(ask.member, ask.key)).cloned();
         found.map_or(Answer::Lacks(Lack::Missing), Answer::Found)
     }
 
@@ -56,7 +58,7 @@ impl Shards for InMemory {
     }
 
     fn ask(&self, ask: Ask) {
-        assert_eq!(ask.member, OTHER);
+        assert_ne!(ask.member, OWN);
         self.asked.fetch_add(1, Ordering::Relaxed);
         let mood = self.moods.lock().pop().unwrap_or(Mood::Answers);
         let answer = match mood {
@@ -69,7 +71,13 @@ impl Shards for InMemory {
     }
 
     fn give(&self, give: Give) {
-        self.values.lock().insert(give.key, give.bytes.to_vec());
+        let mut values = self.values.lock();
+        values.insert((give.member, give.key), give.bytes.to_vec());
+        give.left.into_iter().for_each(|left| drop(values.remove(&(left, give.key))));
+    }
+
+    fn remove(&self, member: u64, key: Key) {
+        self.values.lock().remove(&(member, key));
     }
 
     fn status(&self) -> ClusterStatus {
@@ -88,9 +96,9 @@ impl Shards for InMemory {
         Ok(0)
     }
 
-    fn note_homes(&self, _: u64, _: u64) {}
+    fn note_homes(&self, _: u64, _: u64, _: Option<u32>) {}
 
-    fn exchange_demands(&self, _: Demand) -> Vec<Demand> {
+    fn exchange(&self, _: Report) -> Vec<(u64, Report)> {
         Vec::new()
     }
 }
@@ -115,13 +123,24 @@ impl Node {
         };
         let stand = stand(|directory| Arc::new(StubSource::new(directory, read)));
         let shards = InMemory::with_moods(moods);
-        let member = |id, capacity| Member { id, capacity, group: 0 };
-        let view = View::new(vec![member(OWN, 0), member(OTHER, 1 << 20)]);
-        let homes = Homes::new(OWN, &view, Samples { hashes: &[7], bytes: &[5] });
-        let membership = Membership { own: OWN, view, keys: Keys::new("secret") };
         stand.cache.share(Arc::clone(&shards) as _);
-        stand.cache.set_homes(Some((Arc::new(membership), Arc::new(homes))));
-        Node { stand, shards, reads, is_down }
+        let node = Node { stand, shards, reads, is_down };
+        let view = view(&[OTHER]);
+        node.set_homes(Homes::new(OWN, &view, SAMPLES));
+        node
+    }
+
+    fn set_homes(&self, homes: Homes) {
+        let view = homes.view().clone();
+        let membership = Membership { own: OWN, view, keys: Keys::new("secret") };
+        self.stand.cache.set_homes(Some((Arc::new(membership), Arc::new(homes))));
+    }
+
+    /// The members that have the block.
+    fn holders(&self) -> Vec<u64> {
+        let mut holders: Vec<u64> = self.shards.values.lock().keys().map(|(id, _)| *id).collect();
+        holders.sort_unstable();
+        holders
     }
 
     /// Reads the block, and waits until all is over.
@@ -136,6 +155,15 @@ impl Node {
         self.reads.load(Ordering::Relaxed)
     }
 }
+
+/// This member has no room, and the others have some.
+fn view(others: &[u64]) -> View {
+    let member = |id, capacity| Member { id, capacity, group: 0 };
+    let others = others.iter().map(|id| member(*id, 1 << 20));
+    View::new(others.chain([member(OWN, 0)]).collect())
+}
+
+const SAMPLES: Samples<'static> = Samples { hashes: &[7], bytes: &[5] };
 
 fn bytes() -> Result<Vec<u8>, ReadFailure> {
     Ok(b"bytes".to_vec())
@@ -154,6 +182,48 @@ fn a_block_is_read_from_the_source_once_and_then_from_its_home() {
     node.stand.cache.set_homes(None);
     assert_eq!(node.read(), bytes());
     assert_eq!((node.reads(), node.shards.asked()), (2, 10));
+}
+
+#[test]
+fn a_block_moves_on_with_the_first_read_of_an_epoch() {
+    let node = Node::new(&[]);
+    let view = view(&[OTHER, THIRD]);
+    // This member reads the block in each epoch but the second, which is of the third member.
+    let number = |id: u64| view.numbers().find(|number| view.member(*number).id == id);
+    let of_epoch = |epoch: u32| {
+        let reader = number(if epoch == 1 { THIRD } else { OWN });
+        EpochHomes::new(OWN, &view, SAMPLES, |_| reader)
+    };
+    let homes = Homes::moving(OWN, &view, Moves::from(0, None, of_epoch));
+    let first = homes.holders(0, Some(0))[0].id;
+    node.set_homes(homes.clone());
+    assert_eq!((node.read(), node.reads()), (bytes(), 1));
+    assert_eq!(node.holders(), [THIRD]);
+    // It is where it was to be in the first epoch. A read of which no order tells takes it nowhere.
+    let (at, value) = node.shards.values.lock().drain().next().unwrap();
+    node.shards.values.lock().insert((first, at.1), value);
+    let is_left = first != THIRD;
+    node.set_homes(homes.clone());
+    assert_eq!((node.read(), node.holders()), (bytes(), vec![first]));
+    // In the first read it leaves.
+    node.stand.cache.set_homes(None);
+    node.set_homes(homes);
+    assert_eq!((node.read(), node.reads()), (bytes(), 1));
+    assert_eq!(node.holders(), [if is_left { THIRD } else { first }]);
+}
+
+#[test]
+fn a_member_is_not_given_what_it_would_not_keep() {
+    let node = Node::new(&[]);
+    let uses = Uses::default();
+    let set_worth = |horizon: Option<f32>| {
+        let horizons = horizon.map(|horizon| (OTHER, horizon)).into_iter().collect();
+        node.stand.cache.set_worth(Some(Worth { uses: uses.clone(), horizons }));
+    };
+    set_worth(Some(100.0));
+    assert_eq!((node.read(), node.holders()), (bytes(), Vec::new()));
+    set_worth(None);
+    assert_eq!((node.read(), node.holders()), (bytes(), vec![OTHER]));
 }
 
 #[test]

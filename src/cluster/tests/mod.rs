@@ -1,6 +1,10 @@
 //! Plans of clusters of all kinds.
 
+mod keeping;
 mod searches;
+
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::*;
 

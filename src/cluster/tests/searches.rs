@@ -1,11 +1,12 @@
 //! Searches of many nodes in virtual time, while members are slow, lose messages, die, or know other members.
 //!
 //! Goal: each search ends with the bytes of its version, however members behave. Without faults each sample leaves the
-//! source once. Method: each node reads samples, one after the other. Messages take a time that is drawn, or are lost.
-//! A shard refuses what it has no room for. All draws follow from a seed.
+//! source once. If samples move to who reads them next, each reader finds them on its own node. Method: each node reads
+//! samples, one after the other. Messages take a time that is drawn, or are lost. A shard refuses what it has no room for.
+//! All draws follow from a seed.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use super::*;
@@ -51,6 +52,13 @@ enum Happens {
         member: u64,
         sample: u32,
         version: u64,
+        left: Option<u64>,
+    },
+    /// A sample leaves a member.
+    Removed {
+        member: u64,
+        sample: u32,
+        version: u64,
     },
     Dies(u64),
 }
@@ -77,8 +85,10 @@ impl Shard {
 
 struct Reader {
     homes: Homes,
-    /// What is left to read: samples and versions.
+    /// What is left to read in this epoch: samples and versions. The last one is next.
     left: Vec<(u32, u64)>,
+    /// The later epochs, the next one last.
+    later: Vec<(Homes, Vec<(u32, u64)>)>,
     search: Option<Search>,
     began: u64,
 }
@@ -92,7 +102,11 @@ struct World {
     nodes: Vec<Reader>,
     shards: HashMap<u64, Shard>,
     source_reads: HashMap<(u32, u64), u64>,
-    ended: usize,
+    /// Reads that have ended, by node, and whether nodes wait for each other.
+    ended: Vec<usize>,
+    in_step: bool,
+    /// Reads that found their samples on their own nodes, and on others, by epoch.
+    found: BTreeMap<u32, (u64, u64)>,
 }
 
 impl World {
@@ -109,7 +123,9 @@ impl World {
             nodes: Vec::new(),
             shards: HashMap::new(),
             source_reads: HashMap::new(),
-            ended: 0,
+            ended: vec![0; count],
+            in_step: false,
+            found: BTreeMap::new(),
         };
         // Some clusters hold less than the data, others more than twice as much.
         let capacity = BYTES * u64::from(SAMPLES) * (1 + world.below(30)) / 10 / count as u64;
@@ -125,8 +141,9 @@ impl World {
                 |other: &usize| *other == node || !faults.differing || other % 3 != node % 3;
             let view = |all: &mut dyn Iterator<Item = usize>| View::new(all.map(member).collect());
             let earlier = view(&mut (0..count).filter(|other| *other == node || other % 2 == 0));
-            let homes = Homes::new(id(node), &earlier, samples);
-            let homes = homes.followed_by(&view(&mut (0..count).filter(known)), samples, false);
+            let earlier = Homes::new(id(node), &earlier, samples);
+            let homes = Homes::new(id(node), &view(&mut (0..count).filter(known)), samples);
+            let homes = homes.after(&earlier, true);
             let mut left: Vec<(u32, u64)> = (0..SAMPLES).map(|sample| (sample, 0)).collect();
             // The catalogs of some nodes have another version of some samples.
             let version = |sample: u32| {
@@ -134,7 +151,7 @@ impl World {
             };
             left.iter_mut().for_each(|(sample, of)| *of = version(*sample));
             left.sort_by_key(|(sample, _)| mix(u64::from(*sample) ^ world.random ^ node as u64));
-            let reader = Reader { homes, left, search: None, began: 0 };
+            let reader = Reader { homes, left, later: Vec::new(), search: None, began: 0 };
             world.nodes.push(reader);
             world.after(0, Happens::Read(node));
         }
@@ -171,7 +188,12 @@ impl World {
                     self.asked(node, member, lease, is_lost);
                 }
                 Happens::Brought(node) => self.brought(node),
-                Happens::Given { member, sample, version } => self.given(member, sample, version),
+                Happens::Given { member, sample, version, left } => {
+                    self.given(member, (sample, version), left);
+                }
+                Happens::Removed { member, sample, version } => {
+                    self.shards.get_mut(&member).unwrap().values.remove(&(sample, version));
+                }
                 Happens::Dies(member) => {
                     let shard = self.shards.get_mut(&member).unwrap();
                     (shard.is_dead, shard.values) = (true, HashMap::new());
@@ -181,17 +203,31 @@ impl World {
                 assert!(shard.used() <= shard.room, "{} of {}", shard.used(), shard.room);
             }
         }
-        assert_eq!(self.ended, self.nodes.len() * SAMPLES as usize, "searches have not ended");
+        let left = |node: &Reader| node.left.is_empty() && node.later.is_empty();
+        assert!(self.nodes.iter().all(left), "searches have not ended");
     }
 
     fn read(&mut self, node: usize) {
         let now = self.now;
         let reader = &mut self.nodes[node];
-        let Some(&(sample, _)) = reader.left.last() else { return };
+        if reader.left.is_empty() {
+            let Some((homes, left)) = reader.later.pop() else { return };
+            (reader.homes, reader.left) = (homes, left);
+        }
+        let Some(&(sample, _)) = reader.left.last() else {
+            return self.after(0, Happens::Read(node));
+        };
+        let slowest = self.ended.iter().min().copied().unwrap_or_default();
+        if self.in_step && self.ended[node] > slowest {
+            return self.after(1, Happens::Read(node));
+        }
         reader.began = now;
-        let holders = reader.homes.holders(sample);
-        reader.search =
-            holders.map(|holders| Search::new(holders, Duration::from_millis(PATIENCE_MS)));
+        let moves = reader.homes.moves();
+        let this = moves.and_then(|moves| moves.moving().next());
+        let epoch = this.filter(|(_, homes)| homes.is_read_here(sample)).map(|(epoch, _)| epoch);
+        let holders = reader.homes.holders(sample, epoch);
+        let search = |holders| Search::new(holders, Duration::from_millis(PATIENCE_MS));
+        reader.search = Some(holders).filter(|holders| !holders.is_empty()).map(search);
         let step = reader.search.as_mut().map_or(Step::AskSource, Search::begin);
         self.step(node, step);
     }
@@ -221,7 +257,7 @@ impl World {
             _ if is_lost || shard.is_dead => Lack::Silent,
             Some(Value::Sample(version)) => {
                 assert_eq!(*version, read.1, "bytes of another version");
-                return self.end(node);
+                return self.found(node, member);
             }
             Some(Value::LeasedUntil(until)) if *until > self.now => Lack::Leased,
             _ if lease && is_full => Lack::Silent,
@@ -242,20 +278,43 @@ impl World {
         let (sample, version) = *self.nodes[node].left.last().unwrap();
         let lacking = self.nodes[node].search.as_ref().map_or(Vec::new(), |s| s.lacking().to_vec());
         assert!(lacking.len() <= 2);
-        for member in lacking {
-            if !self.is_lost() {
-                let takes = self.below(self.faults.message_ms);
-                self.after(takes, Happens::Given { member, sample, version });
-            }
-        }
+        self.give(&lacking, (sample, version), None);
         self.end(node);
     }
 
-    fn given(&mut self, member: u64, sample: u32, version: u64) {
+    fn give(&mut self, members: &[u64], (sample, version): (u32, u64), left: Option<u64>) {
+        for &member in members {
+            if !self.is_lost() {
+                let takes = self.below(self.faults.message_ms);
+                self.after(takes, Happens::Given { member, sample, version, left });
+            }
+        }
+    }
+
+    /// The member that was asked last has the sample.
+    fn found(&mut self, node: usize, member: u64) {
+        let reader = &mut self.nodes[node];
+        let (sample, version) = *reader.left.last().unwrap();
+        let epoch = reader.homes.moves().map_or(0, Moves::first);
+        let is_here = reader.homes.own() == member;
+        let search = reader.search.as_mut().unwrap();
+        let (left, lacking) = (search.found(), search.lacking().to_vec());
+        let counts = self.found.entry(epoch).or_default();
+        *(if is_here { &mut counts.0 } else { &mut counts.1 }) += 1;
+        self.give(&lacking, (sample, version), left);
+        self.end(node);
+    }
+
+    fn given(&mut self, member: u64, (sample, version): (u32, u64), left: Option<u64>) {
         let shard = self.shards.get_mut(&member).unwrap();
         let is_there = matches!(shard.values.get(&(sample, version)), Some(Value::Sample(_)));
-        if !shard.is_dead && (is_there || shard.used() + BYTES <= shard.room) {
-            shard.values.insert((sample, version), Value::Sample(version));
+        if shard.is_dead || !is_there && shard.used() + BYTES > shard.room {
+            return;
+        }
+        shard.values.insert((sample, version), Value::Sample(version));
+        if let Some(member) = left.filter(|_| !self.is_lost()) {
+            let takes = self.below(self.faults.message_ms);
+            self.after(takes, Happens::Removed { member, sample, version });
         }
     }
 
@@ -264,8 +323,93 @@ impl World {
         assert!(took <= LONGEST_MS, "a search took {took} ms");
         self.nodes[node].left.pop();
         self.nodes[node].search = None;
-        self.ended += 1;
+        self.ended[node] += 1;
         self.after(0, Happens::Read(node));
+    }
+}
+
+/// Samples in the order of an epoch, which ranks take in turn.
+fn order(epoch: u32, seed: u64) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..SAMPLES).collect();
+    order.sort_by_key(|sample| mix(u64::from(*sample) << 20 ^ u64::from(epoch) ^ seed));
+    order
+}
+
+/// A cluster that holds all samples, or `share` per cent of them. Each is read by one node in each epoch, and moves to its
+/// next reader. Before that, samples have homes by their hashes for an epoch.
+fn moving(seed: u64, count: usize, faults: Faults, share: u64, epochs: u32) -> World {
+    let mut world = World::new(seed, count, faults);
+    let hashes: Vec<u64> = (0..SAMPLES).map(|nth| mix(u64::from(nth) + 1)).collect();
+    let bytes = vec![BYTES as u32; SAMPLES as usize];
+    let samples = Samples { hashes: &hashes, bytes: &bytes };
+    // Small shards are seldom filled evenly.
+    let capacity = 3 * BYTES + BYTES * u64::from(SAMPLES) * share / 100 / count as u64;
+    world.shards.values_mut().for_each(|shard| shard.room = capacity + 8 * BYTES);
+    let id = |node: usize| mix(node as u64 + 9);
+    let member = |node: usize| Member { id: id(node), capacity, group: 0 };
+    let view = View::new((0..count).map(member).collect());
+    let number = |node: usize| view.numbers().find(|it| view.member(*it).id == id(node));
+    for node in 0..count {
+        let reads = |epoch: u32| {
+            let own = order(epoch, seed).into_iter().skip(node).step_by(count);
+            let mut reads: Vec<_> = own.map(|sample| (sample, 0)).collect();
+            reads.reverse();
+            reads
+        };
+        let fixed = Homes::new(id(node), &view, samples);
+        let mut turns = Vec::new();
+        let mut before = fixed.clone();
+        for epoch in 1..epochs {
+            let moves = Moves::from(epoch, before.moves(), |epoch| {
+                let mut readers = vec![None; SAMPLES as usize];
+                for (nth, sample) in order(epoch, seed).into_iter().enumerate() {
+                    readers[sample as usize] = number(nth % count);
+                }
+                let reader = |sample: u32| readers[sample as usize];
+                EpochHomes::new(id(node), &view, samples, reader)
+            });
+            let is_first = before.moves().is_none();
+            before = Homes::moving(id(node), &view, moves).after(&before, is_first);
+            turns.push((before.clone(), reads(epoch)));
+        }
+        turns.reverse();
+        let reader = &mut world.nodes[node];
+        (reader.homes, reader.left, reader.later) = (fixed, reads(0), turns);
+    }
+    world
+}
+
+#[test]
+fn readers_find_samples_that_move_on_their_own_nodes() {
+    for seed in 0..200 {
+        let faults =
+            Faults { lost: 0, message_ms: 2, source_ms: 20, dying: false, differing: false };
+        let count = 2 + (seed % 5) as usize;
+        let mut world = moving(seed, count, faults, 100, 6);
+        world.in_step = true;
+        world.run();
+        let reads: u64 = world.source_reads.values().sum();
+        // A sample that is on its way to its next reader may be missed.
+        assert!(reads <= u64::from(SAMPLES) * 11 / 10, "seed {seed}: {reads} reads of the source");
+        let later: Vec<_> = world.found.range(3..).map(|(_, found)| *found).collect();
+        let (here, others) = later.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        assert!(here * 10 >= (here + others) * 9, "seed {seed}: {here} here, {others} elsewhere");
+    }
+}
+
+#[test]
+fn samples_that_move_are_never_wrong_whatever_members_do() {
+    for seed in 0..1000 {
+        let draw = |nth: u64, bound: u64| mix(seed * 8 + nth) % bound;
+        let faults = Faults {
+            lost: [0, 3, 10, 100][draw(0, 4) as usize],
+            message_ms: [1, 5, 300][draw(1, 3) as usize],
+            source_ms: [1, 20, 500][draw(2, 3) as usize],
+            dying: draw(3, 2) == 0,
+            differing: false,
+        };
+        let nodes = 3 + draw(5, 6) as usize;
+        moving(seed, nodes, faults, 20 + draw(6, 120), 5).run();
     }
 }
 
@@ -292,8 +436,9 @@ fn without_faults_a_sample_that_has_a_home_leaves_the_source_once() {
         let faults =
             Faults { lost: 0, message_ms: 3, source_ms: 20, dying: false, differing: false };
         let mut world = World::new(seed, 3 + (seed % 6) as usize, faults);
-        let homes: HashSet<u32> =
-            (0..SAMPLES).filter(|sample| world.nodes[0].homes.holders(*sample).is_some()).collect();
+        let homes: HashSet<u32> = (0..SAMPLES)
+            .filter(|sample| !world.nodes[0].homes.holders(*sample, None).is_empty())
+            .collect();
         world.run();
         let nodes = world.nodes.len() as u64;
         for ((sample, _), reads) in &world.source_reads {

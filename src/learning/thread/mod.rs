@@ -18,7 +18,7 @@ use crate::catalog::with_listing;
 use crate::config::LearnSettings;
 use crate::ids::{FileId, StreamId};
 use crate::learn::{Belief, Decision, Finding, Known, Learner, Numbering, Observation, Why};
-use crate::order::{Listing, Order, SampleTable};
+use crate::order::{Listing, Order, OrderSpec, SampleTable};
 use crate::plan::{Event, Layout, Published, RAM};
 use crate::sync::Mutex;
 
@@ -172,6 +172,7 @@ impl LearnerThread {
                 self.take_open(at_ms, task, self.layout.file_of(block), true);
             }
             Note::Received { stream, order } => self.receive(stream, order),
+            Note::Suggested { order, spec } => self.take_suggestion(&order, &spec),
             Note::Withdrawn { stream } => {
                 self.told_orders.remove(stream);
                 self.follow_by_told_orders();
@@ -268,6 +269,15 @@ impl LearnerThread {
         ended.tasks.into_iter().for_each(|task| self.observe(Observation::Left { task }));
         let exited = |process| Observation::Exited { process };
         ended.processes.into_iter().map(exited).for_each(|exited| self.observe(exited));
+    }
+
+    fn take_suggestion(&mut self, order: &Order, spec: &OrderSpec) {
+        if self.current.is_none() {
+            self.current = Some(self.make_learner());
+        }
+        let Some(current) = &mut self.current else { return };
+        current.learner.tell(order, Some(spec), &mut self.decisions);
+        self.carry_out();
     }
 
     fn observe(&mut self, observation: Observation) {

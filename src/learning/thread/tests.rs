@@ -12,7 +12,7 @@ use crate::catalog::Catalog;
 use crate::disk::AtomicFile;
 use crate::learn::LoaderId;
 use crate::order::samplers::Sampler;
-use crate::order::samplers::torch::Random;
+use crate::order::samplers::torch::{Distributed, Random};
 use crate::plan::Published;
 use crate::plan::StreamStatus;
 use crate::source::{PosixSource, Source};
@@ -93,6 +93,7 @@ impl Stand {
             order: String::new(),
             epoch: 0,
             position: 0,
+            front: 0,
             length: FILES,
             ahead: 0,
             following,
@@ -169,6 +170,27 @@ fn the_first_epoch_is_known_when_a_told_order_turns_out_to_be_wrong() {
     stand.publish(stream, true);
     stand.thread.update();
     assert_eq!(stand.said(), (0, 1));
+}
+
+#[test]
+fn a_part_of_an_order_that_another_node_has_found_out_is_known_at_once() {
+    let mut stand = Stand::new();
+    // No search of popular seeds finds this one.
+    let rank = |rank| Distributed { seed: 3_141_592_653, world: 2, rank, ..Distributed::default() };
+    let reads = rank(1).epoch(FILES, 0);
+    stand.open(reads[..50].iter().copied());
+    stand.thread.update();
+    assert_eq!(stand.said().0, 0);
+    let order = Order::drawn(Sampler::TorchDistributed(rank(0)), &stand.files, "path order");
+    let spec = "torch-distributed:seed=3141592653,world=2".parse().unwrap();
+    stand.thread.take(Note::Suggested { order: Arc::new(order.unwrap()), spec });
+    stand.open(reads[50..].iter().copied());
+    stand.thread.update();
+    assert_eq!(stand.said().0, 1);
+    let [belief] = &stand.thread.beliefs()[..] else { panic!("one loader") };
+    let spec = belief.spec.as_ref().map(OrderSpec::to_string);
+    assert_eq!(spec.as_deref(), Some("torch-distributed:seed=3141592653,world=2,rank=1"));
+    assert_eq!((belief.spec_epoch, belief.length), (0, FILES / 2));
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn a_shard_that_is_full_still_gives_what_it_has() {
     assert!(matches!(ask(&client, true), Answer::Found(_)));
     assert_eq!(lacks(ask(&client, true)), Lack::Silent, "it takes nothing");
     let bytes = Arc::new(Buffer::from(BLOCK.to_vec()));
-    client.give(Give { member: OTHER, key: key(), bytes, held: Box::new(()) });
+    client.give(Give { member: OTHER, key: key(), bytes, held: Box::new(()), left: None });
     let begun = Instant::now();
     while client.traffic().refused == 0 {
         assert!(begun.elapsed() < LIMIT);
@@ -250,7 +250,13 @@ fn what_is_held_lives_until_the_bytes_are_sent() {
     let client = client_with(server(vec![Does::IsSilent]), ANSWER);
     let (bytes, held) = (Arc::new(Buffer::from(BLOCK.to_vec())), Arc::new(()));
     let holds = Box::new(Arc::clone(&held));
-    client.give(Give { member: OTHER, key: key(), bytes: Arc::clone(&bytes), held: holds });
+    client.give(Give {
+        member: OTHER,
+        key: key(),
+        bytes: Arc::clone(&bytes),
+        held: holds,
+        left: None,
+    });
     let begun = Instant::now();
     while client.traffic().refused == 0 {
         // Both go together, after the refusal is counted.

@@ -126,6 +126,8 @@ pub struct StreamStatus {
     pub epoch: u32,
     /// Lowest position of the current epoch not yet read.
     pub position: u32,
+    /// Position of the current epoch up to which all reads to come are staged.
+    pub front: u32,
     /// Positions of the current epoch.
     pub length: u32,
     /// Reads to come that are staged: in RAM or on their way there.
@@ -190,6 +192,7 @@ impl Stream {
             order: order.describe().to_string(),
             epoch: *number,
             position: current.low(),
+            front: current.unstaged_from(current.low()).unwrap_or(current.len()),
             length: current.len(),
             ahead: if self.is_following() { ahead } else { 0 },
             following: self.is_following(),

@@ -1,0 +1,249 @@
+//! Which members of the cluster hold which blocks: a thread keeps that up to date.
+//!
+//! 1. The homes of all blocks are computed when all files are known, and again if members come or go, or files change
+//!    ([`Homes`]). Until then nobody is asked. If the orders of all readers tell who reads a block next, it moves there:
+//!    then homes are computed in each epoch ([`Moves`]).
+//! 2. The homes before are remembered for a while. Blocks that are still there are found.
+//! 3. If all nodes together have a limit for the source, each one's share follows what the others ask for.
+//! 4. If several jobs read the same blocks, and shards cannot hold all, each shard keeps what is asked for soonest
+//!    (`keeping`).
+//! 5. Blocks that this node's shard is not to hold any more are removed a while later (`sweeps`). If the shard is full, so
+//!    are those that are still at their earlier homes.
+
+mod job_orders;
+mod keeping;
+mod paces;
+mod placed;
+mod sweeps;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Core;
+use super::orders::Orders;
+use crate::cache::{Operation, SourceTimes};
+use crate::catalog::CatalogState;
+use crate::cluster::{Demand, Job, Report, Stream, Streams, Worth, share};
+use crate::config::Settings;
+use crate::peers::{Membership, Shards};
+use crate::plan::Published;
+use crate::sync::{Mutex, lower_priority};
+use paces::Paces;
+use placed::{Placed, Wanted};
+use sweeps::Sweeps;
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often this node's share of the source is computed: as often as members tell of themselves.
+const SHARE_EVERY: Duration = Duration::from_secs(3);
+
+/// The learner is told of so many jobs of others at most.
+const SUGGESTED_MOST: usize = 256;
+
+/// The thread does not compete with readers for processors.
+const NICE: u32 = 10;
+
+/// The bytes a second that the source may be asked for until this node's share is known.
+pub(super) fn first_rate(settings: &Settings) -> Option<u64> {
+    let limit = settings.cluster.as_ref().and_then(|cluster| cluster.source_rate);
+    settings.prefetch.rate.into_iter().chain(limit).min()
+}
+
+/// Starts the thread. It ends with the engine.
+pub(super) fn start(
+    orders: &Arc<Orders>,
+    published: &Arc<Mutex<Published>>,
+    times: &Arc<SourceTimes>,
+    shards: Arc<dyn Shards>,
+) {
+    let core = Arc::clone(orders.core());
+    core.cache.share(Arc::clone(&shards));
+    let (orders, published, times) = (Arc::clone(orders), Arc::clone(published), Arc::clone(times));
+    let keep = move || {
+        lower_priority(NICE);
+        let asked = (times.demand().0, Instant::now());
+        let mut keeper = Keeper {
+            core,
+            orders,
+            published,
+            times,
+            shards,
+            suggested: HashSet::new(),
+            paces: Paces::default(),
+            placed: None,
+            told: Report::default(),
+            heard: Vec::new(),
+            asked,
+            sweeps: Sweeps::new(),
+        };
+        while keeper.core.stop.pause(LOOK_EVERY) {
+            keeper.look();
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("belady-homes".into()).spawn(keep) {
+        tracing::warn!(%error, "no sample is asked of other nodes");
+    }
+}
+
+struct Keeper {
+    core: Arc<Core>,
+    orders: Arc<Orders>,
+    published: Arc<Mutex<Published>>,
+    times: Arc<SourceTimes>,
+    shards: Arc<dyn Shards>,
+    /// Jobs of others that this node's learner has been told of, by their orders.
+    suggested: HashSet<String>,
+    paces: Paces,
+    placed: Option<Placed>,
+    /// What this node has told of itself, and what the others have.
+    told: Report,
+    heard: Vec<(u64, Report)>,
+    /// Bytes that the source had been asked for at the last look at that, and when it was.
+    asked: (u64, Instant),
+    sweeps: Sweeps,
+}
+
+impl Keeper {
+    fn look(&mut self) {
+        let followed = self.orders.followed(&self.published.lock().clone());
+        self.told.streams = self.paces.measure(followed, Instant::now());
+        self.share_source();
+        self.heard = self.shards.exchange(self.told.clone());
+        self.core.cache.set_source_wait(self.times.latencies(Operation::Read).p99_us);
+        let state = self.core.catalog.state();
+        let membership = self.shards.membership();
+        let membership = membership.filter(|_| state != CatalogState::Scanning);
+        let Some(membership) = membership else {
+            if self.placed.take().is_some() {
+                self.core.cache.set_homes(None);
+                self.core.cache.set_worth(None);
+            }
+            return;
+        };
+        let streams = self.streams(membership.own);
+        self.place(&membership, &streams);
+        self.keep(membership.own, &streams);
+        self.settle();
+        // A catalog that is being checked may lack files that others have given.
+        if state != CatalogState::Checking {
+            self.sweep();
+        }
+    }
+
+    /// Tells the learner which jobs others have ranks of, each once. This node may have further ranks of them.
+    fn suggest(&mut self, jobs: &[Job], own: u64) {
+        let is_here = |job: &&Job| job.ranks.iter().any(|rank| rank.members.contains(&own));
+        for job in jobs.iter().filter(|job| !is_here(job)) {
+            let spec = job.first.to_string();
+            if self.suggested.len() < SUGGESTED_MOST && !self.suggested.contains(&spec) {
+                self.orders.suggest(&job.first);
+                self.suggested.insert(spec);
+            }
+        }
+    }
+
+    /// Keeps to this node's share of what all nodes may ask the source for.
+    fn share_source(&mut self) {
+        let (before, since) = self.asked;
+        if since.elapsed() < SHARE_EVERY {
+            return;
+        }
+        let (asked, wants_more) = self.times.demand();
+        let bytes = (asked - before) as f64 / since.elapsed().as_secs_f64();
+        self.asked = (asked, Instant::now());
+        self.told.demand = Demand { asked: bytes as u64, wants_more };
+        let others: Vec<Demand> = self.heard.iter().map(|(_, report)| report.demand).collect();
+        let settings = &self.core.settings;
+        let limit = settings.cluster.as_ref().and_then(|cluster| cluster.source_rate);
+        if let Some(limit) = limit {
+            let share = share(limit, self.told.demand, &others);
+            self.times.set_rate(settings.prefetch.rate.map_or(share, |rate| rate.min(share)));
+        }
+    }
+
+    /// Computes the homes, if members came or went, files changed, or a job has begun, ended, or come to another epoch.
+    fn place(&mut self, membership: &Arc<Membership>, streams: &Streams) {
+        let follows = self.core.settings.cluster.as_ref().is_some_and(|cluster| cluster.follow);
+        let jobs = if follows { Job::all(streams) } else { Vec::new() };
+        self.suggest(&jobs, membership.own);
+        let epoch = jobs.first().map_or(0, |job| job.epoch(membership.own, streams));
+        let wanted = Wanted {
+            membership: Arc::clone(membership),
+            layout: self.core.catalog.layout(),
+            jobs,
+            epoch,
+        };
+        let stays =
+            |placed: &Placed| placed.has(membership) && placed.is_resting() || placed.is(&wanted);
+        if self.placed.as_ref().is_some_and(stays) {
+            return;
+        }
+        let (before, given) = (self.placed.take(), self.shards.status().traffic.given);
+        let same_members = before.as_ref().is_some_and(|before| before.has(membership));
+        let placed = Placed::new(&self.core, wanted, before, given);
+        self.sweeps.go_on(same_members);
+        let (members, moves_in) = (membership.view.members().len(), placed.moves_in());
+        tracing::debug!(members, moves_in, "homes of blocks are known");
+        self.core.cache.set_homes(Some(placed.known()));
+        self.shards.note_homes(membership.view.id(), placed.blocks.digest, moves_in);
+        self.placed = Some(placed);
+    }
+
+    /// The streams of all members.
+    fn streams(&self, own: u64) -> Vec<(u64, Vec<Stream>)> {
+        let heard = self.heard.iter().map(|(id, report)| (*id, report.streams_now()));
+        heard.chain([(own, self.told.streams.clone())]).collect()
+    }
+
+    /// Keeps in this node's shard what is asked for soonest, if it cannot keep all.
+    fn keep(&mut self, own: u64, streams: &Streams) {
+        let keeping = self.placed.as_mut().and_then(|placed| placed.keeping.as_mut());
+        let Some(keeping) = keeping else {
+            self.told.horizon_s = None;
+            return self.core.cache.set_worth(None);
+        };
+        let uses = keeping.uses(own, streams);
+        match keeping.trim(&*self.shards, &uses) {
+            Ok(horizon) => self.told.horizon_s = Some(horizon).filter(|it| it.is_finite()),
+            Err(why) => tracing::debug!(%why, "the shard is not trimmed"),
+        }
+        let others = self.heard.iter().map(|(id, report)| (*id, report.horizon_s));
+        let horizons = others.chain([(own, self.told.horizon_s)]);
+        let horizons = horizons.filter_map(|(id, horizon)| Some((id, horizon?))).collect();
+        self.core.cache.set_worth(Some(Worth { uses, horizons }));
+    }
+
+    /// Forgets the homes before, if that was long ago.
+    fn settle(&mut self) {
+        let Some(placed) = self.placed.as_mut().filter(|_| self.sweeps.are_old()) else { return };
+        if placed.homes.has_earlier() {
+            placed.homes = Arc::new(placed.homes.settled());
+            self.sweeps.go_on(true);
+            self.core.cache.set_homes(Some(placed.known()));
+        }
+    }
+
+    /// Removes what is to be removed from this node's shard.
+    fn sweep(&mut self) {
+        let Some(placed) = &self.placed else { return };
+        // Files that the homes do not have yet are wanted, too.
+        if self.core.catalog.layout().is_later(&placed.wanted.layout) {
+            return;
+        }
+        // Each sample is read once before its earlier homes are given up.
+        let waits = placed.moves_in().is_some() && placed.homes.has_earlier();
+        let trims = placed.keeping.is_some() && !placed.homes.has_earlier();
+        let is_full = self.shards.is_full() && !waits && !trims;
+        let Some(fully) = self.sweeps.next(Instant::now(), is_full) else { return };
+        let wanted = placed.keys_of_own(&self.core, fully);
+        match self.shards.sweep(&|key| wanted.contains(&key)) {
+            Ok(removed) => {
+                self.sweeps.are_done();
+                tracing::debug!(removed, "blocks have left the shard");
+            }
+            Err(why) => tracing::debug!(%why, "the shard is not swept"),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The homes that are in force.
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Core;
+use super::job_orders::{JobOrders, NextReaders};
+use super::keeping::Keeping;
+use crate::catalog::with_listing;
+use crate::cluster::{EpochHomes, Homes, Job, Moves, Samples, View, mix};
+use crate::error::{Error, Result};
+use crate::ids::BlockId;
+use crate::peers::{Key, Keys, Membership};
+use crate::plan::Layout;
+
+/// Homes are computed again no sooner than after this multiple of the time that it takes.
+const REST: u32 = 10;
+
+/// Homes that were in force for less than this time have few blocks.
+const SHORT: Duration = Duration::from_secs(60);
+
+/// What homes follow from.
+pub(super) struct Wanted {
+    pub(super) membership: Arc<Membership>,
+    pub(super) layout: Arc<Layout>,
+    /// The jobs that read.
+    pub(super) jobs: Vec<Job>,
+    /// The epoch in which this node reads for the first of them.
+    pub(super) epoch: u32,
+}
+
+/// Homes, and who reads.
+pub(super) struct Placed {
+    pub(super) wanted: Wanted,
+    pub(super) homes: Arc<Homes>,
+    pub(super) blocks: Blocks,
+    /// Who reads what, if blocks move with that.
+    next_readers: Option<NextReaders>,
+    /// Who asks for what, if several readers do, and shards cannot hold all.
+    pub(super) keeping: Option<Keeping>,
+    since: Instant,
+    /// How long it took to compute them.
+    took: Duration,
+    /// Blocks that this node had given before they were in force.
+    given: u64,
+}
+
+impl Placed {
+    /// Computes homes, when this node has given so many blocks.
+    pub(super) fn new(core: &Core, wanted: Wanted, before: Option<Placed>, given: u64) -> Self {
+        let since = Instant::now();
+        let Wanted { membership, layout, jobs, epoch } = &wanted;
+        let (own, view) = (membership.own, &membership.view);
+        let same_files = before.as_ref().is_some_and(|before| before.has_files(layout));
+        let same_jobs = same_files
+            && before.as_ref().is_some_and(|it| it.has(membership) && it.wanted.jobs == *jobs);
+        let earlier = before.as_ref().map(|before| {
+            let is_worth = before.is_worth_remembering(&wanted, given);
+            (Arc::clone(&before.homes), is_worth)
+        });
+        let (blocks, next_readers, keeping) = match before {
+            Some(before) => (Some(before.blocks), before.next_readers, before.keeping),
+            None => (None, None, None),
+        };
+        let blocks = blocks.filter(|_| same_files);
+        let blocks = blocks.unwrap_or_else(|| Blocks::of(core, layout, &membership.keys));
+        let (mut next_readers, mut keeping) = match same_jobs {
+            true => (next_readers, keeping),
+            false => readers(core, &wanted, &blocks),
+        };
+        let samples = blocks.samples();
+        let known = earlier.as_ref().filter(|_| same_jobs).and_then(|(homes, _)| homes.moves());
+        let homes = match &mut next_readers {
+            Some(readers) => {
+                let of_epoch = |epoch| {
+                    let readers = readers.in_epoch(epoch);
+                    EpochHomes::new(own, view, samples, |block| readers[block as usize])
+                };
+                Homes::moving(own, view, Moves::from(*epoch, known, of_epoch))
+            }
+            None if keeping.is_some() => Homes::of_all(own, view, samples),
+            None => Homes::new(own, view, samples),
+        };
+        let homes = match earlier.filter(|(earlier, _)| earlier.own() == own) {
+            Some((earlier, is_worth)) => homes.after(&earlier, is_worth),
+            None => homes,
+        };
+        if let Some(keeping) = &mut keeping {
+            let is_own = |block: BlockId| homes.is_held_here(block.0);
+            let mut keys = HashMap::new();
+            for_each_key(core, &wanted, is_own, |block, key| {
+                keys.insert(key, (block.0, blocks.bytes[block.index()]));
+            });
+            keeping.set_own(keys, capacity_of(own, view));
+        }
+        let (homes, took) = (Arc::new(homes), since.elapsed());
+        Placed { wanted, homes, blocks, next_readers, keeping, since, took, given }
+    }
+
+    /// Whether blocks may be found at these homes after they have changed. If they were in force for a short time, more
+    /// blocks are at those before them.
+    fn is_worth_remembering(&self, wanted: &Wanted, given: u64) -> bool {
+        let is_same = self.has(&wanted.membership)
+            && (self.wanted.jobs == wanted.jobs
+                || self.moves_in().is_none() && wanted.jobs.is_empty());
+        let was_long = self.since.elapsed() >= SHORT || !self.homes.has_earlier();
+        !is_same && given > self.given && was_long
+    }
+
+    /// Whether these are the homes that are wanted. Without moves the epoch does not matter.
+    pub(super) fn is(&self, wanted: &Wanted) -> bool {
+        self.has(&wanted.membership)
+            && self.has_files(&wanted.layout)
+            && self.wanted.jobs == wanted.jobs
+            && self.moves_in().is_none_or(|first| first == wanted.epoch)
+    }
+
+    pub(super) fn has(&self, membership: &Membership) -> bool {
+        let same_view = self.homes.view().id() == membership.view.id();
+        self.wanted.membership.own == membership.own && same_view
+    }
+
+    fn has_files(&self, layout: &Layout) -> bool {
+        !layout.is_later(&self.wanted.layout)
+    }
+
+    pub(super) fn is_resting(&self) -> bool {
+        self.since.elapsed() < REST * self.took
+    }
+
+    /// The epoch of this node, if blocks move.
+    pub(super) fn moves_in(&self) -> Option<u32> {
+        self.homes.moves().map(Moves::first)
+    }
+
+    /// The homes, as the cache knows them.
+    pub(super) fn known(&self) -> (Arc<Membership>, Arc<Homes>) {
+        (Arc::clone(&self.wanted.membership), Arc::clone(&self.homes))
+    }
+
+    /// The keys of all blocks that this node's shard is to hold. Unless `strictly`, what it was to hold before is wanted,
+    /// too.
+    pub(super) fn keys_of_own(&self, core: &Core, strictly: bool) -> HashSet<Key> {
+        let homes = &self.homes;
+        let is_held = |block: BlockId| {
+            homes.is_held_here(block.0) || !strictly && homes.was_held_here(block.0)
+        };
+        let mut keys = HashSet::new();
+        for_each_key(core, &self.wanted, is_held, |_, key| {
+            keys.insert(key);
+        });
+        keys
+    }
+}
+
+/// The bytes that a member holds.
+fn capacity_of(id: u64, view: &View) -> u64 {
+    let own = view.members().iter().find(|member| member.id == id);
+    own.map_or(0, |member| member.capacity)
+}
+
+/// Calls `each` with all blocks that are wanted, and their keys.
+fn for_each_key(
+    core: &Core,
+    wanted: &Wanted,
+    is_wanted: impl Fn(BlockId) -> bool,
+    mut each: impl FnMut(BlockId, Key),
+) {
+    let Wanted { membership, layout, .. } = wanted;
+    core.catalog.for_each_file(|path, file, stat| {
+        if file.index() >= layout.files() {
+            return;
+        }
+        let version = stat.fingerprint();
+        for block in layout.blocks_of(file).filter(|block| is_wanted(*block)) {
+            let offset = layout.range(block).0;
+            each(block, membership.keys.key(bytes_of(path), version.lasting(), offset));
+        }
+    });
+}
+
+/// Finds out who reads what.
+fn readers(
+    core: &Core,
+    wanted: &Wanted,
+    blocks: &Blocks,
+) -> (Option<NextReaders>, Option<Keeping>) {
+    let Wanted { membership, layout, jobs, .. } = wanted;
+    let view = &membership.view;
+    if jobs.is_empty() {
+        return (None, None);
+    }
+    let orders = with_listing(&core.catalog, &[], None, |listing| {
+        let of = |job: &Job| JobOrders::of(job, listing, layout);
+        jobs.iter().map(of).collect::<Vec<Result<JobOrders>>>()
+    });
+    let known = |(job, orders): (&Job, Result<JobOrders>)| {
+        let tell =
+            |error: &Error| tracing::info!(%error, "an order of the cluster is not known here");
+        Some((job.clone(), orders.inspect_err(tell).ok()?))
+    };
+    let largest = &jobs[0];
+    let mut jobs: Vec<(Job, JobOrders)> = jobs.iter().zip(orders).filter_map(known).collect();
+    if jobs.first().is_none_or(|(job, _)| job != largest) {
+        return (None, None);
+    }
+    let (job, orders) = jobs.remove(0);
+    match NextReaders::of(&job, orders, jobs.iter().map(|(_, orders)| orders), view) {
+        Ok(next) => (Some(next), None),
+        Err(orders) => {
+            jobs.insert(0, (job, orders));
+            let all: u128 = blocks.bytes.iter().map(|bytes| u128::from(*bytes)).sum();
+            (None, if all > view.capacity() { Keeping::of(jobs, blocks.bytes.len()) } else { None })
+        }
+    }
+}
+
+/// All blocks, as samples that members hold.
+pub(super) struct Blocks {
+    /// By number. Blocks that are gone have no bytes.
+    pub(super) hashes: Vec<u64>,
+    pub(super) bytes: Vec<u32>,
+    /// The same for all nodes that have the same files.
+    pub(super) digest: u64,
+}
+
+impl Blocks {
+    fn of(core: &Core, layout: &Layout, keys: &Keys) -> Self {
+        let count = layout.blocks();
+        let mut blocks = Blocks { hashes: vec![0; count], bytes: vec![0; count], digest: 0 };
+        core.catalog.for_each_file(|path, file, stat| {
+            // A file may have come meanwhile.
+            if file.index() < layout.files() {
+                let version = keys.key(bytes_of(path), stat.fingerprint().lasting(), 0);
+                blocks.digest = blocks.digest.wrapping_add(version.upper());
+                let first = keys.key(bytes_of(path), b"", 0).upper();
+                for (nth, block) in layout.blocks_of(file).enumerate() {
+                    blocks.put(block, mix(first.wrapping_add(nth as u64)), layout.range(block).1);
+                }
+            }
+        });
+        blocks
+    }
+
+    fn samples(&self) -> Samples<'_> {
+        Samples { hashes: &self.hashes, bytes: &self.bytes }
+    }
+
+    fn put(&mut self, block: BlockId, hash: u64, bytes: u64) {
+        self.hashes[block.index()] = hash;
+        self.bytes[block.index()] = bytes as u32;
+    }
+}
+
+fn bytes_of(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
