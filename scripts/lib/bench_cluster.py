@@ -200,7 +200,7 @@ class Bench(Parts):
 
     @staticmethod
     def places(cluster):
-        """What all streams have read so far."""
+        """The number of samples that all streams have read so far."""
         streams = [stream for node in cluster.nodes for stream in node.status()["orders"]]
         return sum(stream["epoch"] * stream["length"] + stream["position"] for stream in streams)
 

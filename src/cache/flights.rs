@@ -67,7 +67,7 @@ pub(super) struct Fetching {
     pub(super) store: Option<(Located, u64)>,
     /// Since when members of the cluster are asked.
     pub(super) members: Option<Instant>,
-    /// What members of the cluster are told when the bytes are here.
+    /// The gift to members of the cluster, which is made when the bytes are here.
     pub(super) gift: Gift,
     /// Whether the source is asked.
     pub(super) asks_source: bool,

@@ -44,7 +44,7 @@ struct Placed {
     moved: Arc<Moved>,
 }
 
-/// What members are told of a block when it is here.
+/// The gift of a block to members.
 #[derive(Debug, Default)]
 pub(super) struct Gift {
     /// Those that are given it.
@@ -94,7 +94,7 @@ impl Moved {
 pub(super) struct Sharing {
     shards: Arc<dyn Shards>,
     placed: RwLock<Option<Placed>>,
-    /// What members are given, and since when that is known; `None`: all that they lack.
+    /// Decides which members are given a block, and since when it is known; `None`: they are given all that they lack.
     worth: RwLock<Option<(Arc<Worth>, Instant)>>,
     /// How long the source usually takes, in microseconds.
     source_us: AtomicU64,

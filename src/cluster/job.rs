@@ -14,7 +14,7 @@ use super::uses::Front;
 use crate::order::OrderSpec;
 use crate::order::spec::SequenceSpec;
 
-/// What a member tells the others of its readers, and of what it keeps for all.
+/// The report of a member to the others, on its readers and on the samples that it keeps for all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     pub demand: Demand,

@@ -10,7 +10,7 @@ const FETCHED_S: f32 = 2.0;
 /// The part of its capacity with which a member has no room for all.
 const FULL: (u64, u64) = (19, 20);
 
-/// What it takes for a sample to be kept.
+/// Decides whether a sample is worth its room.
 #[derive(Clone, Debug)]
 pub struct Worth {
     pub uses: Uses,
@@ -27,7 +27,7 @@ impl Worth {
     }
 }
 
-/// What a member keeps of its samples.
+/// The choice of a member among its samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
     /// Those that it does not keep.
@@ -38,7 +38,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// What a member with this capacity keeps of samples, each with its bytes: those that are asked for soonest.
+    /// Chooses the samples that are asked for soonest, as many as fit this capacity. Each comes with its bytes.
     pub fn of(held: &[(u32, u32)], uses: &Uses, now: f32, capacity: u64) -> Self {
         let mut ordered: Vec<(f32, u32, u32)> = held
             .iter()

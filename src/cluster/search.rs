@@ -19,7 +19,7 @@ pub struct Holder {
     pub role: Role,
 }
 
-/// What a sample has to do with a member that may have it.
+/// The part that a member plays for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Its home. There is one.

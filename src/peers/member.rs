@@ -78,7 +78,7 @@ pub(super) struct Seen {
     pub(super) own: Option<OwnShard>,
     /// Whether its shard has hardly any room left.
     pub(super) is_full: bool,
-    /// What the others have told of their readers, by their ids.
+    /// The reports of the others, by their ids.
     pub(super) reports: Vec<(u64, Report)>,
 }
 

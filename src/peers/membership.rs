@@ -46,7 +46,7 @@ struct Shared {
     placed: AtomicU64,
     /// The epoch of its readers, if blocks move to who reads them next.
     moves_in: Mutex<Option<u32>>,
-    /// What this node's readers do, and what those of others do.
+    /// The reports of this node and of the others.
     report: Mutex<Report>,
     reports: Mutex<Vec<(u64, Report)>>,
 }

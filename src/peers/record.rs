@@ -55,7 +55,7 @@ impl Record {
         Record { asked, wants_more, streams, horizon_s, ..self }
     }
 
-    /// What it says of readers, if it was read so long ago.
+    /// The report that it makes, if it was read so long ago.
     pub(super) fn report(&self, ago: Duration) -> Report {
         let demand = Demand { asked: self.asked, wants_more: self.wants_more };
         // On average, it had been written half a period before.

@@ -158,8 +158,10 @@ for epoch, _ in enumerate(sys.stdin):
 #[test]
 fn samples_move_if_the_orders_of_all_ranks_have_been_found_out() {
     let options = |_| {
-        let learn = ["--set", "order.learn=no-crack", "--set", "order.learn-nice=0"];
-        NEVER_CHANGES.iter().chain(&learn).map(ToString::to_string).collect()
+        // Nothing is found out if nothing may be fetched ahead.
+        let learn = ["prefetch.enabled=true", "order.learn=no-crack", "order.learn-nice=0"];
+        let learn = learn.iter().flat_map(|set| ["--set", *set]);
+        NEVER_CHANGES.into_iter().chain(learn).map(str::to_owned).collect()
     };
     let cluster = Cluster::over((2000, 200), 2, options);
     let mut ranks: Vec<Program> = (0..2)

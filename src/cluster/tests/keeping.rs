@@ -40,7 +40,7 @@ impl Jobs {
         self.offsets[job] + second * self.samples / EPOCH_S
     }
 
-    /// What a reader of a job knows of all jobs, as they were at a time.
+    /// The orders of all jobs, as the reader of one of them knows them, and where they were at a time.
     fn uses(&self, told: u32, own: usize) -> Uses {
         let job = |job: usize| {
             let read = self.read(job, told);

@@ -85,7 +85,7 @@ impl Shard {
 
 struct Reader {
     homes: Homes,
-    /// What is left to read in this epoch: samples and versions. The last one is next.
+    /// The reads that are left in this epoch: samples and versions. The last one is next.
     left: Vec<(u32, u64)>,
     /// The later epochs, the next one last.
     later: Vec<(Homes, Vec<(u32, u64)>)>,

@@ -1,4 +1,4 @@
-//! What the ranks of a job read, in each epoch: blocks of this node's catalog.
+//! The blocks that the ranks of a job read in each epoch, by the numbers of this node's catalog.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What this node's shard keeps, if several jobs read the same blocks and shards cannot hold all.
+//! The choice of blocks for this node's shard, if several jobs read the same blocks and shards cannot hold all.
 //!
 //! 1. Where each rank is, and how fast it goes, is known from what members tell. So it is known when each block is asked for
 //!    next ([`Uses`]).

@@ -97,7 +97,7 @@ struct Keeper {
     suggested: HashSet<String>,
     paces: Paces,
     placed: Option<Placed>,
-    /// What this node has told of itself, and what the others have.
+    /// The reports of this node and of the others.
     told: Report,
     heard: Vec<(u64, Report)>,
     /// Bytes that the source had been asked for at the last look at that, and when it was.

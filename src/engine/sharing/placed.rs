@@ -22,7 +22,7 @@ const REST: u32 = 10;
 /// Homes that were in force for less than this time have few blocks.
 const SHORT: Duration = Duration::from_secs(60);
 
-/// What homes follow from.
+/// All that homes follow from.
 pub(super) struct Wanted {
     pub(super) membership: Arc<Membership>,
     pub(super) layout: Arc<Layout>,
@@ -100,14 +100,14 @@ impl Placed {
         Placed { wanted, homes, blocks, next_readers, keeping, since, took, given }
     }
 
-    /// Whether blocks may be found at these homes after they have changed. If they were in force for a short time, more
-    /// blocks are at those before them.
+    /// Whether blocks may be found at these homes after they have changed. If they were in force for a short time, there are
+    /// more at those before them, or hardly any at all.
     fn is_worth_remembering(&self, wanted: &Wanted, given: u64) -> bool {
         let is_same = self.has(&wanted.membership)
             && (self.wanted.jobs == wanted.jobs
                 || self.moves_in().is_none() && wanted.jobs.is_empty());
-        let was_long = self.since.elapsed() >= SHORT || !self.homes.has_earlier();
-        !is_same && given > self.given && was_long
+        let has_some = given > self.given && !self.homes.has_earlier();
+        !is_same && (has_some || self.since.elapsed() >= SHORT)
     }
 
     /// Whether these are the homes that are wanted. Without moves the epoch does not matter.
