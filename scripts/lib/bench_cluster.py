@@ -252,7 +252,7 @@ class Bench(Parts):
                     if kind == "with":
                         own += ["--ram", ram + share, "--cluster-ram", share]
                         mount = Cluster(self.network, slow.mountpoint, self.rig.work, [own],
-                                        secret_in(self.rig.work))
+                                        secret_in(self.rig.work), follows=True)
                     else:
                         mount = Belady(slow.mountpoint, os.path.join(self.rig.work, "alone"), ["--ram", ram, *own])
                     with mount:
