@@ -121,7 +121,7 @@ impl Job {
         own.or_else(|| slowest(&mut fronts.iter().flatten().copied())).unwrap_or_default()
     }
 
-    /// Where the readers of each rank are, as a member sees them.
+    /// The progress of the readers of each rank, as a member sees it.
     pub fn fronts(&self, own: u64, streams: &Streams) -> Vec<Vec<Front>> {
         let of = |rank: &Rank| {
             let spec = rank.order.to_string();

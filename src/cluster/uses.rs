@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// No rank.
 const NONE: u16 = u16::MAX;
 
-/// Where an epoch of a job has each sample: by sample, which rank reads it, and at which of its positions.
+/// The reads of one epoch of a job: for each sample, its rank and its position among the reads of that rank.
 #[derive(Clone, Debug)]
 pub struct Places {
     ranks: Vec<u16>,
@@ -37,7 +37,7 @@ impl Places {
     }
 }
 
-/// Where a rank is in its order.
+/// The progress of one reader in its order.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Front {
     /// The epoch, from 0, and the position in it that is fetched next. It may lie past the end of the epoch.
@@ -70,7 +70,7 @@ pub struct JobUses {
     /// The number of the first epoch that is known, and the places in it and those after it.
     pub first: u32,
     pub epochs: Vec<Arc<Places>>,
-    /// Where the readers of each rank are.
+    /// The progress of the readers of each rank.
     pub fronts: Vec<Vec<Front>>,
 }
 

@@ -236,7 +236,7 @@ fn shards_keep_what_several_jobs_read_soonest() {
     }
     let missed = (cluster.source_bytes() - before) / LARGE as u64;
     assert!(missed * 10 < reads * 9, "{missed} of {reads} reads needed the source");
-    // What comes after a shard has been trimmed leaves it at the next look.
+    // A shard that has taken too much is trimmed within seconds.
     wait_until("shards hold no more than they may", || {
         (0..2).all(|node| {
             let held = keys_and_lengths(&cluster, node);

@@ -397,19 +397,23 @@ fn readers_find_samples_that_move_on_their_own_nodes() {
     }
 }
 
+/// Faults that are drawn, of nodes that know the same members.
+fn drawn(draw: impl Fn(u64, u64) -> u64) -> Faults {
+    Faults {
+        lost: [0, 3, 10, 100][draw(0, 4) as usize],
+        message_ms: [1, 5, 300][draw(1, 3) as usize],
+        source_ms: [1, 20, 500][draw(2, 3) as usize],
+        dying: draw(3, 2) == 0,
+        differing: false,
+    }
+}
+
 #[test]
 fn samples_that_move_are_never_wrong_whatever_members_do() {
     for seed in 0..1000 {
         let draw = |nth: u64, bound: u64| mix(seed * 8 + nth) % bound;
-        let faults = Faults {
-            lost: [0, 3, 10, 100][draw(0, 4) as usize],
-            message_ms: [1, 5, 300][draw(1, 3) as usize],
-            source_ms: [1, 20, 500][draw(2, 3) as usize],
-            dying: draw(3, 2) == 0,
-            differing: false,
-        };
         let nodes = 3 + draw(5, 6) as usize;
-        moving(seed, nodes, faults, 20 + draw(6, 120), 5).run();
+        moving(seed, nodes, drawn(draw), 20 + draw(6, 120), 5).run();
     }
 }
 
@@ -417,13 +421,7 @@ fn samples_that_move_are_never_wrong_whatever_members_do() {
 fn each_search_ends_with_the_bytes_of_its_version() {
     for seed in 0..1000 {
         let draw = |nth: u64, bound: u64| mix(seed * 8 + nth) % bound;
-        let faults = Faults {
-            lost: [0, 3, 10, 100][draw(0, 4) as usize],
-            message_ms: [1, 5, 300][draw(1, 3) as usize],
-            source_ms: [1, 20, 500][draw(2, 3) as usize],
-            dying: draw(3, 2) == 0,
-            differing: draw(4, 2) == 0,
-        };
+        let faults = Faults { differing: draw(4, 2) == 0, ..drawn(draw) };
         let nodes = 3 + draw(5, if seed % 50 == 0 { 62 } else { 6 }) as usize;
         World::new(seed, nodes, faults).run();
     }

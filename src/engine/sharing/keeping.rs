@@ -1,9 +1,9 @@
 //! The choice of blocks for this node's shard, if several jobs read the same blocks and shards cannot hold all.
 //!
-//! 1. Where each rank is, and how fast it goes, is known from what members tell. So it is known when each block is asked for
-//!    next ([`Uses`]).
-//! 2. Once a second, or less often if there are many, the blocks of the own shard are listed. Those that are asked for last leave it, until the rest fits
-//!    ([`Kept`]).
+//! 1. Members tell how far their readers are, and how fast they go. From that follows when each block is asked for next
+//!    ([`Uses`]).
+//! 2. The blocks of the own shard are listed once a second, or less often if there are many. Those that are asked for last
+//!    leave the shard, until the rest fits ([`Kept`]).
 //! 3. Others are told how soon a block has to be asked for, so that they do not give it in vain.
 
 use std::cell::RefCell;
@@ -34,7 +34,7 @@ pub(super) struct Keeping {
     horizon: f32,
 }
 
-/// A job, and where it reads what.
+/// A job, and the reads of its epochs from the first that is still read.
 struct Reading {
     job: Job,
     orders: JobOrders,

@@ -37,9 +37,9 @@ pub(super) struct Placed {
     pub(super) wanted: Wanted,
     pub(super) homes: Arc<Homes>,
     pub(super) blocks: Blocks,
-    /// Who reads what, if blocks move with that.
+    /// The next reader of each block, if blocks move to their next readers.
     next_readers: Option<NextReaders>,
-    /// Who asks for what, if several readers do, and shards cannot hold all.
+    /// The jobs that ask for the same blocks, if shards cannot hold all of these.
     pub(super) keeping: Option<Keeping>,
     since: Instant,
     /// How long it took to compute them.
