@@ -85,7 +85,10 @@ const WINGS: [(&str, &[&str]); 2] = [
             "engine/files.rs",
         ],
     ),
-    ("rehearsal", &["engine/mod.rs", "engine/orders.rs", "engine/serving.rs"]),
+    (
+        "rehearsal",
+        &["engine/mod.rs", "engine/orders.rs", "engine/serving.rs", "engine/view_orders.rs"],
+    ),
 ];
 
 /// Rooms in which the kernel may be notified or waited for. Their locks are counted.

@@ -17,14 +17,27 @@ shard is killed in the middle of an epoch; in partition, a node is cut off for t
 of all daemons for an epoch from shards, less that for an epoch from their cache disks with as much page cache, for each
 sample that a shard gave, if samples stay at their homes; engine.cpu_us is that of the shards.  Both are read with
 `hotpath`, which does nothing else.
+rehearsal: the buffers of the nodes keep 10, 20, 30 and 40 samples.  max_over_min is the count of the sample that is drawn
+most often over that of the one drawn least often, of 1,000,000 draws.  chi_square_p is of 100,000 first draws of epochs
+from 10,000 small samples, on nodes that keep 1,000, 2,000, 3,000 and 4,000 of them: as many epochs as are drawn ahead of
+each other.  own_ms and elsewhere_ms are the median times of the first read of a sample of a view, if the node keeps it
+and if another one does; view_s is how long it takes until all four nodes have listed a view of these 10,000 samples.
+elastic: the last of four nodes leaves after two epochs, and the job goes on with three ranks and another order; then a node
+joins again.  x_bytes is of the first epoch after that, and local of the second one.
+budget: `cluster.source-rate` is a tenth of the link, and four nodes, or one, fetch their parts ahead.  x_rate is what
+slowpfs gives over that limit, from the tenth second on; x_most is that of the three seconds in which it gives most.
 """
 
+import json
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -48,16 +61,24 @@ JOBS, JOB_S, JOBS_RAM = 3, 60, 8    # jobs, the seconds of an epoch, MiB of page
 BATCH = 32
 SIZES = {"r102": 1.02, "r80": .8, "r25": .25}
 OWN_RAM = 64                 # MiB of page cache for a node by itself
+KEPT = (10, 20, 30, 40)      # samples that the buffers of nodes keep
+DRAWS = 1_000_000
+EPOCHS_DRAWN, FIRST_DRAWS = 100, 1000
+ELASTIC = 1.6                # the room of all shards in the part elastic
 
 
 class Bench(Parts):
-    PARTS = ("whole", "less", "unequal", "shared_read", "jobs", "kill", "partition", "solo", "cost")
+    PARTS = ("whole", "less", "unequal", "shared_read", "jobs", "kill", "partition", "solo", "cost", "rehearsal", "elastic", "budget")
     BARS = {"cold.x_bytes": 1.01, "steady.r110.x_bytes": .005, "steady.r80.x_bytes": .205,
             "steady.r25.x_bytes": .755, "local.r25": .23, "local.r80": .77, "local.r102": .97, "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
             "shared_read.x_bytes": 1.01, "jobs3.hits": .46, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
-            "cold.x_link": 1.05, "solo.x_without": 1.03, "peer.cpu_us": 40, "engine.cpu_us": 25, "peer.files_per_s": 6000}
+            "cold.x_link": 1.05, "solo.x_without": 1.03, "peer.cpu_us": 40, "engine.cpu_us": 25, "peer.files_per_s": 6000,
+            "rehearsal.max_over_min": 1.1, "rehearsal.chi_square_p": .001, "elastic.leave.x_bytes": .26, "elastic.join.x_bytes": .01,
+            "elastic.leave.local": .9 * .97, "elastic.join.local": .9 * .97, "budget.four.x_rate": .95, "budget.one.x_rate": .95,
+            "budget.four.x_most": 1.05}
 
-    AT_LEAST = ("peer.files_per_s", "jobs3.hits", "local.r25", "local.r80", "local.r102")
+    AT_LEAST = ("peer.files_per_s", "jobs3.hits", "local.r25", "local.r80", "local.r102", "rehearsal.chi_square_p",
+                "elastic.leave.local", "elastic.join.local", "budget.four.x_rate", "budget.one.x_rate")
 
     def __init__(self, rig, network):
         super().__init__(rig.work, False, 3)
@@ -347,6 +368,176 @@ class Bench(Parts):
                 before = sum(node.cpu_us() for node in cluster.nodes)
                 self.read_held(slow, cluster.nodes, 0)
                 return sum(node.cpu_us() for node in cluster.nodes) - before
+
+
+    def rehearsal(self):
+        """Buffers of all nodes, drawn from as one."""
+        names = self.names[:sum(KEPT)]
+        with self.slowpfs() as slow, self.buffers(slow.mountpoint, names, KEPT) as cluster:
+            drawn = draws(cluster.nodes[0], 0, DRAWS)
+            if drawn[:1000] != draws(cluster.nodes[3], 0, 1000):
+                raise ValueError("nodes draw different samples")
+            counts = Counter(drawn)
+            if len(counts) != sum(KEPT):
+                raise ValueError(f"{len(counts)} samples are drawn, and not {sum(KEPT)}")
+            self.add("rehearsal.max_over_min", [max(counts.values()) / min(counts.values())])
+            own, elsewhere = self.reads_of_view(cluster, names)
+            self.add("rehearsal.own_ms", own, "ms")
+            self.add("rehearsal.elsewhere_ms", elsewhere, "ms")
+        small = fresh_dir(os.path.join(self.rig.work, "small"))
+        names = [f"c{nth % 10}/{nth:05}.jpg" for nth in range(100 * sum(KEPT))]
+        for name in names:
+            os.makedirs(os.path.dirname(os.path.join(small, name)), exist_ok=True)
+            with open(os.path.join(small, name), "wb") as f:
+                f.write(name.encode() * 20)
+        with self.buffers(small, names, [100 * kept for kept in KEPT]) as cluster:
+            elapsed = stopwatch()
+            with ThreadPoolExecutor(NODES) as each:
+                listed = list(each.map(lambda node: files_of(view(node)), cluster.nodes))
+            self.add("rehearsal.view_s", [elapsed()], "s")
+            if len(listed[0]) != len(names) or any(one != listed[0] for one in listed):
+                raise ValueError("nodes see different samples")
+            counts = Counter(name for epoch in range(EPOCHS_DRAWN) for name in draws(cluster.nodes[epoch % NODES], epoch, FIRST_DRAWS))
+            self.add("rehearsal.chi_square_p", [chi_square_p([counts[name] for name in names])], "")
+
+    @contextmanager
+    def buffers(self, source, names, kept):
+        """A cluster whose nodes keep so many of the samples, one after the other."""
+        options = []
+        for nth in range(NODES):
+            store = fresh_dir(os.path.join(self.rig.work, f"store{nth}"))
+            sets = [f"rehearsal.old.{key}" for key in ("size=100000", "offer-rate=0", "distance=0")]
+            options.append(["--ram", 200 * MIB, "--cluster-ram", 64 * MIB, "--cache-dir", store,
+                            *(word for one in sets for word in ("--set", one))])
+        with Cluster(self.network, source, self.rig.work, options, secret_in(self.rig.work)) as cluster:
+            with Watchdog(300, cluster.nodes):
+                begin = 0
+                for node, count in zip(cluster.nodes, kept):
+                    node.belady("rehearse", "offer", node.mountpoint, "old", "-", said="\n".join(names[begin:begin + count]))
+                    begin += count
+                for node, count in zip(cluster.nodes, kept):
+                    self.await_samples(node, count)
+                yield cluster
+
+    @staticmethod
+    def await_samples(node, count):
+        deadline = time.monotonic() + 120
+        while (found := json.loads(node.belady("rehearse", "stats", node.mountpoint, "--json"))[0]["samples"]) != count:
+            if time.monotonic() > deadline:
+                raise RunError(f"a buffer keeps {found} samples, and not {count}")
+            time.sleep(.1)
+
+    @staticmethod
+    def reads_of_view(cluster, names):
+        """The milliseconds of the reads of a node's own samples, and of those of others."""
+        own, elsewhere, begin = [], [], 0
+        for node, count in zip(cluster.nodes, KEPT):
+            kept = {os.path.basename(name) for name in names[begin:begin + count]}
+            begin += count
+            for name in files_of(view(node)):
+                elapsed = stopwatch()
+                with open(os.path.join(view(node), name), "rb") as f:
+                    data = f.read()
+                (own if os.path.basename(name) in kept else elsewhere).append(1000 * elapsed())
+                if len(data) < 1000:
+                    raise ValueError(f"{name} has {len(data)} bytes")
+        return own, elsewhere
+
+    def elastic(self):
+        """A node leaves, and joins again."""
+        with self.slowpfs() as slow, self.cluster(slow, ELASTIC) as cluster, Watchdog(600, [slow, *cluster.nodes]):
+            self.epochs_of(slow, cluster, 0)
+            node = cluster.leave()
+            tell(cluster, 1)
+            cluster.await_homes()
+            lost, back = self.epochs_of(slow, cluster, 1)
+            self.add("elastic.leave.x_bytes", [lost["x_bytes"]], digits=4)
+            self.add("elastic.leave.local", [back["local"]])
+            node.options[node.options.index("--order") + 1] = ORDER.format(ranks=NODES, rank=NODES - 1, seed=2)
+            cluster.join(node)
+            tell(cluster, 2)
+            cluster.await_homes()
+            lost, back = self.epochs_of(slow, cluster, 2)
+            self.add("elastic.join.x_bytes", [lost["x_bytes"]], digits=4)
+            self.add("elastic.join.local", [back["local"]])
+
+    def epochs_of(self, slow, cluster, seed):
+        """Two epochs of a job with a rank on each node that is there."""
+        out = []
+        points = [(node.wrapped, node.mountpoint) for node in cluster.nodes]
+        with Ranks(points, 2, seed=seed) as job:
+            for _ in range(2):
+                before = slow.stats()["bytes"], cluster.traffic()["found"]
+                said = job.epoch()
+                cluster.await_gifts()
+                x_bytes = (slow.stats()["bytes"] - before[0]) / self.rig.bytes
+                found = (cluster.traffic()["found"] - before[1]) / self.rig.files
+                out.append({"x_bytes": x_bytes, "local": 1 - x_bytes - found})
+                self.check(said, len(points))
+        say("    " + " ".join(f"{epoch['x_bytes']:.4f}/{epoch['local']:.3f}" for epoch in out) + f" {cluster.traffic()}")
+        return out
+
+    def budget(self):
+        """Nodes that have one limit together."""
+        limit = LINK / 10
+        for name, count in (("four", NODES), ("one", 1)):
+            rates, most = [], []
+            for _ in range(self.pairs):
+                given = self.warmed(limit, count)
+                rates.append(rate_of(given, 10, given[-1][0]) / limit)
+                most.append(max(rate_of(given, begin, begin + 3) for begin in range(int(given[-1][0]) - 3)) / limit)
+            self.add(f"budget.{name}.x_rate", rates)
+            self.add(f"budget.{name}.x_most", most)
+
+    def warmed(self, limit, count):
+        """Has nodes fetch their parts ahead.  Returns the bytes that slowpfs has given, by the seconds."""
+        options = [["--ram", 1000 * MIB, "--cluster-ram", 200 * MIB, "--set", f"cluster.source-rate={limit:.0f}"]
+                   for _ in range(NODES)]
+        with self.slowpfs() as slow, Cluster(self.network, slow.mountpoint, self.rig.work, options,
+                                             secret_in(self.rig.work)) as cluster, Watchdog(120, [slow, *cluster.nodes]):
+            warmups = []
+            try:
+                for nth, node in enumerate(cluster.nodes[:count]):
+                    listed = write_list(os.path.join(self.rig.work, f"warm{nth}"), self.names[nth::count])
+                    command = [binary("belady"), "warmup", node.mountpoint, "--files-from", listed]
+                    warmups.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                                    start_new_session=True, env=node.environment))
+                elapsed, given, begun = stopwatch(), [], slow.stats()["bytes"]
+                while not given or given[-1][1] < .93 * self.rig.bytes and elapsed() < 80:
+                    given.append((elapsed(), slow.stats()["bytes"] - begun))
+                    time.sleep(.1)
+            finally:
+                for warmup in warmups:
+                    end_group(warmup)
+        return given
+
+
+def rate_of(given, begin, end):
+    """Bytes a second between two times."""
+    inside = [one for one in given if begin <= one[0] <= end]
+    return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+
+
+def tell(cluster, seed):
+    """Tells all nodes the orders of a job with a rank on each."""
+    for rank, node in enumerate(cluster.nodes):
+        node.belady("order", "set", node.mountpoint, ORDER.format(ranks=len(cluster.nodes), rank=rank, seed=seed))
+
+
+def view(node):
+    return os.path.join(node.mountpoint, "rehearsal", "old", "epoch-1")
+
+
+def draws(node, epoch, count):
+    return json.loads(node.belady("rehearse", "draw", node.mountpoint, "old", "--epoch", epoch, "--count", count, "--json"))
+
+
+def chi_square_p(counts):
+    """The probability of counts at least as uneven, if all are as likely (Wilson and Hilferty's approximation)."""
+    mean, free = sum(counts) / len(counts), len(counts) - 1
+    chi = sum((count - mean) ** 2 for count in counts) / mean
+    z = ((chi / free) ** (1 / 3) - (1 - 2 / (9 * free))) / math.sqrt(2 / (9 * free))
+    return .5 * math.erfc(z / math.sqrt(2))
 
 
 def cpu_us(pid):

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from driver import PYTHON, RunError, end_group, fields
-from mounts import TOP, Belady, fresh_dir, kill_hard
+from mounts import TOP, Belady, binary, fresh_dir, kill_hard
 
 NET = "198.18.77"
 PORT = 7100
@@ -96,6 +96,14 @@ class Node(Belady):
     def wrapped(self, command):
         return self.network.inside(self.nth, command)
 
+    def belady(self, *words, said=""):
+        """Runs a command of belady with `said` on its standard input, and returns its output."""
+        done = subprocess.run([binary("belady"), *map(str, words)], input=said, capture_output=True, text=True,
+                              timeout=120, check=False, env=self.environment)
+        if done.returncode != 0:
+            raise RunError(f"belady {' '.join(map(str, words))[:200]}: {done.stderr.strip()[-400:]}")
+        return done.stdout
+
     def traffic(self):
         return self.status()["cluster"]["traffic"]
 
@@ -158,6 +166,18 @@ class Cluster:
 
     def __exit__(self, *_):
         self.served.close()
+        self.nodes = []
+
+    def leave(self):
+        """Unmounts the last node, and returns it."""
+        node = self.nodes.pop()
+        node.__exit__()
+        return node
+
+    def join(self, node):
+        """Mounts a node."""
+        self.served.enter_context(node)
+        self.nodes.append(node)
 
     def await_homes(self, seconds=60):
         """Waits until all nodes have one view of all nodes, and know where samples are by it."""

@@ -8,6 +8,8 @@
 //!    samples has them. A [`sleep_set`] is chosen at once. A [`Supply`] gives a sample to each reader that asks.
 //!    [`Ordinals`] show each sample once it is ready.
 //!
+//! The buffers of several nodes are drawn from as one ([`join`]).
+//!
 //! All randomness is a function of the seed and the decision (`counter_rng.rs`). It does not depend on when
 //! or how often a decision is asked for. The same seed and the same offers give the same buffer.
 
@@ -15,6 +17,7 @@ mod classes;
 mod counter_rng;
 mod draws;
 mod features;
+mod joint;
 mod members;
 mod ordinals;
 mod policies;
@@ -27,6 +30,7 @@ mod tests;
 pub use classes::{Classes, Labels, Pattern};
 pub use draws::{EpochDraws, replay_count};
 pub use features::{Feature, FeatureError, scores};
+pub use joint::join;
 pub use members::{Capacity, ClassId, Member, SampleId};
 pub use ordinals::Ordinals;
 pub use policies::Policy;

@@ -15,8 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::{self, Limits};
 use crate::mount::absolute;
 use crate::rehearsal::{
-    BufferReport, ExportReport, MissedNotes, OfferReport, Question, Refusals, SampleReport,
-    ScoreCounts, SleepReport,
+    BufferReport, ExportReport, JointReport, MissedNotes, OfferReport, Question, Refusals,
+    SampleReport, ScoreCounts, SleepReport,
 };
 
 /// A buffer of a mount.
@@ -289,6 +289,13 @@ fn say_stats(stats: &BufferReport) {
         say(format!(
             "  missed in a rush, of all buffers: {reads} reads, offered when they are read again; \
              {openings} openings, not counted as shown"
+        ));
+    }
+    if let Some(joint) = &stats.joint {
+        let JointReport { nodes, samples, read, read_from_source } = joint;
+        say(format!(
+            "  shared with other nodes: {samples} samples at {nodes} nodes; read from others: {read}, \
+             from the source in their place: {read_from_source}"
         ));
     }
     if let Some(latent) = &stats.latent {

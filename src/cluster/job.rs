@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::budget::Demand;
+use super::told_homes::ToldHomes;
 use super::uses::Front;
 use crate::order::OrderSpec;
 use crate::order::spec::SequenceSpec;
@@ -22,6 +23,8 @@ pub struct Report {
     /// In so many seconds from now a sample has to be asked for again, or the member does not keep it. `None` if it has room
     /// for all.
     pub horizon_s: Option<f32>,
+    /// The homes at which blocks may be that were given before a member joins. `None` if there is hardly any.
+    pub homes: Option<ToldHomes>,
     /// About how many seconds ago it was so.
     pub age_s: f32,
 }

@@ -25,6 +25,7 @@ mod keeping;
 mod moves;
 mod plan;
 mod search;
+mod told_homes;
 mod uses;
 mod view;
 
@@ -35,6 +36,7 @@ pub use keeping::{Kept, Worth};
 pub use moves::{EpochHomes, Moves};
 pub use plan::{Plan, SPARE, Samples};
 pub use search::{Holder, Lack, Role, Search, Step};
+pub use told_homes::ToldHomes;
 pub use uses::{Front, JobUses, Places, Uses};
 pub use view::{Member, MemberNo, View};
 

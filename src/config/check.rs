@@ -146,6 +146,7 @@ pub(super) fn rehearsal(
             distance: buffer.distance as usize,
             // Names of slots have four digits.
             slots: within(&format!("{key}.slots"), buffer.slots, 0..=10_000)?,
+            shared: buffer.shared,
             batch: within(&format!("{key}.batch"), buffer.batch, 1..=u32::MAX)?,
             replay: buffer.replay,
             latent: within(&format!("{key}.latent"), buffer.latent, 0..=1 << 20)?,

@@ -237,6 +237,8 @@ sections! {
         distance: u32 = 64,
         /// Names in slots/ and in each of its classes, 0 to 10000.
         slots: u32 = 64,
+        /// Whether the nodes of a cluster draw from their buffers of this name as from one.
+        shared: bool = true,
         /// mix/ has `replay` samples of the buffer for this number of samples of the task, 1 or more.
         batch: u32 = 56,
         /// See `batch`. Samples of the task itself are not drawn.

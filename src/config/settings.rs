@@ -152,6 +152,8 @@ pub struct RehearsalSettings {
     pub offer_rate: f64,
     pub distance: usize,
     pub slots: u32,
+    /// Whether the nodes of a cluster draw from their buffers of this name as from one.
+    pub shared: bool,
     pub batch: u32,
     pub replay: u32,
     pub latent: u32,

@@ -23,6 +23,7 @@ mod serving;
 mod sharing;
 mod status;
 mod stop_flag;
+mod view_orders;
 mod warmup;
 
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
 use crate::learning::{Learning, Streams, Surroundings};
 use crate::limiter::{Limiter, Meter};
-use crate::peers::Shards;
+use crate::peers::{Shards, Wants};
 use crate::plan::{self, Event, Planner, Published, RAM, Tier};
 use crate::rehearsal::{BufferToOpen, Question, Rehearsal};
 use crate::source::Source;
@@ -330,9 +331,22 @@ impl Engine {
         // the record yet.
         let begun = |error: &Error| error.kind() != ErrorKind::Usage;
         if answer.as_ref().err().is_none_or(begun) {
-            begins.iter().for_each(|buffer| self.orders.renew_of_task(buffer));
+            begins.into_iter().for_each(|buffer| self.renew_of_task(buffer));
         }
         answer
+    }
+
+    /// Gives the orders over mixes of a buffer again, since a task has begun. In a cluster another node may make the mix, so
+    /// nobody waits for that.
+    fn renew_of_task(&self, buffer: String) {
+        if self.shards.get().is_none() {
+            return self.orders.renew_of_task(&buffer);
+        }
+        let orders = Arc::clone(&self.orders);
+        let renew = move || orders.renew_of_task(&buffer);
+        if let Err(error) = std::thread::Builder::new().name("belady-renew".into()).spawn(renew) {
+            tracing::warn!(%error, "an order over a mix is still the one of the task before");
+        }
     }
 
     pub fn rendered(&self) -> &str {
@@ -359,12 +373,17 @@ impl Engine {
     pub fn start_background_work(&self) {
         let orders = Arc::clone(&self.orders);
         self.keeper.start_upkeep(move || orders.renew());
+        if self.wings.rehearsal.is_some() {
+            view_orders::start(&self.core, &self.orders.views, &self.published);
+        }
         self.budgets.follow_disk();
     }
 
-    /// Has samples come from the shards of a cluster, too, and has them given to those.
-    pub fn share(&self, shards: Arc<dyn Shards>) {
+    /// Has samples come from the shards of a cluster, too, and has them given to those. Rehearsal buffers are shown as one
+    /// with those of the other nodes, which are asked through `wants`.
+    pub fn share(&self, shards: Arc<dyn Shards>, wants: &Arc<dyn Wants>) {
         if self.shards.set(Arc::clone(&shards)).is_ok() {
+            self.wings.rehearsal.iter().for_each(|rehearsal| rehearsal.join(wants));
             sharing::start(&self.orders, &self.published, &self.times, shards);
         }
     }

@@ -7,6 +7,7 @@ use super::budgets::Budgets;
 use super::catalog_keeper::CatalogKeeper;
 use super::serving::Serving;
 use super::status::OrderStatus;
+use super::view_orders::ViewOrders;
 use super::{Core, Wings};
 use crate::catalog::{Catalog, with_listing};
 use crate::cluster::Stream;
@@ -29,6 +30,8 @@ pub struct ResolvedOrder {
     stream: StreamId,
     name: String,
     order: Order,
+    /// The files of the rehearsal view that it is over, if it is over one.
+    view: Option<ViewListing>,
 }
 
 /// Reads the files that an order names, and resolves the order. Pipes are read as well: this is for a
@@ -93,6 +96,8 @@ pub struct Orders {
     streams: Streams,
     pub(super) learning: Option<Arc<Learning>>,
     rehearsal: Option<Arc<Rehearsal>>,
+    /// The orders that are over rehearsal views.
+    pub(super) views: Arc<ViewOrders>,
 }
 
 impl Orders {
@@ -111,6 +116,7 @@ impl Orders {
             streams,
             learning: wings.learning.clone(),
             rehearsal: wings.rehearsal.clone(),
+            views: Arc::new(ViewOrders::new()),
         }
     }
 
@@ -185,7 +191,7 @@ impl Orders {
         match resolved {
             Ok(order) => {
                 (info.spec, info.refused) = (Some(given.to_string()), None);
-                Ok(ResolvedOrder { stream, name: name.to_string(), order })
+                Ok(ResolvedOrder { stream, name: name.to_string(), order, view })
             }
             Err(error) => {
                 let error =
@@ -198,13 +204,14 @@ impl Orders {
 
     /// Has a stream follow an order. Returns the order in plain words.
     pub fn follow(&self, resolved: ResolvedOrder) -> String {
-        let ResolvedOrder { stream, name, order } = resolved;
+        let ResolvedOrder { stream, name, order, view } = resolved;
         let words = order.describe().to_string();
         tracing::info!(stream = name, order = words, "order received");
         let order = Arc::new(order);
         if let Some(learning) = &self.learning {
             learning.received(stream, &order);
         }
+        self.views.follow(stream, &order, view);
         self.core.inbox.put(Event::Ordered { stream, order }, None);
         words
     }
@@ -252,6 +259,7 @@ impl Orders {
         if let Some(learning) = &self.learning {
             learning.withdrawn(stream);
         }
+        self.views.withdraw(stream);
         self.core.inbox.put(Event::Withdrawn { stream }, None);
         Ok(())
     }

@@ -20,11 +20,10 @@ use super::convert::{self, daemon_attr};
 use super::guard::is_answering;
 use super::virtual_files::{DirEntry, Node, OpenResult, Tree, part};
 use super::write_buffer::{ChargedBytes, WriteForm};
-use crate::disk::journal::Pinned;
 use crate::fs::Access;
 use crate::fs::waiting::Reply;
 use crate::rehearsal::CodeFile;
-use crate::rehearsal::views::{Entry, EntryKind, InvalidateName, Views};
+use crate::rehearsal::views::{Entry, EntryKind, InvalidateName, SampleBytes, Views};
 use crate::sync::is_holding;
 
 /// How long the kernel may believe a name. A longer time would keep snapshots that have ended.
@@ -35,7 +34,7 @@ const VALID: Duration = Duration::from_secs(60);
 const AT_ONCE_MAX: u32 = 256 << 10;
 
 pub(super) struct OpenSample {
-    pinned: Pinned,
+    kept: SampleBytes,
     /// Its bytes, once they were needed.
     bytes: OnceLock<Vec<u8>>,
 }
@@ -43,8 +42,8 @@ pub(super) struct OpenSample {
 impl OpenSample {
     /// Its bytes, if no wait for the disk is needed. A sample is read ahead of its opening.
     fn bytes_now(&self) -> Option<&[u8]> {
-        if self.bytes.get().is_none() && self.pinned.length() <= AT_ONCE_MAX {
-            let _ = self.bytes.set(self.pinned.read_now()?);
+        if self.bytes.get().is_none() && self.kept.length() <= AT_ONCE_MAX {
+            let _ = self.bytes.set(self.kept.read_now()?);
         }
         self.bytes.get().map(Vec::as_slice)
     }
@@ -53,7 +52,7 @@ impl OpenSample {
     fn bytes(&self) -> std::io::Result<&[u8]> {
         if self.bytes.get().is_none() {
             // If two threads read at once, the bytes of the first are kept.
-            let _ = self.bytes.set(self.pinned.read()?);
+            let _ = self.bytes.set(self.kept.read()?);
         }
         Ok(self.bytes.get().map_or(&[], Vec::as_slice))
     }
@@ -161,8 +160,8 @@ impl Tree for ViewTree {
             OpenAccMode::O_RDONLY => match self.views.codes.get(node) {
                 Some(codes) => (FileContent::Codes(codes), FopenFlags::FOPEN_KEEP_CACHE),
                 None => {
-                    let (pinned, bytes) = (self.views.open(node)?, OnceLock::new());
-                    let sample = OpenSample { pinned, bytes };
+                    let (kept, bytes) = (self.views.open(node)?, OnceLock::new());
+                    let sample = OpenSample { kept, bytes };
                     // A close has no writes to wait for.
                     let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
                     (FileContent::Sample(sample), flags)
@@ -191,7 +190,8 @@ impl Tree for ViewTree {
             Err(errno) => reply.error(convert::errno(errno)),
         };
         let views = Arc::clone(&self.views);
-        self.views.waiting.on_disk(task, answer, move || {
+        let is_far = matches!(&*content, FileContent::Sample(sample) if sample.kept.are_remote());
+        let read = move || {
             let read = match &*content {
                 FileContent::Codes(codes) => codes.read(at.0, at.1 as usize),
                 FileContent::Sample(sample) => sample.bytes().map(|bytes| part(bytes, at).to_vec()),
@@ -204,7 +204,11 @@ impl Tree for ViewTree {
                 }
                 Errno::EIO
             })
-        });
+        };
+        match is_far {
+            true => self.views.waiting.on_nodes(task, answer, read),
+            false => self.views.waiting.on_disk(task, answer, read),
+        }
     }
 
     fn check_setattr(&self, node: u64, size: Option<u64>) -> Result<(), Errno> {

@@ -3,6 +3,10 @@
 /// Bytes of this time may be asked for at once.
 const BURST_US: u64 = 100_000;
 
+/// After a pause, bytes of this time may be asked for in addition: a job that waits for something else now and then still has
+/// its rate on average.
+const IDLE_US: u64 = 500_000;
+
 /// Bytes are paid for with time. What was asked for in advance is paid for before anything else is fetched ahead.
 #[derive(Debug)]
 pub struct RateCap {
@@ -31,7 +35,7 @@ impl RateCap {
     pub fn take(&mut self, now_us: u64, bytes: u64) {
         let cost_us = u128::from(bytes) * 1_000_000 / u128::from(self.bytes_per_s.max(1));
         let cost_us = u64::try_from(cost_us).unwrap_or(u64::MAX);
-        self.paid_us = self.paid_us.max(now_us.saturating_sub(BURST_US)).saturating_add(cost_us);
+        self.paid_us = self.paid_us.max(now_us.saturating_sub(IDLE_US)).saturating_add(cost_us);
     }
 
     /// How many fetches of so many bytes keep the rate, if each takes so long.
@@ -83,8 +87,8 @@ mod tests {
         assert_eq!(cap.pause_us(0), 1_000_000);
         cap.set_rate(0, 10_000_000);
         assert_eq!(cap.pause_us(0), 100_000, "what is left to pay");
-        cap.take(1_000_000, 1_000_000);
-        assert_eq!(cap.pause_us(1_000_000), 0, "a burst is free");
+        (0..5).for_each(|_| cap.take(1_000_000, 1_000_000));
+        assert_eq!(cap.pause_us(1_000_000), 0, "half a second without a fetch is made up for");
         cap.take(1_000_000, 1_000_000);
         assert_eq!(cap.pause_us(1_000_000), 100_000);
         cap.set_rate(1_000_000, 1);

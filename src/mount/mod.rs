@@ -200,7 +200,8 @@ fn serve(
     }
     engine.start_background_work();
     if let Some(joining) = join_cluster(&plan.settings, directory, watcher) {
-        engine.share(Arc::clone(peers.get_or_init(|| joining)) as _);
+        let peers = peers.get_or_init(|| joining);
+        engine.share(Arc::clone(peers) as _, &(Arc::clone(peers) as _));
     }
     let handler = Handler {
         engine: Arc::clone(engine),

@@ -212,6 +212,32 @@ impl Client {
         });
     }
 
+    /// Makes requests to a member, one after the other, until it refuses one or does not answer. Then calls `done` with
+    /// whether it has done all of them. `requests` makes them for the tag of the member.
+    pub(super) fn send(
+        &self,
+        member: u64,
+        requests: impl FnOnce(&str) -> Vec<Request> + Send + 'static,
+        done: impl FnOnce(bool) + Send + 'static,
+    ) {
+        let Some(link) = self.link(member) else { return done(false) };
+        self.spawn(async move {
+            let mut are_done = true;
+            for request in requests(&link.reached.tag) {
+                are_done = are_done && link.request(request).await == Some(Reply::Done);
+            }
+            done(are_done);
+        });
+    }
+
+    /// Calls `what` after a pause.
+    pub(super) fn after(&self, pause: Duration, what: impl FnOnce() + Send + 'static) {
+        self.spawn(async move {
+            sleep(pause).await;
+            what();
+        });
+    }
+
     pub(super) fn remove(&self, member: u64, key: Key) {
         let Some(link) = self.link(member) else { return };
         let shared = Arc::clone(&self.shared);

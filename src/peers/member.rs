@@ -29,6 +29,12 @@ const TAGS: usize = 1024;
 /// How often shards of the list that are not known are told of this one.
 const MEET_EVERY: Duration = Duration::from_secs(10);
 
+/// After this time a shard is patient with others, even if it does not take values yet.
+const IMPATIENT_FOR: Duration = Duration::from_secs(20);
+
+/// How often members are asked of which nothing is known yet, and how often this one tells of itself meanwhile.
+const SOON: Duration = Duration::from_secs(1);
+
 /// How long a shard without a tag waits until it knows those of the others.
 const CLAIM_WAIT: Duration = Duration::from_secs(3);
 
@@ -97,6 +103,8 @@ pub(super) struct Member {
     links: HashMap<SocketAddr, Link>,
     /// Since when the shard has known no others, and whom it knew before.
     anew: Instant,
+    /// When the shard was started, until it is patient with others.
+    impatient: Option<Instant>,
     known_before: Vec<SocketAddr>,
     /// Since when shards do not answer the own one, by their ids.
     suspected: HashMap<String, Instant>,
@@ -151,6 +159,7 @@ impl Member {
             record,
             links: HashMap::new(),
             anew: Instant::now(),
+            impatient: Some(Instant::now()),
             known_before: Vec::new(),
             suspected: HashMap::new(),
             forget_after: FORGET_AFTER,
@@ -381,13 +390,20 @@ impl Member {
 
     /// Writes the own record, if that is due. A shard that has just started does not take it yet.
     fn tell(&mut self, nodes: &[Node]) -> Result<(), String> {
-        if self.told.is_some_and(|told| told.elapsed() < Duration::from_secs(record::EVERY_S)) {
+        let knows_all = self.links.values().all(|link| link.record.is_some());
+        let pause = if knows_all { Duration::from_secs(record::EVERY_S) } else { SOON };
+        if self.told.is_some_and(|told| told.elapsed() < pause) {
             return Ok(());
         }
         let Some(tag) = self.own_tag(nodes) else { return Ok(()) };
         self.told = Some(Instant::now());
         self.record.used = self.shard.used_bytes()?;
-        if self.shard.takes_values()? {
+        let takes_values = self.shard.takes_values()?;
+        if self.impatient.is_some_and(|since| takes_values || since.elapsed() >= IMPATIENT_FOR) {
+            self.shard.be_patient()?;
+            self.impatient = None;
+        }
+        if takes_values {
             self.shard.set(&Record::key(&tag), &self.record.to_text(), record::FOR_S)?;
         }
         Ok(())
@@ -504,7 +520,9 @@ impl Link {
                 (self.record, self.heard) =
                     (text.as_deref().and_then(Record::parse), Instant::now());
                 (self.why, self.pause) = (None, PAUSE_MIN);
-                self.next = Instant::now() + Duration::from_secs(record::EVERY_S);
+                let pause =
+                    if self.record.is_some() { Duration::from_secs(record::EVERY_S) } else { SOON };
+                self.next = Instant::now() + pause;
             }
             Err(error) => {
                 self.connection = None;

@@ -17,6 +17,7 @@ use super::shards::{Ask, Give, Membership, Shards};
 use super::status::ClusterStatus;
 use super::sweep::OwnShard;
 use super::values::Key;
+use super::wants::{self, Provider, Want, Wanted, Wants};
 use crate::cluster::Report;
 use crate::config::ClusterSettings;
 use crate::process::Process;
@@ -38,7 +39,8 @@ pub struct Peers {
 /// What the thread has found.
 struct Shared {
     status: Mutex<ClusterStatus>,
-    client: Client,
+    client: Arc<Client>,
+    wanted: Arc<Wanted>,
     own: Mutex<Option<OwnShard>>,
     is_full: AtomicBool,
     /// The digest of the catalog, and the view by which homes are known; 0 at first.
@@ -77,7 +79,8 @@ impl Peers {
         let why = Some("it has not joined yet".to_owned());
         let shared = Arc::new(Shared {
             status: Mutex::new(ClusterStatus { why, ..ClusterStatus::default() }),
-            client: Client::new(ANSWER)?,
+            client: Arc::new(Client::new(ANSWER)?),
+            wanted: Arc::new(Wanted::new()),
             own: Mutex::default(),
             is_full: AtomicBool::new(false),
             digest: AtomicU64::new(0),
@@ -86,6 +89,9 @@ impl Peers {
             report: Mutex::default(),
             reports: Mutex::default(),
         });
+        let sharing = Arc::clone(&shared);
+        let (wanted, client) = (Arc::clone(&shared.wanted), Arc::clone(&shared.client));
+        wants::listen(wanted, client, move || sharing.own.lock().clone())?;
         let ((end, over), (ending, ended)) = (channel(), channel());
         let found = Arc::clone(&shared);
         let keep = move || {
@@ -98,6 +104,7 @@ impl Peers {
 
     /// Leaves the cluster, and ends the shard.
     pub fn leave(&self) {
+        self.shared.wanted.end();
         let running = self.thread.lock().take();
         if let Some(Running { end, ended }) = running {
             drop(end);
@@ -227,5 +234,21 @@ impl Shards for Peers {
         *self.shared.moves_in.lock() = moves_in;
         self.shared.digest.store(digest, Ordering::Relaxed);
         self.shared.placed.store(view, Ordering::Relaxed);
+    }
+}
+
+impl Wants for Peers {
+    fn members(&self) -> Option<(u64, Vec<u64>)> {
+        let membership = self.shared.client.membership()?;
+        let ids = membership.view.members().iter().map(|member| member.id).collect();
+        Some((membership.own, ids))
+    }
+
+    fn want(&self, want: Want) {
+        self.shared.wanted.ask(&self.shared.client, want);
+    }
+
+    fn provide(&self, topic: &'static str, provider: Provider) {
+        self.shared.wanted.provide(topic, provider);
     }
 }

@@ -12,7 +12,8 @@
 //! 5. Each member writes a `record` of itself into its own shard every few seconds, and reads those of the others.
 //!    The records give the [`View`](crate::cluster::View). It is the same for all members that have the same records.
 //!
-//! [`Peers`] does this for a mount, in a thread, and passes blocks to and from the shards of all members ([`Shards`]).
+//! [`Peers`] does this for a mount, in a thread, and passes blocks to and from the shards of all members ([`Shards`]). Through
+//! the shards the daemons also ask each other for things that no shard has ([`Wants`]).
 //! [`try_out`] tries two shards on this machine.
 
 mod addresses;
@@ -33,6 +34,7 @@ mod status;
 mod sweep;
 mod trial;
 mod values;
+mod wants;
 
 pub use membership::Peers;
 pub use program::Program;
@@ -41,6 +43,7 @@ pub use shards::{Answer, Ask, Give, Membership, Shards};
 pub use status::{ClusterStatus, MemberState, MemberStatus, TrafficStatus};
 pub use trial::{Trial, try_out};
 pub use values::{Key, Keys};
+pub use wants::{Answering, Deliver, Provider, Want, Wants};
 
 /// Bytes from the kernel's generator, in hexadecimal digits: a password that nobody guesses.
 ///

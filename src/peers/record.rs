@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::shard::key;
-use crate::cluster::{Demand, Report, Stream};
+use crate::cluster::{Demand, Report, Stream, ToldHomes};
 
 /// How often a member writes its record and reads those of others, and how long a record counts.
 pub(super) const EVERY_S: u64 = 3;
@@ -39,6 +39,8 @@ pub(super) struct Record {
     pub streams: Vec<Stream>,
     /// [`Report::horizon_s`]
     pub horizon_s: Option<f32>,
+    /// [`Report::homes`]
+    pub homes: Option<ToldHomes>,
 }
 
 impl Record {
@@ -49,10 +51,11 @@ impl Record {
 
     /// The same record with what readers do now.
     pub(super) fn with(self, report: Report) -> Self {
-        let Report { demand: Demand { asked, wants_more }, mut streams, horizon_s, .. } = report;
+        let Report { demand: Demand { asked, wants_more }, mut streams, horizon_s, homes, .. } =
+            report;
         streams.retain(|stream| stream.spec.len() <= SPEC_BYTES_MOST);
         streams.truncate(STREAMS_MOST);
-        Record { asked, wants_more, streams, horizon_s, ..self }
+        Record { asked, wants_more, streams, horizon_s, homes, ..self }
     }
 
     /// The report that it makes, if it was read so long ago.
@@ -60,7 +63,8 @@ impl Record {
         let demand = Demand { asked: self.asked, wants_more: self.wants_more };
         // On average, it had been written half a period before.
         let age_s = ago.as_secs_f32() + EVERY_S as f32 / 2.0;
-        Report { demand, streams: self.streams.clone(), horizon_s: self.horizon_s, age_s }
+        let (streams, homes) = (self.streams.clone(), self.homes.clone());
+        Report { demand, streams, horizon_s: self.horizon_s, homes, age_s }
     }
 
     pub(super) fn to_text(&self) -> String {

@@ -41,8 +41,13 @@ const OWNER: &str = "owner";
 
 /// Which keys a member uses, and what it may do with them.
 pub(super) const KEYS: &str = "b1:";
-const RIGHTS: &str = "+get +set +unlink +exists +ping +hello +auth +client|setname +cluster|nodes +cluster|shards \
+const RIGHTS: &str = "+get +set +setex +rpush +unlink +exists +ping +hello +auth +client|setname +cluster|nodes +cluster|shards \
                       +cluster|info +cluster|myid +info";
+
+/// After so many milliseconds a shard that does not answer is suspected to have failed. A shard takes no values for that time
+/// after its start, so it begins with a short one.
+const FIRST_TIMEOUT_MS: u32 = 1000;
+const TIMEOUT_MS: u32 = 5000;
 
 /// How long a server may take to answer after its start, to hear that it has to end, and to end.
 const START_WAIT: Duration = Duration::from_secs(20);
@@ -264,6 +269,14 @@ impl Shard {
         Ok(answer.lines().any(|line| line.trim_end() == "cluster_state:ok"))
     }
 
+    /// From now on a shard that does not answer for a short time is not suspected.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub(super) fn be_patient(&mut self) -> Result<(), String> {
+        self.ask(&["CONFIG", "SET", "cluster-node-timeout", &TIMEOUT_MS.to_string()])
+    }
+
     fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> Result<T, String> {
         if self.is_silent {
             return Err(format!("the shard at {} does not answer", self.address));
@@ -434,7 +447,7 @@ impl ShardSettings<'_> {
         let member_password = member_password(secret, *address);
         let [member_hash, owner_hash] = [&*member_password, owner_password]
             .map(|password| hexadecimal(&Sha256::digest(password.as_bytes())));
-        let timeout_ms = 5000;
+        let timeout_ms = FIRST_TIMEOUT_MS;
         let mut text = format!(
             "# {program}\nport {port}\nbind {ip}\nunixsocket {SOCKET}\nunixsocketperm 600\ndaemonize no\n\
              save \"\"\nappendonly no\nmaxmemory {memory_bytes}\nmaxmemory-policy noeviction\n\

@@ -23,7 +23,12 @@ pub(super) fn answer(thread: &mut BufferThread, question: Question) -> Result<Va
     match question {
         Question::Stats => {
             let missed = thread.notes.missed();
-            let report = |buffer| json!(report(buffer, thread.warnings(buffer), missed));
+            let report = |buffer: &OpenBuffer| {
+                let joint = thread.paths.views.joint(buffer.number);
+                let joint = joint.and_then(|joint| joint.report(buffer.number));
+                let report = report(buffer, thread.warnings(buffer), missed);
+                json!(BufferReport { joint, ..report })
+            };
             Ok(thread.buffers.iter().map(report).collect())
         }
         Question::List { buffer } => {
@@ -118,7 +123,7 @@ fn begin_task(buffer: &mut OpenBuffer, paths: &Paths, task: u32, files: &str) ->
     Ok(json!({ "task": task, "listed": listed }))
 }
 
-fn check_bound(option: &str, number: u64) -> Result<()> {
+pub(super) fn check_bound(option: &str, number: u64) -> Result<()> {
     let too_many = || {
         usage(format!("{option} {number} is more than {FILES_MAX}, which is what one answer holds"))
     };

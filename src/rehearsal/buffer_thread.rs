@@ -123,7 +123,9 @@ impl BufferThread {
         self.decide();
         let view = View::Epoch(epoch.into());
         for buffer in 0..self.buffers.len() {
-            if !self.paths.views.snapshots.is_seen(buffer, view)
+            if let Some(joint) = self.paths.views.joint(buffer) {
+                joint.prepare(buffer, view);
+            } else if !self.paths.views.snapshots.is_seen(buffer, view)
                 && let Ok(snapshot) = self.snapshot(buffer, view)
             {
                 self.paths.views.snapshots.freeze(buffer, view, snapshot);

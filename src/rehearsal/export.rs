@@ -35,7 +35,7 @@ pub(super) fn export(views: &Views, notes: &Notes, name: &str, directory: &Path)
         fs::create_dir_all(&folder).map_err(cannot)?;
         for file in files {
             let Some(sample) = file.sample() else { continue };
-            match sample.pinned.read() {
+            match sample.bytes.read() {
                 Ok(bytes) => {
                     write(sample, &bytes, &folder.join(&file.name)).map_err(cannot)?;
                     report.copied += 1;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use siphasher::sip::SipHasher24;
 
 use super::bindings::{Bindings, BindingsInUse};
+use super::joint::Task;
 use super::record::{BufferState, Origin, Record};
 use crate::buffer::{
     Candidate, ClassId, Labels, RehearsalBuffer, Rules, SampleId, SleepSet, UpdateError, sleep_set,
@@ -21,7 +22,7 @@ use crate::buffer::{
 use crate::config::RehearsalSettings;
 use crate::disk::Disk;
 use crate::disk::journal::{CompactingJournal, Journal, LiveState};
-use crate::rehearsal::views::KeptSample;
+use crate::rehearsal::views::{KeptSample, SampleBytes};
 
 /// Larger samples are never kept: a sample is read and served in one piece.
 pub(super) const SAMPLE_BYTES_MAX: u64 = 256 << 20;
@@ -126,6 +127,16 @@ impl JournaledBuffer {
         self.state.task
     }
 
+    /// The task as other nodes know it.
+    pub(super) fn task_of_cluster(&self) -> Task {
+        Task::new(self.state.task, &self.state.files)
+    }
+
+    /// How often a sample was added or removed.
+    pub(super) fn changes(&self) -> u64 {
+        self.state.changes
+    }
+
     /// The files and directories of the task. None: all offered files.
     pub(super) fn files(&self) -> &[String] {
         &self.state.files
@@ -182,7 +193,7 @@ impl JournaledBuffer {
 
     /// Gives a sample up if it is damaged. It may be offered again. Blocks.
     pub(super) fn check_sample(&mut self, sample: SampleId) {
-        if let Some(Err(error)) = self.state.held.get(&sample).map(|held| held.pinned.read())
+        if let Some(Err(error)) = self.state.held.get(&sample).map(|held| held.bytes.read())
             && error.kind() == ErrorKind::InvalidData
         {
             self.give_up(sample);
@@ -371,7 +382,7 @@ impl JournaledBuffer {
     fn repin(&mut self, (moved, damaged): <BufferState as LiveState>::Saved) {
         for (sample, pinned) in moved {
             if let Some(held) = self.state.held.get_mut(&sample) {
-                Arc::make_mut(held).pinned = pinned;
+                Arc::make_mut(held).bytes = SampleBytes::Pinned(pinned);
             }
         }
         // A view of the old places keeps the old journal on the disk.
@@ -392,7 +403,12 @@ impl JournaledBuffer {
     }
 
     pub(super) fn written_sample(&self, id: SampleId) -> Option<Arc<KeptSample>> {
-        self.held_sample(id).filter(|sample| sample.pinned.is_written())
+        self.held_sample(id).filter(|sample| sample.bytes.is_written())
+    }
+
+    /// The written sample whose path has this hash.
+    pub(super) fn sample_of(&self, hash: u64) -> Option<Arc<KeptSample>> {
+        self.written_sample(*self.state.by_hash.get(&hash)?)
     }
 
     /// Chooses a sleep set among the written samples, with their classes.

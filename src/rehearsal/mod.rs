@@ -14,7 +14,8 @@
 //! 4. Kept samples are shown as files ([`views`]): epochs, mixes, sleep sets, slots and streams. A stream
 //!    numbers its samples. These numbers, the *ordinals*, are stored on the disk (`bindings`).
 //! 5. Samples that slots and streams show next are read before they are opened (`read_ahead`).
-//! 6. A trainer may keep codes beside a buffer: what its network made of samples (`codes`, `buffer_codes`).
+//! 6. In a cluster, views show what the buffers of all nodes keep (`joint`).
+//! 7. A trainer may keep codes beside a buffer: what its network made of samples (`codes`, `buffer_codes`).
 //!    A code stays when its sample leaves the buffer.
 //!
 //! The rules by which samples are kept and drawn are in [`buffer`](crate::buffer).
@@ -26,6 +27,7 @@ mod buffer_thread;
 mod codes;
 mod export;
 mod features;
+mod joint;
 mod journaled;
 mod notes;
 mod open_buffer;
@@ -59,20 +61,23 @@ use crate::config::DiskSettings;
 use crate::disk::{STOP_PATIENCE, wait_for_end};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::VIEWS_NAME;
+use crate::peers::Wants;
 use crate::sync::Mutex;
 use answers::buffer_named;
 pub use bindings::Bindings;
 use buffer_thread::BufferThread;
 pub use codes::{CodeFile, CodeReader, CodeStore};
 use features::KnownFeatures;
+use joint::JointBuffers;
+pub use joint::RemoteSample;
 use notes::{Note, NoteReceiver, Notes};
 pub(crate) use open_buffer::BufferToOpen;
 use open_buffer::OpenBuffer;
 use paths::Paths;
 pub(crate) use read_observer::ReadObserver;
 pub use reports::{
-    BufferReport, CodeReport, ExportReport, MissedNotes, OfferReport, Refusals, SampleReport,
-    SleepReport,
+    BufferReport, CodeReport, ExportReport, JointReport, MissedNotes, OfferReport, Refusals,
+    SampleReport, SleepReport,
 };
 pub use scores::ScoreCounts;
 pub(crate) use view_listing::ViewListing;
@@ -125,6 +130,8 @@ pub(crate) struct Rehearsal {
     dataset_roots: Arc<Mutex<Vec<PathBuf>>>,
     /// Why there are no views to be seen, if that is so.
     hidden: Arc<OnceLock<String>>,
+    /// The names of the buffers, by number. `None` if a buffer is not shared with other nodes.
+    shared: Vec<Option<Arc<str>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -140,6 +147,7 @@ impl Rehearsal {
     ) -> Result<Self> {
         let buffers = OpenBuffer::open_all(buffers, cache, disk)?;
         let (notes, receiver) = notes::notes();
+        let shared = buffers.iter().map(OpenBuffer::shared_name).collect();
         let closed = Arc::new(AtomicBool::new(false));
         let views = Views::new(buffers.iter().map(OpenBuffer::served).collect(), notes.clone());
         let dataset_roots = Arc::<Mutex<Vec<PathBuf>>>::default();
@@ -167,6 +175,7 @@ impl Rehearsal {
             failed: Mutex::new(Some(failed)),
             dataset_roots,
             hidden,
+            shared,
             thread: Mutex::new(Some(run(state, receiver, closed)?)),
         })
     }
@@ -191,6 +200,12 @@ impl Rehearsal {
         }
     }
 
+    /// Shows the samples that all nodes of a cluster keep. Only the first call counts.
+    pub(crate) fn join(&self, wants: &Arc<dyn Wants>) {
+        let joint = JointBuffers::new(self.shared.clone(), self.notes.clone(), &self.cache, wants);
+        self.views.join(joint);
+    }
+
     pub(crate) fn views(&self) -> &Arc<Views> {
         &self.views
     }
@@ -206,6 +221,9 @@ impl Rehearsal {
                 export::export(&self.views, &self.notes, &buffer, &directory)
             }
             Question::Score { buffer, lines, features: true } => self.take_features(buffer, lines),
+            Question::Draw { buffer, epoch, count } if self.joint(&buffer).is_some() => {
+                self.draw_of_all(&buffer, epoch, count)
+            }
             question => {
                 let answer = self.ask_thread(|thread| {
                     thread.decide();
@@ -216,6 +234,19 @@ impl Rehearsal {
                 answer?
             }
         }
+    }
+
+    /// The buffers of all nodes, and the number of the one with this name, if it is shared.
+    fn joint(&self, buffer: &str) -> Option<(&Arc<JointBuffers>, usize)> {
+        let number = self.views.buffer(buffer)?;
+        Some((self.views.joint(number)?, number))
+    }
+
+    /// The first draws of an epoch from the samples of all nodes. Blocks.
+    fn draw_of_all(&self, buffer: &str, epoch: u64, count: u64) -> Result<Value> {
+        answers::check_bound("--count", count)?;
+        let (joint, number) = self.joint(buffer).ok_or_else(ending)?;
+        joint.draw(number, epoch, count).map_err(|_| ending())
     }
 
     /// Takes scores that are made of lines `path feature feature ...`. If a feature is not finite, or has
@@ -244,7 +275,7 @@ impl Rehearsal {
         let (name, view) = root.strip_prefix(VIEWS_NAME)?.strip_prefix('/')?.split_once('/')?;
         let (buffer, view) = (self.views.buffer(name)?, View::parse(view)?);
         let make = || {
-            let made = view_listing::make_view(&self.views, &self.notes, buffer, view)?;
+            let made = view_listing::make_view(&self.views, buffer, view)?;
             made.recv_timeout(PATIENCE).ok()
         };
         let snapshot = self.views.snapshots.of_view(buffer, view).or_else(make)?;

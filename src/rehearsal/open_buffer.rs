@@ -126,6 +126,12 @@ impl OpenBuffer {
         }
     }
 
+    /// Its name, if other nodes show its samples, too.
+    pub(super) fn shared_name(&self) -> Option<Arc<str>> {
+        let settings = &self.journaled.settings;
+        settings.shared.then(|| settings.name.as_str().into())
+    }
+
     pub(super) fn sync(&mut self) -> io::Result<()> {
         let journaled = self.journaled.sync();
         let codes = self.codes.as_mut().map_or(Ok(()), BufferCodes::sync);

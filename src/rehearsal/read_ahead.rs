@@ -41,13 +41,13 @@ impl ReadAhead {
     /// Reads the upcoming samples that were not asked for before. Never waits for the disk.
     pub(super) fn read(&self, upcoming: &Upcoming) {
         let next = upcoming.next.iter();
-        let next = next.map(|sample| (sample.id, u64::from(sample.pinned.length())));
+        let next = next.map(|sample| (sample.id, u64::from(sample.bytes.length())));
         let new = self.asked.lock().take(upcoming.directory, next);
         for sample in upcoming.next.iter().filter(|sample| new.contains(&sample.id)) {
             let sample = Arc::downgrade(sample);
             // Its reader gets the error.
             self.readers.submit(Urgency::Prefetch, move || {
-                sample.upgrade().map(|sample| sample.pinned.warm());
+                sample.upgrade().map(|sample| sample.bytes.warm());
             });
         }
     }

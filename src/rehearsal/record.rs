@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::buffer::{Candidate, Capacity, ClassId, RehearsalBuffer, Rules, SampleId};
 use crate::disk::journal::{Journal, LiveState, Pinned};
 use crate::fs::Access;
-use crate::rehearsal::views::KeptSample;
+use crate::rehearsal::views::{KeptSample, SampleBytes};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -160,7 +160,8 @@ impl BufferState {
                 Candidate { class: member.class, task: member.task, bytes: member.bytes };
             let held = held.remove(&member.sample);
             let hash = held.as_ref().map_or(0, |held| held.hash);
-            let found = held.map(|held| (Origin::of(&held), held.pinned.clone()));
+            let found =
+                held.and_then(|held| Some((Origin::of(&held), held.bytes.pinned()?.clone())));
             self.apply_offer(candidate, hash, found);
         }
     }
@@ -169,7 +170,8 @@ impl BufferState {
         let Origin { path: source, access } = origin;
         self.changes += 1;
         self.by_hash.insert(hash, id);
-        self.held.insert(id, Arc::new(KeptSample { id, hash, source, access, pinned }));
+        let bytes = SampleBytes::Pinned(pinned);
+        self.held.insert(id, Arc::new(KeptSample { id, hash, source, access, bytes }));
     }
 
     fn forget(&mut self, sample: SampleId) -> Option<Arc<KeptSample>> {
@@ -199,7 +201,7 @@ impl LiveState for BufferState {
         journal.append(&begun, &hashes)?;
         let (mut moved, mut damaged) = (Vec::new(), Vec::new());
         for (sample, held) in &self.held {
-            let bytes = match held.pinned.read() {
+            let bytes = match held.bytes.read() {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
                     damaged.push(*sample);

@@ -61,6 +61,20 @@ pub struct BufferReport {
     pub age_max: Option<u32>,
     /// The codes beside the buffer, if it has any.
     pub latent: Option<CodeReport>,
+    /// The buffers of all nodes of a cluster, if there are others and this buffer is shared with them.
+    pub joint: Option<JointReport>,
+}
+
+/// What all nodes hold, as this one knows it, and what it has read.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JointReport {
+    /// How many nodes said what they hold when a view was made last, this one, too; and how many samples these were.
+    pub nodes: usize,
+    pub samples: usize,
+    /// Samples of other nodes that were read from these in this mount, and from the source in their place.
+    pub read: u64,
+    pub read_from_source: u64,
 }
 
 /// How many notes of all buffers were dropped in this mount.

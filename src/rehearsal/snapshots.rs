@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 
+use super::joint::{Draft, Joined, Listed};
 use super::journaled::JournaledBuffer;
 use crate::buffer::{ClassId, EpochDraws, SampleId, replay_count};
 use crate::catalog::Catalog;
@@ -37,6 +38,12 @@ impl SnapshotBuilder {
             name = format!("{stem}~{suffix}{extension}");
         }
         files.insert(name, content);
+    }
+
+    /// Adds draw `k` of a mix.
+    fn add_replay(&mut self, class: &str, k: usize, sample: Arc<KeptSample>) {
+        let name = format!("replay-{k:07}-{}", name_of(&sample.source));
+        self.add(class, &name, k, Content::Sample(sample));
     }
 
     fn build(self) -> Snapshot {
@@ -148,13 +155,27 @@ pub(super) fn mix(
 ) -> Result<Snapshot, Errno> {
     let mut builder = SnapshotBuilder::default();
     let (new, paths) = add_task(&mut builder, buffer, catalog);
-    let (settings, name) = (&buffer.settings, &buffer.settings.name);
     let old = |id: SampleId| !paths.contains(buffer.path(id));
     let samples: Vec<SampleId> =
         buffer.buffer().members().map(|member| member.sample).filter(|id| old(*id)).collect();
-    let seed = buffer.buffer().rules().seed;
+    for (k, id) in draws_of_mix(buffer, epoch, new, samples)?.into_iter().enumerate() {
+        let Some(member) = buffer.buffer().get(id) else { continue };
+        let Some(sample) = buffer.written_sample(id) else { continue };
+        builder.add_replay(buffer.class_name(member.class), k, sample);
+    }
+    Ok(builder.build())
+}
+
+/// The draws of a mix that has so many new samples from these old ones.
+fn draws_of_mix(
+    buffer: &JournaledBuffer,
+    epoch: u64,
+    new: u64,
+    old: Vec<SampleId>,
+) -> Result<Vec<SampleId>, Errno> {
+    let (settings, name) = (&buffer.settings, &buffer.settings.name);
     let mut replays = replay_count(new, settings.batch, settings.replay);
-    if replays > 0 && samples.is_empty() {
+    if replays > 0 && old.is_empty() {
         tracing::warn!(name, "a mix is without old samples: the buffer holds none of other tasks");
         replays = 0;
     }
@@ -162,13 +183,63 @@ pub(super) fn mix(
         tracing::warn!(name, new, replays, "a mix would have more than {FILES_MAX} files");
         return Err(Errno::EOVERFLOW);
     }
-    let mut draws = EpochDraws::new(seed, epoch, samples, settings.distance);
-    for k in 0..replays {
-        let Some(id) = draws.at(k) else { break };
-        let Some(member) = buffer.buffer().get(id) else { continue };
-        let Some(sample) = buffer.written_sample(id) else { continue };
-        let name = format!("replay-{k:07}-{}", name_of(&sample.source));
-        builder.add(buffer.class_name(member.class), &name, k as usize, Content::Sample(sample));
+    let seed = buffer.buffer().rules().seed;
+    let mut draws = EpochDraws::new(seed, epoch, old, settings.distance);
+    Ok((0..replays).map_while(|k| draws.at(k)).collect())
+}
+
+/// Draws a mix from what all nodes keep: samples of other tasks than the present one.
+///
+/// # Errors
+/// As [`mix`].
+pub(super) fn draft_of_mix(
+    buffer: &JournaledBuffer,
+    catalog: &Catalog,
+    epoch: u64,
+    joined: Joined,
+) -> Result<Draft, Errno> {
+    let (new, paths) = add_task(&mut SnapshotBuilder::default(), buffer, catalog);
+    let (counts, mut samples) = (joined.counts(), joined.samples);
+    samples.retain(|(_, listed)| !paths.contains(&listed.source));
+    let old = (0..samples.len() as u32).map(SampleId).collect();
+    let drawn = draws_of_mix(buffer, epoch, new, old)?;
+    // Most of them may not be drawn.
+    let mut places = BTreeMap::<u32, u32>::new();
+    drawn.iter().for_each(|id| _ = places.insert(id.0, 0));
+    places.values_mut().zip(0..).for_each(|(place, next)| *place = next);
+    let draws = drawn.iter().map(|id| places[&id.0]).collect();
+    let samples = samples.into_iter().zip(0..).filter(|(_, at)| places.contains_key(at));
+    let samples = samples.map(|(sample, _)| sample).collect();
+    Ok(Draft { task: buffer.task_of_cluster(), counts, samples, draws: Some(draws) })
+}
+
+/// The view of a draft. Names do not depend on the node. `sample` finds a sample, or where it is.
+///
+/// # Errors
+/// `EOVERFLOW` if these are more than [`FILES_MAX`] files.
+pub(super) fn of_draft(
+    buffer: &JournaledBuffer,
+    catalog: &Catalog,
+    draft: &Draft,
+    sample: &dyn Fn(&JournaledBuffer, u64, &Listed) -> Arc<KeptSample>,
+) -> Result<Snapshot, Errno> {
+    let mut builder = SnapshotBuilder::default();
+    let Some(draws) = &draft.draws else {
+        for (at, (keeper, listed)) in draft.samples.iter().enumerate() {
+            let content = Content::Sample(sample(buffer, *keeper, listed));
+            builder.add(&listed.class, name_of(&listed.source), at, content);
+        }
+        return Ok(builder.build());
+    };
+    let (new, _) = add_task(&mut builder, buffer, catalog);
+    if new.saturating_add(draws.len() as u64) > FILES_MAX {
+        return Err(Errno::EOVERFLOW);
+    }
+    let samples = draft.samples.iter().map(|(keeper, listed)| sample(buffer, *keeper, listed));
+    let samples: Vec<Arc<KeptSample>> = samples.collect();
+    for (k, draw) in draws.iter().enumerate() {
+        let class = &draft.samples[*draw as usize].1.class;
+        builder.add_replay(class, k, Arc::clone(&samples[*draw as usize]));
     }
     Ok(builder.build())
 }

@@ -35,7 +35,7 @@ pub(super) fn views(notes: &Notes) -> Arc<Views> {
     Views::new(vec![buffer], notes.clone())
 }
 
-fn settings(written: &[&str]) -> RehearsalSettings {
+pub(super) fn settings(written: &[&str]) -> RehearsalSettings {
     let layers = Layers::new().set("cache.dir=/c").set("rehearsal.old.size=20");
     let layers =
         written.iter().fold(layers, |layers, set| layers.set(format!("rehearsal.old.{set}")));
@@ -97,7 +97,7 @@ fn check(buffer: &JournaledBuffer) -> Vec<String> {
             let n: u32 = file.name.trim_end_matches(".jpg").parse().unwrap();
             let sample = file.sample().unwrap();
             assert_eq!(sample.source, format!("train/{class}/{n}.jpg"));
-            assert_eq!(sample.pinned.read().unwrap(), bytes(n));
+            assert_eq!(sample.bytes.read().unwrap(), bytes(n));
             assert_eq!(sample.access, Access { mode: 0o640, uid: 7, gid: 8 });
             paths.push(sample.source.clone());
         }
@@ -214,7 +214,7 @@ fn dead_bytes_are_left_behind() {
     let buffer = open(directory.path(), &["policy=ring"]);
     let files = &snapshots::all(&buffer).classes[0].1;
     assert_eq!(files.len(), 20);
-    let whole = |file: &SnapshotFile| file.sample().unwrap().pinned.read().unwrap() == large;
+    let whole = |file: &SnapshotFile| file.sample().unwrap().bytes.read().unwrap() == large;
     assert!(files.iter().all(whole) && frozen.classes[0].1.iter().all(whole));
 }
 
@@ -244,7 +244,7 @@ fn a_full_disk_is_waited_for_and_shows_nothing_that_is_not_on_it() {
     assert!(snapshots::all(&buffer).classes.is_empty() && !buffer.lasts());
     let stream = snapshots::stream(&mut buffer, 0);
     let frozen = || stream.classes.iter().flat_map(|(_, files)| files).filter_map(|f| f.sample());
-    let written = || frozen().filter(|sample| sample.pinned.is_written()).count();
+    let written = || frozen().filter(|sample| sample.bytes.is_written()).count();
     assert_eq!((frozen().count(), written()), (4, 0));
     disk.fail_writes(None);
     buffer.sync().unwrap();

@@ -18,6 +18,7 @@ mod cgroup;
 mod changes;
 mod cluster;
 mod cluster_jobs;
+mod cluster_rehearsal;
 mod commands;
 mod control;
 #[path = "../cql_server/mod.rs"]

@@ -26,6 +26,7 @@ pub(crate) struct Node {
     pub(crate) mounted: Mounted,
     pub(crate) fixture: Fixture,
     address: String,
+    options: Vec<String>,
 }
 
 /// A cluster over one source. The nodes are dropped before what they need.
@@ -67,12 +68,28 @@ impl Cluster {
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             let all = [&set[..], &memory, &options].concat();
             let mounted = Mounted::at(&own, &slow.point, &own.path("mount"), &all);
-            Node { fixture: own, address, mounted }
+            let options = all.into_iter().map(str::to_owned).collect();
+            Node { fixture: own, address, options, mounted }
         };
         let nodes = addresses.into_iter().enumerate().map(node).collect();
         let cluster = Cluster { nodes, slow, fixture };
         cluster.await_homes();
         cluster
+    }
+
+    /// Unmounts the last node. Returns what it needs to come back.
+    fn leave(&mut self) -> (Fixture, String, Vec<String>) {
+        let Node { mounted, fixture, address, options } = self.nodes.pop().unwrap();
+        mounted.umount();
+        self.await_homes();
+        (fixture, address, options)
+    }
+
+    fn come_back(&mut self, (fixture, address, options): (Fixture, String, Vec<String>)) {
+        let words: Vec<&str> = options.iter().map(String::as_str).collect();
+        let mounted = Mounted::at(&fixture, &self.slow.point, &fixture.path("mount"), &words);
+        self.nodes.push(Node { mounted, fixture, address, options });
+        self.await_homes();
     }
 
     /// Waits until all nodes have one view of all of them, and know where samples are in that view.
@@ -184,6 +201,21 @@ fn a_sample_leaves_the_source_once() {
     assert!(shown.contains("samples (") && shown.contains("at others"), "{shown}");
     let metrics = fs::read_to_string(cluster.nodes[0].mounted.path(".belady/stats")).unwrap();
     assert!(metrics.contains("belady_cluster_nodes{state=\"member\"} 3"), "{metrics}");
+    cluster.umount();
+}
+
+/// Homes move to a node that comes later. It learns from the others where samples were before.
+#[test]
+fn a_node_that_comes_later_finds_what_others_hold() {
+    let mut cluster = Cluster::new(3, &NEVER_CHANGES);
+    let last = cluster.leave();
+    cluster.read(0);
+    wait_until("all samples are given", || cluster.traffic("given") >= FILES);
+    cluster.await_epoch_without_source();
+    let before = cluster.source_bytes();
+    cluster.come_back(last);
+    (0..FILES).for_each(|number| check(&cluster.nodes[2].mounted, number, number));
+    assert_eq!(cluster.source_bytes(), before, "a sample left the source again");
     cluster.umount();
 }
 

@@ -3,7 +3,8 @@
 //! 1. The homes of all blocks are computed when all files are known, and again if members come or go, or files change
 //!    ([`Homes`]). Until then nobody is asked. If the orders of all readers tell who reads a block next, it moves there:
 //!    then homes are computed in each epoch ([`Moves`]).
-//! 2. The homes before are remembered for a while. Blocks that are still there are found.
+//! 2. The homes before are remembered for a while. Blocks that are still there are found. A node that joins learns from the
+//!    others by which homes they went before it came.
 //! 3. If all nodes together have a limit for the source, each one's share follows what the others ask for.
 //! 4. If several jobs read the same blocks, and shards cannot hold all, each shard keeps what is asked for soonest
 //!    (`keeping`).
@@ -36,8 +37,12 @@ use sweeps::Sweeps;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often this node's share of the source is computed: as often as members tell of themselves.
+/// Over this time it is measured what this node asks the source for: as often as members tell of themselves.
 const SHARE_EVERY: Duration = Duration::from_secs(3);
+
+/// After this time each node knows what the others have asked for since members came or went: a record is written every three
+/// seconds, and read as often.
+const HEARD_AFTER: Duration = Duration::from_secs(7);
 
 /// The learner is told of so many jobs of others at most.
 const SUGGESTED_MOST: usize = 256;
@@ -75,6 +80,7 @@ pub(super) fn start(
             placed: None,
             told: Report::default(),
             heard: Vec::new(),
+            nodes: (0, Instant::now()),
             asked,
             sweeps: Sweeps::new(),
         };
@@ -100,6 +106,8 @@ struct Keeper {
     /// The reports of this node and of the others.
     told: Report,
     heard: Vec<(u64, Report)>,
+    /// How many nodes the cluster has, those that are missing, too, and since when.
+    nodes: (usize, Instant),
     /// Bytes that the source had been asked for at the last look at that, and when it was.
     asked: (u64, Instant),
     sweeps: Sweeps,
@@ -110,6 +118,9 @@ impl Keeper {
         let followed = self.orders.followed(&self.published.lock().clone());
         self.told.streams = self.paces.measure(followed, Instant::now());
         self.share_source();
+        let given = self.shards.status().traffic.given;
+        let placed = self.placed.as_ref();
+        self.told.homes = placed.and_then(|placed| placed.for_those_who_join(given));
         self.heard = self.shards.exchange(self.told.clone());
         self.core.cache.set_source_wait(self.times.latencies(Operation::Read).p99_us);
         let state = self.core.catalog.state();
@@ -146,20 +157,31 @@ impl Keeper {
 
     /// Keeps to this node's share of what all nodes may ask the source for.
     fn share_source(&mut self) {
-        let (before, since) = self.asked;
-        if since.elapsed() < SHARE_EVERY {
-            return;
-        }
-        let (asked, wants_more) = self.times.demand();
-        let bytes = (asked - before) as f64 / since.elapsed().as_secs_f64();
-        self.asked = (asked, Instant::now());
-        self.told.demand = Demand { asked: bytes as u64, wants_more };
-        let others: Vec<Demand> = self.heard.iter().map(|(_, report)| report.demand).collect();
+        self.measure_demand();
         let settings = &self.core.settings;
         let limit = settings.cluster.as_ref().and_then(|cluster| cluster.source_rate);
-        if let Some(limit) = limit {
-            let share = share(limit, self.told.demand, &others);
-            self.times.set_rate(settings.prefetch.rate.map_or(share, |rate| rate.min(share)));
+        let Some(limit) = limit else { return };
+        let nodes = self.shards.status().members.len().max(1);
+        if nodes != self.nodes.0 {
+            self.nodes = (nodes, Instant::now());
+        }
+        let others: Vec<Demand> = self.heard.iter().map(|(_, report)| report.demand).collect();
+        let share = match self.nodes.1.elapsed() < HEARD_AFTER {
+            // All may begin at once, and nobody knows yet what the others want.
+            true => (limit / nodes as u64).max(1),
+            false => share(limit, self.told.demand, &others),
+        };
+        self.times.set_rate(settings.prefetch.rate.map_or(share, |rate| rate.min(share)));
+    }
+
+    /// What this node has asked the source for, of late.
+    fn measure_demand(&mut self) {
+        let (before, since) = self.asked;
+        if since.elapsed() >= SHARE_EVERY {
+            let (asked, wants_more) = self.times.demand();
+            let bytes = (asked - before) as f64 / since.elapsed().as_secs_f64();
+            self.asked = (asked, Instant::now());
+            self.told.demand = Demand { asked: bytes as u64, wants_more };
         }
     }
 
@@ -180,7 +202,8 @@ impl Keeper {
         if self.placed.as_ref().is_some_and(stays) {
             return;
         }
-        let (before, given) = (self.placed.take(), self.shards.status().traffic.given);
+        let given = self.shards.status().traffic.given;
+        let before = self.placed.take().or_else(|| self.before_joining(&wanted));
         let same_members = before.as_ref().is_some_and(|before| before.has(membership));
         let placed = Placed::new(&self.core, wanted, before, given);
         self.sweeps.go_on(same_members);
@@ -189,6 +212,13 @@ impl Keeper {
         self.core.cache.set_homes(Some(placed.known()));
         self.shards.note_homes(membership.view.id(), placed.blocks.digest, moves_in);
         self.placed = Some(placed);
+    }
+
+    /// The homes by which the others went before this node joined.
+    fn before_joining(&self, wanted: &Wanted) -> Option<Placed> {
+        let told = self.heard.iter().filter_map(|(_, report)| report.homes.as_ref());
+        let told = told.max_by_key(|told| told.view().members().len())?;
+        Placed::told(&self.core, told, wanted)
     }
 
     /// The streams of all members.

@@ -10,7 +10,7 @@ use super::Core;
 use super::job_orders::{JobOrders, NextReaders};
 use super::keeping::Keeping;
 use crate::catalog::with_listing;
-use crate::cluster::{EpochHomes, Homes, Job, Moves, Samples, View, mix};
+use crate::cluster::{EpochHomes, Homes, Job, Moves, Samples, ToldHomes, View, mix};
 use crate::error::{Error, Result};
 use crate::ids::BlockId;
 use crate::peers::{Key, Keys, Membership};
@@ -46,6 +46,10 @@ pub(super) struct Placed {
     took: Duration,
     /// Blocks that this node had given before they were in force.
     given: u64,
+    /// The homes before, as members that join are told of them.
+    earlier: Option<ToldHomes>,
+    /// Whether another member has told of these: they were in force before this node joined.
+    is_told: bool,
 }
 
 impl Placed {
@@ -61,6 +65,11 @@ impl Placed {
             let is_worth = before.is_worth_remembering(&wanted, given);
             (Arc::clone(&before.homes), is_worth)
         });
+        let told =
+            before.as_ref().and_then(|before| match before.is_worth_remembering(&wanted, given) {
+                true => Some(before.describe()),
+                false => before.earlier.clone(),
+            });
         let (blocks, next_readers, keeping) = match before {
             Some(before) => (Some(before.blocks), before.next_readers, before.keeping),
             None => (None, None, None),
@@ -96,8 +105,46 @@ impl Placed {
             });
             keeping.set_own(keys, capacity_of(own, view));
         }
-        let (homes, took) = (Arc::new(homes), since.elapsed());
-        Placed { wanted, homes, blocks, next_readers, keeping, since, took, given }
+        let (homes, took, is_told) = (Arc::new(homes), since.elapsed(), false);
+        let earlier = told.filter(|_| homes.has_earlier());
+        Placed {
+            wanted,
+            homes,
+            blocks,
+            next_readers,
+            keeping,
+            since,
+            took,
+            given,
+            earlier,
+            is_told,
+        }
+    }
+
+    /// The homes that others have told of, for this member. It need not be in their view.
+    pub(super) fn told(core: &Core, told: &ToldHomes, wanted: &Wanted) -> Option<Self> {
+        let Membership { own, keys, .. } = &*wanted.membership;
+        let membership = Membership { own: *own, view: told.view(), keys: keys.clone() };
+        let before = Wanted {
+            membership: Arc::new(membership),
+            layout: Arc::clone(&wanted.layout),
+            jobs: told.jobs()?,
+            epoch: told.epoch(),
+        };
+        Some(Placed { is_told: true, ..Placed::new(core, before, None, 0) })
+    }
+
+    /// These homes, as members that join are told of them.
+    fn describe(&self) -> ToldHomes {
+        let epoch = self.moves_in().unwrap_or(self.wanted.epoch);
+        ToldHomes::new(&self.wanted.membership.view, &self.wanted.jobs, epoch)
+    }
+
+    /// Where a member that joins finds what the others hold, if this node has given so many blocks.
+    pub(super) fn for_those_who_join(&self, given: u64) -> Option<ToldHomes> {
+        let has_some = given > self.given || self.since.elapsed() >= SHORT;
+        let earlier = self.earlier.clone().filter(|_| self.homes.has_earlier());
+        earlier.or_else(|| has_some.then(|| self.describe()))
     }
 
     /// Whether blocks may be found at these homes after they have changed. If they were in force for a short time, there are
@@ -107,7 +154,7 @@ impl Placed {
             && (self.wanted.jobs == wanted.jobs
                 || self.moves_in().is_none() && wanted.jobs.is_empty());
         let has_some = given > self.given && !self.homes.has_earlier();
-        !is_same && (has_some || self.since.elapsed() >= SHORT)
+        self.is_told || !is_same && (has_some || self.since.elapsed() >= SHORT)
     }
 
     /// Whether these are the homes that are wanted. Without moves the epoch does not matter.

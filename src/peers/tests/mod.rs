@@ -2,6 +2,7 @@
 
 #[path = "../../../tests/free_ports/mod.rs"]
 mod free_ports;
+mod wants;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -60,7 +61,7 @@ fn server(script: Vec<Does>) -> SocketAddr {
 fn serve(mut stream: TcpStream, script: &mut impl Iterator<Item = Does>) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     while let Some(words) = request(&mut reader) {
-        if words[0] != b"SET" && words[0] != b"GET" {
+        if ![&b"SET"[..], b"GET", b"RPUSH"].contains(&&words[0][..]) {
             stream.write_all(b"+OK\r\n").unwrap();
             continue;
         }

@@ -24,6 +24,7 @@
 mod code_files;
 mod kept_snapshots;
 mod node;
+mod sample_bytes;
 mod sample_stream;
 mod slots;
 mod snapshot;
@@ -40,17 +41,18 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::CodeReader;
+use super::joint::JointBuffers;
 use super::notes::{Note, Notes};
 use super::read_ahead::ReadAhead;
 use crate::catalog::FOR_EVER;
-use crate::disk::journal::Pinned;
 use crate::fs::{Access, NAME_MAX, VIEWS_NAME};
 use crate::sync::Mutex;
 use code_files::CodeFiles;
 use kept_snapshots::KeptSnapshots;
 use node::Node;
 pub use node::{FILES_MAX, ROOT};
-use slots::{ClassOrAny, ReservedSample, Slots};
+pub use sample_bytes::SampleBytes;
+use slots::{BufferSlots, ClassOrAny, ReservedSample, Slots};
 use snapshot::STREAMS;
 pub use snapshot::{Content, KeptSample, Snapshot, SnapshotFile, View};
 use waiting::WaitingRequests;
@@ -133,7 +135,7 @@ fn directory(node: Node) -> Entry {
 }
 
 fn sample(node: u64, sample: &KeptSample, lasting: bool) -> Entry {
-    let size = u64::from(sample.pinned.length());
+    let size = u64::from(sample.bytes.length());
     Entry { node, kind: EntryKind::File(size, sample.access), lasting }
 }
 
@@ -147,6 +149,8 @@ pub struct Views {
     link_prefix: OnceLock<String>,
     notes: Notes,
     ahead: Arc<ReadAhead>,
+    /// Set if there is a cluster.
+    joint: OnceLock<Arc<JointBuffers>>,
 }
 
 impl Views {
@@ -162,12 +166,31 @@ impl Views {
             buffers,
             notes,
             ahead,
+            joint: OnceLock::new(),
         })
     }
 
     /// Tells the buffer thread. If it has ended, there is no answer.
     fn tell(&self, note: Note) {
         let _ = self.notes.send(note);
+    }
+
+    /// Has views show the samples of all nodes. The first call counts.
+    pub(super) fn join(&self, joint: Arc<JointBuffers>) {
+        let _ = self.joint.set(joint);
+    }
+
+    /// The buffers of all nodes, if this one is shared and there are other nodes.
+    pub(super) fn joint(&self, buffer: usize) -> Option<&Arc<JointBuffers>> {
+        self.joint.get().filter(|joint| joint.shares(buffer))
+    }
+
+    /// Has a view made. `made` is called by the buffer thread, or dropped.
+    pub(super) fn make(&self, buffer: usize, view: View, made: SnapshotReply) {
+        match self.joint(buffer).filter(|_| view.shows_all_nodes()) {
+            Some(joint) => joint.make(buffer, view, made),
+            None => self.tell(Note::Make { buffer, view, made }),
+        }
     }
 
     /// Sets where links lead: a directory, relative to a file of a snapshot, or absolute. The first call
@@ -271,7 +294,7 @@ impl Views {
     /// # Errors
     /// `ESTALE` if its snapshot was given up or its slot's sample was reserved for another reader, `EISDIR`
     /// for a directory.
-    pub fn open(&self, node: u64) -> Result<Pinned, Errno> {
+    pub fn open(&self, node: u64) -> Result<SampleBytes, Errno> {
         let (buffer, sample) = match Node::parse(node) {
             Some(Node::File(id, class, file)) => {
                 let (buffer, _, file) = self.file(id, class, file)?;
@@ -285,8 +308,13 @@ impl Views {
             }
             _ => return Err(Errno::EISDIR),
         };
-        self.notes.try_send(Note::Shown { buffer, sample: sample.id });
-        Ok(sample.pinned.clone())
+        match &sample.bytes {
+            SampleBytes::Pinned(_) => {
+                self.notes.try_send(Note::Shown { buffer, sample: sample.id });
+            }
+            SampleBytes::Remote(remote) => remote.note_shown(),
+        }
+        Ok(sample.bytes.clone())
     }
 
     /// The buffer, class and content of a file.
@@ -305,7 +333,9 @@ impl Views {
 
     /// Tells the buffer thread that a file's bytes are damaged.
     pub fn damaged(&self, node: u64) {
-        if let Ok((buffer, _, Content::Sample(sample))) = self.content(node) {
+        if let Ok((buffer, _, Content::Sample(sample))) = self.content(node)
+            && !sample.bytes.are_remote()
+        {
             self.notes.try_send(Note::Damaged { buffer, sample: sample.id });
         }
     }
@@ -419,7 +449,7 @@ impl Views {
             let id = snapshot.and_then(|snapshot| views.snapshots.keep(buffer, view, snapshot));
             reply.answer(id.map(entry));
         };
-        self.tell(Note::Make { buffer, view, made: Box::new(made) });
+        self.make(buffer, view, Box::new(made));
     }
 
     fn lookup_slot(
@@ -431,12 +461,17 @@ impl Views {
     ) {
         if let Some(entry) = self.slot(buffer, class, name) {
             // No request waits for this.
-            if self.slots.lock().buffers.get_mut(buffer).is_some_and(|of| of.claim_renewal()) {
+            let may_change = self.joint(buffer).is_some();
+            let claim = |of: &mut BufferSlots| of.claim_renewal(may_change);
+            if self.slots.lock().buffers.get_mut(buffer).is_some_and(claim) {
                 self.renew(buffer, |_| ());
             }
             return reply(Ok(entry));
         }
-        if self.slots.lock().buffers.get(buffer).is_none_or(|of| of.is_current()) {
+        // Nobody tells this node when the buffers of others change.
+        let is_shared = self.joint(buffer).is_some();
+        let is_current = |of: &BufferSlots| of.is_current() && !is_shared;
+        if self.slots.lock().buffers.get(buffer).is_none_or(is_current) {
             return reply(Err(Errno::ENOENT));
         }
         let (name, reply) = (name.to_owned(), self.waiting.reply(pid, reply));
@@ -448,14 +483,19 @@ impl Views {
     /// Has slots use the samples that a buffer holds now, and then calls `then`.
     fn renew(self: &Arc<Self>, buffer: usize, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let changes = self.buffers.get(buffer).map(|served| served.changes.load(Ordering::Acquire));
-        let views = Arc::clone(self);
+        let (views, joint) = (Arc::clone(self), self.joint(buffer));
+        let node = joint.map(|joint| joint.own_number());
         let made = move |held: Result<Snapshot, Errno>| {
             if let Some(slots) = views.slots.lock().buffers.get_mut(buffer) {
+                node.into_iter().for_each(|node| slots.begin_at(node));
                 slots.renew(changes, held.ok().as_ref());
             }
             then(&views);
         };
-        self.tell(Note::Show { buffer, shown: Box::new(made) });
+        match joint {
+            Some(joint) => joint.all(buffer, Box::new(made)),
+            None => self.tell(Note::Show { buffer, shown: Box::new(made) }),
+        }
     }
 
     fn slot(&self, buffer: usize, class: ClassOrAny, name: &str) -> Option<Entry> {

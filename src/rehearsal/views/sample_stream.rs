@@ -58,7 +58,7 @@ impl SampleStream {
     fn ready(&self, sample: SampleId) -> Option<&Arc<KeptSample>> {
         let (class, file) = self.file_of.get(&sample)?;
         let (_, files) = self.snapshot.classes.get(*class)?;
-        files.get(*file)?.sample().filter(|sample| sample.pinned.is_written())
+        files.get(*file)?.sample().filter(|sample| sample.bytes.is_written())
     }
 
     /// The written samples that get ordinals next.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::SampleBytes;
 use super::node::{CLASSES_MAX, FILES_MAX, IDS_MAX};
 use crate::buffer::SampleId;
-use crate::disk::journal::Pinned;
 use crate::fs::Access;
 use crate::rehearsal::Bindings;
 
@@ -18,7 +18,7 @@ pub struct KeptSample {
     pub source: String,
     /// Who could read it when it was offered.
     pub access: Access,
-    pub pinned: Pinned,
+    pub bytes: SampleBytes,
 }
 
 #[derive(Clone, Debug)]
@@ -104,6 +104,24 @@ impl View {
             View::TaskMix => "mix".to_owned(),
             View::Sleep(number) => format!("sleep-{number}"),
             View::Stream(number) => format!("{STREAMS}{number}"),
+        }
+    }
+
+    /// Whether it shows the samples of a task.
+    pub(in crate::rehearsal) fn is_mix(self) -> bool {
+        matches!(self, View::Mix(_) | View::TaskMix)
+    }
+
+    /// Whether it shows the samples of all nodes of a cluster.
+    pub(super) fn shows_all_nodes(self) -> bool {
+        matches!(self, View::Epoch(_)) || self.is_mix()
+    }
+
+    /// The epoch whose draws a mix has, in a task.
+    pub(in crate::rehearsal) fn epoch_of_mix(self, task: u32) -> u64 {
+        match self {
+            View::Mix(epoch) => epoch,
+            _ => task.into(),
         }
     }
 

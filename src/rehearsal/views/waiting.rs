@@ -14,6 +14,9 @@ use crate::source::{Pool, Urgency};
 /// Threads that wait for the disk.
 const THREADS: usize = 4;
 
+/// Threads that wait for other nodes.
+const OF_NODES: usize = 8;
+
 /// The reply to a waiting request, which is sent once.
 pub struct WaitingReply<T>(Arc<Pending<Reply<T>>>);
 
@@ -30,12 +33,14 @@ pub struct WaitingRequests {
     /// Asks the source who may read a sample. Its dataset has the table.
     pub(super) rights: OnceLock<Rights>,
     threads: Pool,
+    of_nodes: Pool,
 }
 
 impl WaitingRequests {
     pub(super) fn new() -> Self {
         let threads = Pool::new("belady-view", 0, THREADS);
-        WaitingRequests { rights: OnceLock::new(), threads }
+        let of_nodes = Pool::new("belady-far", 0, OF_NODES);
+        WaitingRequests { rights: OnceLock::new(), threads, of_nodes }
     }
 
     /// Has samples read only by users whom the source permits it. The first call counts.
@@ -66,13 +71,30 @@ impl WaitingRequests {
         if self.rights.get().is_some_and(|rights| rights.dataset().disk_hangs()) {
             return reply(Err(Errno::EIO));
         }
-        let reply = self.reply(pid, reply);
-        self.threads.submit(Urgency::Demand, move || {
-            if reply.0.is_unanswered() {
-                reply.answer(work());
-            }
-        });
+        submit(&self.threads, self.reply(pid, reply), work);
     }
+
+    /// The same for work that may wait for other nodes.
+    pub fn on_nodes<T: Send + 'static>(
+        &self,
+        pid: u32,
+        reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
+        work: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+    ) {
+        submit(&self.of_nodes, self.reply(pid, reply), work);
+    }
+}
+
+fn submit<T: Send + 'static>(
+    threads: &Pool,
+    reply: WaitingReply<T>,
+    work: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+) {
+    threads.submit(Urgency::Demand, move || {
+        if reply.0.is_unanswered() {
+            reply.answer(work());
+        }
+    });
 }
 
 #[cfg(test)]

@@ -65,7 +65,12 @@ fn read_class(mounted: &Mounted, class: &str) {
 }
 
 /// Runs `belady rehearse` on a mount, with `input` on its standard input.
-fn rehearse(fixture: &Fixture, verb: &str, rest: &[&str], input: &str) -> (Option<i32>, String) {
+pub(crate) fn rehearse(
+    fixture: &Fixture,
+    verb: &str,
+    rest: &[&str],
+    input: &str,
+) -> (Option<i32>, String) {
     let mut command = fixture.belady();
     command.args(["rehearse", verb]).arg(fixture.path("mount")).args(rest);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -75,13 +80,13 @@ fn rehearse(fixture: &Fixture, verb: &str, rest: &[&str], input: &str) -> (Optio
     (output.status.code(), said(&output))
 }
 
-fn stats(fixture: &Fixture) -> Value {
+pub(crate) fn stats(fixture: &Fixture) -> Value {
     let (code, text) = rehearse(fixture, "stats", &["--json"], "");
     assert_eq!(code, Some(0), "{text}");
     serde_json::from_str::<Value>(&text).unwrap()[0].take()
 }
 
-fn wait_for_offers(fixture: &Fixture, offered: u64) {
+pub(crate) fn wait_for_offers(fixture: &Fixture, offered: u64) {
     wait_until("what was read is offered", || stats(fixture)["offered"] == offered);
 }
 

@@ -69,10 +69,20 @@ impl BufferSlots {
         self.changes == Some(self.served.changes.load(Ordering::Acquire))
     }
 
+    /// Gives this node of a cluster another order of slots than the others have. To be called before samples are known:
+    /// later it does nothing.
+    pub(in super::super) fn begin_at(&mut self, node: u64) {
+        if self.changes.is_none() && self.supplies.iter().all(Supply::is_empty) {
+            let mut served = self.served.clone();
+            served.progress ^= node;
+            *self = BufferSlots::new(self.buffer, served);
+        }
+    }
+
     /// Returns whether the held samples are to be looked up again. If so, the caller has to do it, and no
-    /// other caller until [`renew`](Self::renew).
-    pub(in super::super) fn claim_renewal(&mut self) -> bool {
-        let is_due = self.until_renewal == 0 && !self.is_current();
+    /// other caller until [`renew`](Self::renew). Samples of other nodes may change unnoticed.
+    pub(in super::super) fn claim_renewal(&mut self, may_change: bool) -> bool {
+        let is_due = self.until_renewal == 0 && (may_change || !self.is_current());
         if is_due {
             self.until_renewal = usize::MAX;
         }

@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 use super::node::FIRST_RESERVED;
 use super::{KeptSample, ServedBuffer, Upcoming};
 use crate::buffer::Reservation;
-use buffer_slots::BufferSlots;
-pub(super) use buffer_slots::ClassOrAny;
+pub(super) use buffer_slots::{BufferSlots, ClassOrAny};
 
 /// How long a reserved sample waits to be opened. A program opens it right after the lookup, and waits less
 /// than this for a processor.

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::super::node::Node;
 use super::super::tests::shown;
-use super::super::{Content, Entry, EntryKind, Snapshot, SnapshotFile, Views};
+use super::super::{Content, Entry, EntryKind, SampleBytes, Snapshot, SnapshotFile, Views};
 use super::*;
 use crate::buffer::SampleId;
 use crate::disk::journal::Journal;
@@ -28,7 +28,8 @@ fn holding(samples: std::ops::Range<u32>) -> Snapshot {
     let mut file = |n: u32| {
         let pinned = journal.append(b"x", &[1]).unwrap();
         let (id, access, source) = (SampleId(n), Access::default(), format!("d/{n}.jpg"));
-        let content = Content::Sample(Arc::new(KeptSample { id, hash: 0, source, access, pinned }));
+        let bytes = SampleBytes::Pinned(pinned);
+        let content = Content::Sample(Arc::new(KeptSample { id, hash: 0, source, access, bytes }));
         SnapshotFile { name: format!("{n:04}.jpg"), content }
     };
     let mut class = |of| samples.clone().filter(|n| n % 2 == of).map(&mut file).collect();

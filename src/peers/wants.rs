@@ -1,0 +1,308 @@
+//! Questions that the daemons of a cluster ask each other. Their shards carry them.
+//!
+//! 1. The asker pushes its question to a list in the shard of the member that it asks (`RPUSH`).
+//! 2. That member's daemon takes it from the list (`BLPOP`), and the provider of its topic answers it.
+//! 3. The answer is stored in the asker's shard, in values of a block each, with checksums (`SETEX`). Whatever is not read
+//!    leaves the shard after [`KEPT_S`]. A note about it is pushed to the asker's list.
+//! 4. The asker's daemon reads the values, and removes them.
+//!
+//! A member that does not answer in time has no answer. Nothing here waits without a limit.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use redis::{Connection, RedisResult, cmd};
+use serde::{Deserialize, Serialize};
+
+use super::client::Client;
+use super::pipeline::Request;
+use super::shard::key;
+use super::sweep::OwnShard;
+use super::values::{self, Key, Keys};
+use crate::ids::BLOCK_BYTES;
+use crate::sync::Mutex;
+
+/// For how many seconds an answer stays in a shard.
+const KEPT_S: u64 = 10;
+
+/// An answer has so many values at most.
+const PARTS_MOST: usize = 512;
+
+/// How long the listener waits for a message, in seconds, and for a shard.
+const LISTEN_S: u64 = 1;
+const REST: Duration = Duration::from_millis(200);
+
+/// Takes an answer; `None` if there is none.
+pub type Deliver = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
+
+/// A question to another member.
+pub struct Want {
+    /// The id of the member.
+    pub member: u64,
+    /// Which provider answers it.
+    pub topic: &'static str,
+    pub question: String,
+    /// How long the answer is waited for.
+    pub patience: Duration,
+    /// It must not block.
+    pub deliver: Deliver,
+}
+
+/// The right to answer a question. If it is dropped, there is no answer.
+pub struct Answering(Option<Deliver>);
+
+/// Answers questions of others. It must not block.
+pub type Provider = Arc<dyn Fn(String, Answering) + Send + Sync>;
+
+/// Asks other members, and answers them. No call blocks.
+pub trait Wants: Send + Sync + 'static {
+    /// The id of this member and those of all members, this one, too. `None` as long as it is none.
+    fn members(&self) -> Option<(u64, Vec<u64>)>;
+
+    /// Asks another member.
+    fn want(&self, want: Want);
+
+    /// Has this provider answer questions of a topic from now on.
+    fn provide(&self, topic: &'static str, provider: Provider);
+}
+
+impl Answering {
+    pub fn new(deliver: Deliver) -> Self {
+        Answering(Some(deliver))
+    }
+
+    pub fn answer(mut self, answer: Option<Vec<u8>>) {
+        if let Some(deliver) = self.0.take() {
+            deliver(answer);
+        }
+    }
+
+    /// Gives no answer to somebody who does not wait for one.
+    pub fn leave(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if let Some(deliver) = self.0.take() {
+            deliver(None);
+        }
+    }
+}
+
+/// An element of the list of a member.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Message {
+    Question {
+        id: u64,
+        /// The id of the asker.
+        from: u64,
+        topic: String,
+        text: String,
+    },
+    /// The lengths of the answer's values in bytes; `None` if there is no answer.
+    Answer { id: u64, parts: Option<Vec<usize>> },
+}
+
+impl Message {
+    fn push(&self, tag: &str) -> Request {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        Request::new(&[b"RPUSH", list(tag).as_bytes(), &text])
+    }
+}
+
+/// The name of the list of a member.
+fn list(tag: &str) -> String {
+    key(tag, "w")
+}
+
+/// The name of a value of an answer, and the key that its checksum is made with.
+fn part_of_answer(tag: &str, keys: &Keys, id: u64, part: usize) -> (String, Key) {
+    let name = key(tag, &format!("a:{id:016x}:{part}"));
+    (name, keys.key(b"answer", &id.to_le_bytes(), part as u64))
+}
+
+/// The questions of this member that have no answer yet, and the providers of answers to others.
+pub(super) struct Wanted {
+    open: Mutex<HashMap<u64, Deliver>>,
+    /// The id of the next question. It begins anywhere: an answer to an earlier daemon may still come.
+    next: AtomicU64,
+    providers: Mutex<HashMap<&'static str, Provider>>,
+    has_ended: AtomicBool,
+}
+
+impl Wanted {
+    pub(super) fn new() -> Self {
+        let (open, providers, has_ended) = Default::default();
+        let next = AtomicU64::new(RandomState::new().build_hasher().finish());
+        Wanted { open, next, providers, has_ended }
+    }
+
+    /// Asks another member.
+    pub(super) fn ask(self: &Arc<Self>, client: &Client, want: Want) {
+        let Want { member, topic, question: text, patience, deliver } = want;
+        let own = client.membership().map(|membership| membership.own);
+        let Some(from) = own.filter(|_| !self.has_ended.load(Ordering::Acquire)) else {
+            return deliver(None);
+        };
+        let (id, topic) = (self.next.fetch_add(1, Ordering::Relaxed), topic.to_owned());
+        self.open.lock().insert(id, deliver);
+        let question = Message::Question { id, from, topic, text };
+        let (asked, waiting) = (Arc::clone(self), Arc::clone(self));
+        let push = move |tag: &str| vec![question.push(tag)];
+        client.send(member, push, move |is_sent| match is_sent {
+            true => {}
+            false => asked.deliver(id, None),
+        });
+        client.after(patience, move || waiting.deliver(id, None));
+    }
+
+    pub(super) fn provide(&self, topic: &'static str, provider: Provider) {
+        self.providers.lock().insert(topic, provider);
+    }
+
+    /// Delivers an answer, unless the asker waits no longer.
+    fn deliver(&self, id: u64, answer: Option<Vec<u8>>) {
+        let deliver = self.open.lock().remove(&id);
+        if let Some(deliver) = deliver {
+            deliver(answer);
+        }
+    }
+
+    /// Has no question answered any more.
+    pub(super) fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        let open = std::mem::take(&mut *self.open.lock());
+        // Under no lock: whoever waits is told.
+        open.into_values().for_each(|deliver| deliver(None));
+    }
+}
+
+/// Starts the thread that takes messages from the list in the own shard.
+///
+/// # Errors
+/// If it cannot be started.
+pub(super) fn listen(
+    wanted: Arc<Wanted>,
+    client: Arc<Client>,
+    own: impl Fn() -> Option<OwnShard> + Send + 'static,
+) -> std::io::Result<()> {
+    let listen = move || {
+        while !wanted.has_ended.load(Ordering::Acquire) {
+            let heard = own().map(|own| Listener { wanted: &wanted, client: &client, own }.run());
+            if let Some(Err(error)) = heard {
+                tracing::debug!(%error, "questions of other nodes are not heard");
+            }
+            thread::sleep(REST);
+        }
+    };
+    thread::Builder::new().name("belady-wants".into()).spawn(listen).map(drop)
+}
+
+struct Listener<'a> {
+    wanted: &'a Arc<Wanted>,
+    client: &'a Arc<Client>,
+    own: OwnShard,
+}
+
+impl Listener<'_> {
+    /// Takes messages until the shard does not answer.
+    fn run(&self) -> RedisResult<()> {
+        let (mut connection, list) = (self.own.access.connect()?, list(&self.own.tag));
+        // Nobody waits any more for what an earlier daemon was asked.
+        cmd("UNLINK").arg(&list).query::<()>(&mut connection)?;
+        while !self.wanted.has_ended.load(Ordering::Acquire) {
+            let taken: Option<(String, Vec<u8>)> =
+                cmd("BLPOP").arg(&list).arg(LISTEN_S).query(&mut connection)?;
+            let message = taken.and_then(|(_, text)| serde_json::from_slice(&text).ok());
+            match message {
+                Some(Message::Question { id, from, topic, text }) => {
+                    self.provide(id, from, &topic, text);
+                }
+                Some(Message::Answer { id, parts }) => {
+                    let answer = parts.map(|parts| self.read(&mut connection, id, &parts));
+                    self.wanted.deliver(id, answer.transpose()?.flatten());
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn provide(&self, id: u64, from: u64, topic: &str, text: String) {
+        let provider = self.wanted.providers.lock().get(topic).cloned();
+        let client = Arc::clone(self.client);
+        let answering = Answering::new(Box::new(move |answer| send(&client, id, from, answer)));
+        if let Some(provider) = provider {
+            provider(text, answering);
+        }
+    }
+
+    /// Reads an answer from the own shard, and removes it. None if it is not whole.
+    fn read(
+        &self,
+        connection: &mut Connection,
+        id: u64,
+        parts: &[usize],
+    ) -> RedisResult<Option<Vec<u8>>> {
+        let Some(keys) = self.client.membership().map(|membership| membership.keys.clone()) else {
+            return Ok(None);
+        };
+        let (mut answer, mut is_whole) = (Vec::new(), parts.len() <= PARTS_MOST);
+        for (part, length) in parts.iter().enumerate().take(PARTS_MOST) {
+            let (name, key) = part_of_answer(&self.own.tag, &keys, id, part);
+            let value: Option<Vec<u8>> = cmd("GET").arg(&name).query(connection)?;
+            cmd("UNLINK").arg(&name).query::<()>(connection)?;
+            match value.and_then(|value| values::open(key, *length, value)) {
+                Some(bytes) => answer.extend(bytes),
+                None => is_whole = false,
+            }
+        }
+        Ok(is_whole.then_some(answer))
+    }
+}
+
+/// Sends the answer to a question. If the asker's shard does not take it, the asker is told that there is none.
+fn send(client: &Arc<Client>, id: u64, to: u64, answer: Option<Vec<u8>>) {
+    let keys = client.membership().map(|membership| membership.keys.clone());
+    let whole = answer.zip(keys).filter(|(bytes, _)| bytes.len() <= PARTS_MOST * PART);
+    let Some((bytes, keys)) = whole else {
+        let none = Message::Answer { id, parts: None };
+        return client.send(to, move |tag| vec![none.push(tag)], |_| ());
+    };
+    let parts: Vec<usize> = bytes.chunks(PART).map(<[u8]>::len).collect();
+    let (count, keys_of_parts) = (parts.len(), keys.clone());
+    let store = move |tag: &str| {
+        let seconds = KEPT_S.to_string();
+        let request = |(part, bytes): (usize, &[u8])| {
+            let (name, key) = part_of_answer(tag, &keys, id, part);
+            let value = [bytes, &values::trailer(key, bytes)].concat();
+            Request::new(&[b"SETEX", name.as_bytes(), seconds.as_bytes(), &value])
+        };
+        let stored = bytes.chunks(PART).enumerate().map(request);
+        stored.chain([Message::Answer { id, parts: Some(parts) }.push(tag)]).collect()
+    };
+    // Without this, a part of it would be in the way of what the asker is told.
+    let take_back = move |tag: &str| {
+        let remove = |part: usize| {
+            let (name, _) = part_of_answer(tag, &keys_of_parts, id, part);
+            Request::new(&[b"UNLINK", name.as_bytes()])
+        };
+        let none = Message::Answer { id, parts: None };
+        (0..count).map(remove).chain([none.push(tag)]).collect()
+    };
+    let answering = Arc::clone(client);
+    client.send(to, store, move |is_stored| match is_stored {
+        true => {}
+        false => answering.send(to, take_back, |_| ()),
+    });
+}
+
+/// The bytes of an answer that one value has.
+const PART: usize = BLOCK_BYTES as usize;

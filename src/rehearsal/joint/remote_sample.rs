@@ -1,0 +1,211 @@
+//! Samples that another node keeps, and their bytes.
+//!
+//! The node that keeps a sample is asked for its bytes. If it does not answer, or has given the sample up, the bytes come from
+//! the source, if the file has the same size and checksum there.
+
+use std::io::{Error, ErrorKind, Result};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lru::LruCache;
+
+use super::asking::{ask, ask_for_bytes};
+use super::messages::Question;
+use crate::cache::{Cache, read_whole};
+use crate::catalog::NodeId;
+use crate::peers::Wants;
+use crate::sync::Mutex;
+
+/// How long the node that keeps a sample is waited for, and the source.
+const NODE_WAIT: Duration = Duration::from_secs(3);
+const SOURCE_WAIT: Duration = Duration::from_secs(60);
+
+/// Bytes that are read ahead at most, and samples.
+const AHEAD_BYTES_MAX: usize = 32 << 20;
+const AHEAD_MAX: NonZeroUsize = NonZeroUsize::new(1 << 12).expect("more than none");
+
+/// Where a sample of another node is, and what it is.
+#[derive(Clone)]
+pub struct RemoteSample {
+    /// The id of the node that keeps it.
+    keeper: u64,
+    buffer: Arc<str>,
+    hash: u64,
+    /// Its path within the dataset.
+    source: String,
+    length: u32,
+    /// The CRC-32C of its bytes.
+    checksum: u32,
+    samples: Arc<RemoteSamples>,
+}
+
+impl std::fmt::Debug for RemoteSample {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RemoteSample({} at {:016x})", self.source, self.keeper)
+    }
+}
+
+/// Reads samples of other nodes.
+pub(super) struct RemoteSamples {
+    wants: Weak<dyn Wants>,
+    cache: Arc<Cache>,
+    ahead: Mutex<Ahead>,
+    /// How many were read from other nodes, and from the source in their place.
+    pub(super) read: AtomicU64,
+    pub(super) read_from_source: AtomicU64,
+}
+
+impl RemoteSamples {
+    pub(super) fn new(wants: Weak<dyn Wants>, cache: Arc<Cache>) -> Self {
+        let (read, read_from_source) = Default::default();
+        let ahead = Mutex::new(Ahead { samples: LruCache::new(AHEAD_MAX), bytes: 0 });
+        RemoteSamples { wants, cache, ahead, read, read_from_source }
+    }
+
+    /// Reads a file of the dataset, if it has this size. Blocks.
+    fn read_from_source(&self, path: &str, length: u32) -> Option<Vec<u8>> {
+        let catalog = self.cache.catalog();
+        let node = path.split('/').try_fold(NodeId::ROOT, |parent, name| {
+            Some(catalog.lookup(parent, name.as_ref(), true)?.ok()?.node)
+        })?;
+        catalog.getattr(node).ok().filter(|attr| attr.stat.size == u64::from(length))?;
+        let (send, taken) = sync_channel(1);
+        let take = Box::new(move |bytes: Option<crate::disk::Buffer>| {
+            // The reader may have given up.
+            let _ = send.send(bytes.map(|bytes| bytes.to_vec()));
+        });
+        read_whole(&self.cache, node, take);
+        taken.recv_timeout(SOURCE_WAIT).ok().flatten()
+    }
+}
+
+impl RemoteSample {
+    pub(super) fn new(
+        samples: &Arc<RemoteSamples>,
+        buffer: &Arc<str>,
+        keeper: u64,
+        listed: &super::Listed,
+    ) -> Self {
+        RemoteSample {
+            keeper,
+            buffer: Arc::clone(buffer),
+            hash: listed.hash,
+            source: listed.source.clone(),
+            length: listed.length,
+            checksum: listed.checksum,
+            samples: Arc::clone(samples),
+        }
+    }
+
+    pub(in crate::rehearsal) fn length(&self) -> u32 {
+        self.length
+    }
+
+    fn is_right(&self, bytes: &[u8]) -> bool {
+        bytes.len() == self.length as usize && crc32c::crc32c(bytes) == self.checksum
+    }
+
+    fn key(&self) -> (u64, u32) {
+        (self.hash, self.checksum)
+    }
+
+    /// The bytes, if they were read ahead. They are given once.
+    pub(in crate::rehearsal) fn read_now(&self) -> Option<Vec<u8>> {
+        self.samples.ahead.lock().take(self.key())
+    }
+
+    /// Reads the bytes. Blocks.
+    ///
+    /// # Errors
+    /// `NotFound` if neither the node nor the source has them.
+    pub(in crate::rehearsal) fn read(&self) -> Result<Vec<u8>> {
+        if let Some(bytes) = self.read_now() {
+            return Ok(bytes);
+        }
+        let RemoteSample { keeper, hash, checksum, .. } = *self;
+        let question = Question::Bytes { buffer: self.buffer.to_string(), hash, checksum };
+        let answer = ask_for_bytes(&self.samples.wants, keeper, &question, NODE_WAIT);
+        if let Some(bytes) = answer.filter(|bytes| self.is_right(bytes)) {
+            self.samples.read.fetch_add(1, Ordering::Relaxed);
+            return Ok(bytes);
+        }
+        let bytes = self.samples.read_from_source(&self.source, self.length);
+        let gone = || {
+            let message = format!(
+                "{}: the node that kept it does not have it, and the dataset has another version",
+                self.source
+            );
+            Error::new(ErrorKind::NotFound, message)
+        };
+        let bytes = bytes.filter(|bytes| self.is_right(bytes)).ok_or_else(gone)?;
+        self.samples.read_from_source.fetch_add(1, Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    /// Reads the bytes for a reader that comes soon. Blocks.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(in crate::rehearsal) fn read_ahead(&self) -> Result<()> {
+        if !self.samples.ahead.lock().samples.contains(&self.key()) {
+            let bytes = self.read()?;
+            self.samples.ahead.lock().put(self.key(), bytes);
+        }
+        Ok(())
+    }
+
+    /// Has the node that keeps it count that it was shown.
+    pub(in crate::rehearsal) fn note_shown(&self) {
+        let shown = Question::Shown { buffer: self.buffer.to_string(), hash: self.hash };
+        ask(&self.samples.wants, self.keeper, &shown, Duration::ZERO, Box::new(|_| ()));
+    }
+}
+
+/// Samples that were read ahead of their readers.
+struct Ahead {
+    samples: LruCache<(u64, u32), Vec<u8>>,
+    bytes: usize,
+}
+
+impl Ahead {
+    fn take(&mut self, key: (u64, u32)) -> Option<Vec<u8>> {
+        let bytes = self.samples.pop(&key)?;
+        self.bytes -= bytes.len();
+        Some(bytes)
+    }
+
+    fn put(&mut self, key: (u64, u32), bytes: Vec<u8>) {
+        self.bytes += bytes.len();
+        if let Some((_, before)) = self.samples.push(key, bytes) {
+            self.bytes -= before.len();
+        }
+        while self.bytes > AHEAD_BYTES_MAX
+            && let Some((_, oldest)) = self.samples.pop_lru()
+        {
+            self.bytes -= oldest.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_ahead_is_bounded_and_given_once() {
+        let mut ahead = Ahead { samples: LruCache::new(AHEAD_MAX), bytes: 0 };
+        let large = AHEAD_BYTES_MAX / 2;
+        ahead.put((1, 0), vec![1; large]);
+        ahead.put((1, 0), vec![2; large]);
+        ahead.put((2, 0), vec![3; large]);
+        assert_eq!(ahead.take((1, 0)), Some(vec![2; large]));
+        assert_eq!(ahead.take((1, 0)), None);
+        ahead.put((3, 0), vec![4; large]);
+        ahead.put((4, 0), vec![5]);
+        assert_eq!((ahead.take((2, 0)), ahead.take((4, 0))), (None, Some(vec![5])));
+        assert_eq!(ahead.bytes, large);
+    }
+}
