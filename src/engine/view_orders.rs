@@ -4,7 +4,7 @@
 //! know them. A thread looks where the readers of such orders are, and has the old samples that come next brought into memory,
 //! from this node's cache disk or from the node that keeps them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -36,8 +36,11 @@ struct ViewOrder {
     files: ViewListing,
     /// The epoch that was looked at last, with its samples.
     epoch: Option<(u32, Vec<u32>)>,
-    /// The first position of it that was not read ahead yet.
+    /// The first position of it that was not looked at yet.
     next: usize,
+    /// The old samples before that which no reader has come to: their positions and bytes, and the sum of these.
+    ahead: VecDeque<(usize, u64)>,
+    ahead_bytes: u64,
 }
 
 impl ViewOrders {
@@ -51,7 +54,9 @@ impl ViewOrders {
         let mut followed = self.followed.lock();
         match files {
             Some(files) => {
-                let order = ViewOrder { order: Arc::clone(order), files, epoch: None, next: 0 };
+                let (epoch, next, ahead, ahead_bytes) = Default::default();
+                let order = Arc::clone(order);
+                let order = ViewOrder { order, files, epoch, next, ahead, ahead_bytes };
                 followed.insert(stream, order);
             }
             None => drop(followed.remove(&stream)),
@@ -63,10 +68,15 @@ impl ViewOrders {
     }
 
     /// Has the old samples read ahead that readers come to next.
-    fn look(&self, published: &Published) {
-        for (stream, order) in &mut *self.followed.lock() {
-            if let Some(progress) = published.progress(*stream) {
-                order.read_ahead(&self.readers, progress.epoch, progress.front as usize);
+    fn look(&self, published: &Mutex<Published>) {
+        let mut followed = self.followed.lock();
+        let progress = |stream: &StreamId| {
+            let published = published.lock();
+            published.progress(*stream).map(|progress| (progress.epoch, progress.front as usize))
+        };
+        for (stream, order) in &mut *followed {
+            if let Some((epoch, front)) = progress(stream) {
+                order.read_ahead(&self.readers, epoch, front);
             }
         }
     }
@@ -77,22 +87,28 @@ impl ViewOrder {
         if self.epoch.as_ref().is_none_or(|(of, _)| *of != epoch) {
             let samples = self.order.epochs(epoch).next().unwrap_or_default().to_vec();
             (self.epoch, self.next) = (Some((epoch, samples)), 0);
+            (self.ahead, self.ahead_bytes) = Default::default();
         }
         let Some((_, samples)) = &self.epoch else { return };
-        let (mut at, mut bytes) = (front, 0);
-        while at < samples.len() && bytes < AHEAD_BYTES {
-            let file = self.order.samples().get(samples[at]).file;
-            if let Some(sample) = self.files.old_sample(file) {
-                bytes += u64::from(sample.bytes.length());
-                if at >= self.next {
-                    let sample = Arc::clone(sample);
-                    // Its reader gets the error.
-                    readers.submit(Urgency::Prefetch, move || _ = sample.bytes.warm());
-                }
-            }
-            at += 1;
+        while let Some((position, bytes)) = self.ahead.front().copied()
+            && position < front
+        {
+            self.ahead.pop_front();
+            self.ahead_bytes -= bytes;
         }
-        self.next = self.next.max(at);
+        self.next = self.next.max(front);
+        while self.ahead_bytes < AHEAD_BYTES
+            && let Some(id) = samples.get(self.next)
+        {
+            if let Some(sample) = self.files.old_sample(self.order.samples().get(*id).file) {
+                let (sample, bytes) = (Arc::clone(sample), u64::from(sample.bytes.length()));
+                self.ahead.push_back((self.next, bytes));
+                self.ahead_bytes += bytes;
+                // Its reader gets the error.
+                readers.submit(Urgency::Prefetch, move || _ = sample.bytes.warm());
+            }
+            self.next += 1;
+        }
     }
 }
 
@@ -103,7 +119,6 @@ pub(super) fn start(core: &Arc<Core>, orders: &Arc<ViewOrders>, published: &Arc<
         while core.stop.pause(LOOK_EVERY) {
             // Most mounts follow none.
             if !orders.followed.lock().is_empty() {
-                let published = published.lock().clone();
                 orders.look(&published);
             }
         }

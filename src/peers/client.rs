@@ -214,19 +214,21 @@ impl Client {
 
     /// Makes requests to a member, one after the other, until it refuses one or does not answer. Then calls `done` with
     /// whether it has done all of them. `requests` makes them for the tag of the member.
-    pub(super) fn send(
+    pub(super) fn send<R: Iterator<Item = Request> + Send + 'static>(
         &self,
         member: u64,
-        requests: impl FnOnce(&str) -> Vec<Request> + Send + 'static,
+        requests: impl FnOnce(String) -> R,
         done: impl FnOnce(bool) + Send + 'static,
     ) {
         let Some(link) = self.link(member) else { return done(false) };
+        let requests = requests(link.reached.tag.clone());
         self.spawn(async move {
-            let mut are_done = true;
-            for request in requests(&link.reached.tag) {
-                are_done = are_done && link.request(request).await == Some(Reply::Done);
+            for request in requests {
+                if link.request(request).await != Some(Reply::Done) {
+                    return done(false);
+                }
             }
-            done(are_done);
+            done(true);
         });
     }
 

@@ -27,10 +27,10 @@ use crate::ids::BLOCK_BYTES;
 use crate::sync::Mutex;
 
 /// For how many seconds an answer stays in a shard.
-const KEPT_S: u64 = 10;
+const KEPT_S: &str = "10";
 
 /// An answer has so many values at most.
-const PARTS_MOST: usize = 512;
+const PARTS_MOST: usize = 256;
 
 /// How long the listener waits for a message, in seconds, and for a shard.
 const LISTEN_S: u64 = 1;
@@ -154,13 +154,13 @@ impl Wanted {
         let (id, topic) = (self.next.fetch_add(1, Ordering::Relaxed), topic.to_owned());
         self.open.lock().insert(id, deliver);
         let question = Message::Question { id, from, topic, text };
-        let (asked, waiting) = (Arc::clone(self), Arc::clone(self));
-        let push = move |tag: &str| vec![question.push(tag)];
+        let (refused, late) = (Arc::clone(self), Arc::clone(self));
+        let push = move |tag: String| std::iter::once(question.push(&tag));
         client.send(member, push, move |is_sent| match is_sent {
             true => {}
-            false => asked.deliver(id, None),
+            false => refused.deliver(id, None),
         });
-        client.after(patience, move || waiting.deliver(id, None));
+        client.after(patience, move || late.deliver(id, None));
     }
 
     pub(super) fn provide(&self, topic: &'static str, provider: Provider) {
@@ -274,28 +274,28 @@ fn send(client: &Arc<Client>, id: u64, to: u64, answer: Option<Vec<u8>>) {
     let whole = answer.zip(keys).filter(|(bytes, _)| bytes.len() <= PARTS_MOST * PART);
     let Some((bytes, keys)) = whole else {
         let none = Message::Answer { id, parts: None };
-        return client.send(to, move |tag| vec![none.push(tag)], |_| ());
+        return client.send(to, move |tag| std::iter::once(none.push(&tag)), |_| ());
     };
-    let parts: Vec<usize> = bytes.chunks(PART).map(<[u8]>::len).collect();
-    let (count, keys_of_parts) = (parts.len(), keys.clone());
-    let store = move |tag: &str| {
-        let seconds = KEPT_S.to_string();
-        let request = |(part, bytes): (usize, &[u8])| {
-            let (name, key) = part_of_answer(tag, &keys, id, part);
+    let lengths: Vec<usize> = bytes.chunks(PART).map(<[u8]>::len).collect();
+    let (count, keys_of_parts) = (lengths.len(), keys.clone());
+    let store = move |tag: String| {
+        let told = Message::Answer { id, parts: Some(lengths) }.push(&tag);
+        let store = move |part: usize| {
+            let bytes = bytes.chunks(PART).nth(part).unwrap_or_default();
+            let (name, key) = part_of_answer(&tag, &keys, id, part);
             let value = [bytes, &values::trailer(key, bytes)].concat();
-            Request::new(&[b"SETEX", name.as_bytes(), seconds.as_bytes(), &value])
+            Request::new(&[b"SETEX", name.as_bytes(), KEPT_S.as_bytes(), &value])
         };
-        let stored = bytes.chunks(PART).enumerate().map(request);
-        stored.chain([Message::Answer { id, parts: Some(parts) }.push(tag)]).collect()
+        (0..count).map(store).chain([told])
     };
     // Without this, a part of it would be in the way of what the asker is told.
-    let take_back = move |tag: &str| {
-        let remove = |part: usize| {
-            let (name, _) = part_of_answer(tag, &keys_of_parts, id, part);
+    let take_back = move |tag: String| {
+        let told = Message::Answer { id, parts: None }.push(&tag);
+        let remove = move |part: usize| {
+            let (name, _) = part_of_answer(&tag, &keys_of_parts, id, part);
             Request::new(&[b"UNLINK", name.as_bytes()])
         };
-        let none = Message::Answer { id, parts: None };
-        (0..count).map(remove).chain([none.push(tag)]).collect()
+        (0..count).map(remove).chain([told])
     };
     let answering = Arc::clone(client);
     client.send(to, store, move |is_stored| match is_stored {

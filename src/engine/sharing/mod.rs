@@ -40,9 +40,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Over this time it is measured what this node asks the source for: as often as members tell of themselves.
 const SHARE_EVERY: Duration = Duration::from_secs(3);
 
-/// After this time each node knows what the others have asked for since members came or went: a record is written every three
-/// seconds, and read as often.
-const HEARD_AFTER: Duration = Duration::from_secs(7);
+/// After this time each node knows what the others ask for: it is measured over three seconds, written every three seconds,
+/// and read as often.
+const HEARD_AFTER: Duration = Duration::from_secs(9);
 
 /// The learner is told of so many jobs of others at most.
 const SUGGESTED_MOST: usize = 256;
@@ -80,7 +80,8 @@ pub(super) fn start(
             placed: None,
             told: Report::default(),
             heard: Vec::new(),
-            nodes: (0, Instant::now()),
+            nodes: 0,
+            active_since: Instant::now(),
             asked,
             sweeps: Sweeps::new(),
         };
@@ -106,8 +107,10 @@ struct Keeper {
     /// The reports of this node and of the others.
     told: Report,
     heard: Vec<(u64, Report)>,
-    /// How many nodes the cluster has, those that are missing, too, and since when.
-    nodes: (usize, Instant),
+    /// How many nodes the cluster has, those that are missing, too.
+    nodes: u64,
+    /// Since when this node has asked the source for more than a little, and the cluster has had so many nodes.
+    active_since: Instant,
     /// Bytes that the source had been asked for at the last look at that, and when it was.
     asked: (u64, Instant),
     sweeps: Sweeps,
@@ -161,14 +164,16 @@ impl Keeper {
         let settings = &self.core.settings;
         let limit = settings.cluster.as_ref().and_then(|cluster| cluster.source_rate);
         let Some(limit) = limit else { return };
-        let nodes = self.shards.status().members.len().max(1);
-        if nodes != self.nodes.0 {
-            self.nodes = (nodes, Instant::now());
+        let nodes = self.shards.status().members.len().max(1) as u64;
+        let Demand { asked, wants_more } = self.told.demand;
+        let is_active = wants_more || asked > limit / nodes / 2;
+        if nodes != self.nodes || !is_active {
+            (self.nodes, self.active_since) = (nodes, Instant::now());
         }
         let others: Vec<Demand> = self.heard.iter().map(|(_, report)| report.demand).collect();
-        let share = match self.nodes.1.elapsed() < HEARD_AFTER {
-            // All may begin at once, and nobody knows yet what the others want.
-            true => (limit / nodes as u64).max(1),
+        let share = match self.active_since.elapsed() < HEARD_AFTER {
+            // All may have begun at once, and nobody knows yet what the others want.
+            true => (limit / nodes).max(1),
             false => share(limit, self.told.demand, &others),
         };
         self.times.set_rate(settings.prefetch.rate.map_or(share, |rate| rate.min(share)));
@@ -216,8 +221,7 @@ impl Keeper {
 
     /// The homes by which the others went before this node joined.
     fn before_joining(&self, wanted: &Wanted) -> Option<Placed> {
-        let told = self.heard.iter().filter_map(|(_, report)| report.homes.as_ref());
-        let told = told.max_by_key(|told| told.view().members().len())?;
+        let told = self.heard.iter().find_map(|(_, report)| report.homes.as_ref())?;
         Placed::told(&self.core, told, wanted)
     }
 

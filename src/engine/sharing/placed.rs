@@ -142,9 +142,12 @@ impl Placed {
 
     /// Where a member that joins finds what the others hold, if this node has given so many blocks.
     pub(super) fn for_those_who_join(&self, given: u64) -> Option<ToldHomes> {
-        let has_some = given > self.given || self.since.elapsed() >= SHORT;
-        let earlier = self.earlier.clone().filter(|_| self.homes.has_earlier());
-        earlier.or_else(|| has_some.then(|| self.describe()))
+        let share = self.blocks.bytes.len() / self.wanted.membership.view.members().len().max(1);
+        // Homes that are new have few blocks: most are still at those before.
+        let has_many = given.saturating_sub(self.given) >= share as u64 / 2;
+        let earlier = self.earlier.clone().filter(|_| self.homes.has_earlier() && !has_many);
+        let is_old = self.since.elapsed() >= SHORT;
+        earlier.or_else(|| (has_many || is_old).then(|| self.describe()))
     }
 
     /// Whether blocks may be found at these homes after they have changed. If they were in force for a short time, there are

@@ -51,7 +51,10 @@ impl Maker {
         let others = members.into_iter().filter(|member| *member != own);
         let asked: Vec<_> = others.map(|member| (member, self.ask(member, buffer))).collect();
         let begun = Instant::now();
-        let mut parts = vec![(own, self.own.listed(buffer).unwrap_or_default())];
+        let mut held = self.own.listed(buffer).unwrap_or_default();
+        // The others leave the same samples out.
+        held.retain(Listed::can_be_shown);
+        let mut parts = vec![(own, held)];
         for (member, answer) in asked {
             let left = HOLDINGS_WAIT.saturating_sub(begun.elapsed());
             match wait(&answer, left).and_then(|text| self.take(member, buffer, &text)) {

@@ -143,7 +143,7 @@ impl JointBuffers {
         let begun = Instant::now();
         let mut made = made;
         loop {
-            let Some(task) = self.task(buffer) else { return };
+            let Some(task) = self.task(buffer) else { return made(Err(Errno::EIO)) };
             if view.is_mix() && !task.has_files() {
                 // Its new samples are all that the own buffer does not hold.
                 let _ = self.notes.send(Note::Make { buffer, view, made });
@@ -250,7 +250,7 @@ impl JointBuffers {
     pub(super) fn all(self: &Arc<Self>, buffer: usize, shown: SnapshotReply) {
         let joint = Arc::clone(self);
         self.askers.submit(Urgency::Demand, move || {
-            let Some(task) = joint.task(buffer) else { return };
+            let Some(task) = joint.task(buffer) else { return shown(Err(Errno::EIO)) };
             let joined = joint.maker.joined(buffer);
             joint.numbers.lock().keep(buffer, &joined.samples);
             joint.show(buffer, View::Epoch(0), Draft::of_all(task, joined), shown);

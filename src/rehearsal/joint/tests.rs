@@ -377,7 +377,7 @@ fn slots_show_the_samples_of_all_nodes() {
 
 #[test]
 fn what_is_not_understood_has_no_answer() {
-    let nodes = Nodes::keeping(&[0..2]);
+    let nodes = Nodes::keeping(&[0..2, 2..4]);
     let provider = nodes.net.providers.lock()[&3].clone();
     for question in ["", "{}", r#"{"holds":{"buffer":"none","known":null}}"#, "[1]"] {
         let (send, answered) = channel();
