@@ -68,7 +68,7 @@ pub struct Job {
 }
 
 /// No reader comes to this epoch. A number beyond it is an error of who tells it.
-const EPOCH_MOST: u32 = 1 << 20;
+pub(super) const EPOCH_MOST: u32 = 1 << 20;
 
 /// Readers of one order.
 #[derive(Clone, Debug, PartialEq, Eq)]

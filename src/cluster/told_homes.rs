@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::job::{Job, Rank};
+use super::job::{EPOCH_MOST, Job, Rank};
 use super::view::{Member, View};
 use crate::order::OrderSpec;
+use crate::order::spec::SequenceSpec;
 
 /// All that homes follow from, beside the files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,17 +38,21 @@ impl ToldHomes {
         View::new(self.members.iter().map(member).collect())
     }
 
-    /// The jobs. None if an order is not known to this version.
+    /// The jobs. None if this node cannot know one of their orders, or no reader comes to the epoch.
     pub fn jobs(&self) -> Option<Vec<Job>> {
         let job = |ranks: &Vec<(String, Vec<u64>)>| {
             let rank = |(order, members): &(String, Vec<u64>)| {
-                Some(Rank { order: order.parse().ok()?, members: members.clone() })
+                let order: OrderSpec = order.parse().ok()?;
+                let is_drawn = matches!(order.sequence, SequenceSpec::Sampler(_));
+                let is_known = is_drawn && order.files_needed().is_empty();
+                is_known.then(|| Rank { order, members: members.clone() })
             };
             let ranks: Vec<Rank> = ranks.iter().map(rank).collect::<Option<_>>()?;
             let first: OrderSpec = ranks.first()?.order.clone();
             Some(Job { first, ranks })
         };
-        self.jobs.iter().map(job).collect()
+        let jobs = || self.jobs.iter().map(job).collect();
+        (self.epoch <= EPOCH_MOST).then(jobs)?
     }
 
     pub fn epoch(&self) -> u32 {
@@ -76,8 +81,16 @@ mod tests {
         assert_eq!((read.view().id(), read.epoch()), (view.id(), 5));
         let understood = read.jobs().unwrap();
         assert_eq!(understood[0].ranks, jobs[0].ranks);
-        let unknown = text.replace("torch-distributed", "no-such-order");
-        assert_eq!(serde_json::from_str::<ToldHomes>(&unknown).unwrap().jobs(), None);
+        // What is told may be of another version, or wrong.
+        for order in ["no-such-order:", "torch-weighted:weights=w.txt,", "file:"] {
+            let unknown = text.replace("torch-distributed:", order);
+            assert_eq!(
+                serde_json::from_str::<ToldHomes>(&unknown).unwrap().jobs(),
+                None,
+                "{order}"
+            );
+        }
+        assert_eq!(ToldHomes { epoch: EPOCH_MOST + 1, ..read }.jobs(), None);
         assert_eq!(ToldHomes::default().jobs(), Some(Vec::new()));
     }
 }

@@ -192,6 +192,8 @@ pub struct Engine {
     wings: Wings,
     /// Set if there is a cluster.
     shards: OnceLock<Arc<dyn Shards>>,
+    /// Counts the tasks that have begun.
+    tasks_begun: Arc<AtomicU64>,
     /// The settings as text for people.
     rendered: String,
     planning: Mutex<Option<JoinHandle<()>>>,
@@ -250,6 +252,7 @@ impl Engine {
             published,
             wings,
             shards: OnceLock::new(),
+            tasks_begun: Arc::default(),
             rendered,
             planning: Mutex::new(Some(planning)),
             started: Instant::now(),
@@ -342,8 +345,16 @@ impl Engine {
         if self.shards.get().is_none() {
             return self.orders.renew_of_task(&buffer);
         }
-        let orders = Arc::clone(&self.orders);
-        let renew = move || orders.renew_of_task(&buffer);
+        let (orders, begun) = (Arc::clone(&self.orders), Arc::clone(&self.tasks_begun));
+        begun.fetch_add(1, Ordering::AcqRel);
+        let renew = move || loop {
+            let tasks = begun.load(Ordering::Acquire);
+            orders.renew_of_task(&buffer);
+            // Otherwise the mix may have been the one of an earlier task.
+            if begun.load(Ordering::Acquire) == tasks {
+                break;
+            }
+        };
         if let Err(error) = std::thread::Builder::new().name("belady-renew".into()).spawn(renew) {
             tracing::warn!(%error, "an order over a mix is still the one of the task before");
         }

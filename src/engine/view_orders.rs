@@ -19,7 +19,7 @@ use crate::sync::Mutex;
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Bytes that are ahead of a reader at most.
+/// Bytes that are ahead of all readers at most.
 const AHEAD_BYTES: u64 = 16 << 20;
 
 const READERS: usize = 4;
@@ -74,16 +74,17 @@ impl ViewOrders {
             let published = published.lock();
             published.progress(*stream).map(|progress| (progress.epoch, progress.front as usize))
         };
+        let most = AHEAD_BYTES / followed.len().max(1) as u64;
         for (stream, order) in &mut *followed {
             if let Some((epoch, front)) = progress(stream) {
-                order.read_ahead(&self.readers, epoch, front);
+                order.read_ahead(&self.readers, most, epoch, front);
             }
         }
     }
 }
 
 impl ViewOrder {
-    fn read_ahead(&mut self, readers: &Pool, epoch: u32, front: usize) {
+    fn read_ahead(&mut self, readers: &Pool, most: u64, epoch: u32, front: usize) {
         if self.epoch.as_ref().is_none_or(|(of, _)| *of != epoch) {
             let samples = self.order.epochs(epoch).next().unwrap_or_default().to_vec();
             (self.epoch, self.next) = (Some((epoch, samples)), 0);
@@ -97,7 +98,7 @@ impl ViewOrder {
             self.ahead_bytes -= bytes;
         }
         self.next = self.next.max(front);
-        while self.ahead_bytes < AHEAD_BYTES
+        while self.ahead_bytes < most
             && let Some(id) = samples.get(self.next)
         {
             if let Some(sample) = self.files.old_sample(self.order.samples().get(*id).file) {

@@ -55,7 +55,12 @@ impl Record {
             report;
         streams.retain(|stream| stream.spec.len() <= SPEC_BYTES_MOST);
         streams.truncate(STREAMS_MOST);
-        Record { asked, wants_more, streams, horizon_s, homes, ..self }
+        let record = Record { asked, wants_more, streams, horizon_s, homes, ..self };
+        match record.to_text().len() <= BYTES_MOST {
+            true => record,
+            // A member that joins then reads from the source what it would have found by these homes.
+            false => Record { homes: None, ..record },
+        }
     }
 
     /// The report that it makes, if it was read so long ago.
@@ -80,6 +85,23 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::{Member, View};
+
+    /// Without a limit, no member of a large cluster would be understood.
+    #[test]
+    fn a_record_stays_short_however_many_members_there_are() {
+        let stream = Stream { spec: "x".repeat(SPEC_BYTES_MOST), ..Stream::default() };
+        for (members, streams, is_told) in [(900, 0, true), (5000, 0, false), (900, 99, false)] {
+            let streams = vec![stream.clone(); streams];
+            let member = |id| Member { id: u64::MAX - id, capacity: 1 << 40, group: u32::MAX };
+            let view = View::new((0..members).map(member).collect());
+            let homes = Some(ToldHomes::new(&view, &[], 0));
+            let report = Report { homes, streams, ..Report::default() };
+            let record = Record::default().with(report);
+            assert_eq!(record.homes.is_some(), is_told);
+            assert_eq!(Record::parse(record.to_text().as_bytes()), Some(record));
+        }
+    }
 
     #[test]
     fn a_record_of_another_version_is_understood() {

@@ -194,10 +194,14 @@ pub(super) fn listen(
     own: impl Fn() -> Option<OwnShard> + Send + 'static,
 ) -> std::io::Result<()> {
     let listen = move || {
+        // Nobody waits any more for what an earlier daemon was asked.
+        let mut is_first = true;
         while !wanted.has_ended.load(Ordering::Acquire) {
-            let heard = own().map(|own| Listener { wanted: &wanted, client: &client, own }.run());
-            if let Some(Err(error)) = heard {
-                tracing::debug!(%error, "questions of other nodes are not heard");
+            if let Some(own) = own() {
+                let listener = Listener { wanted: &wanted, client: &client, own };
+                if let Err(error) = listener.run(&mut is_first) {
+                    tracing::debug!(%error, "questions of other nodes are not heard");
+                }
             }
             thread::sleep(REST);
         }
@@ -212,11 +216,13 @@ struct Listener<'a> {
 }
 
 impl Listener<'_> {
-    /// Takes messages until the shard does not answer.
-    fn run(&self) -> RedisResult<()> {
+    /// Takes messages until the shard does not answer. The first time, those that are there already are removed.
+    fn run(&self, is_first: &mut bool) -> RedisResult<()> {
         let (mut connection, list) = (self.own.access.connect()?, list(&self.own.tag));
-        // Nobody waits any more for what an earlier daemon was asked.
-        cmd("UNLINK").arg(&list).query::<()>(&mut connection)?;
+        if *is_first {
+            cmd("UNLINK").arg(&list).query::<()>(&mut connection)?;
+            *is_first = false;
+        }
         while !self.wanted.has_ended.load(Ordering::Acquire) {
             let taken: Option<(String, Vec<u8>)> =
                 cmd("BLPOP").arg(&list).arg(LISTEN_S).query(&mut connection)?;

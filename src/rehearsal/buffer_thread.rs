@@ -94,6 +94,13 @@ impl BufferThread {
                     buffer.journaled.count_replay(sample);
                 }
             }
+            Note::ShownElsewhere { buffer, hash } => {
+                if let Some(buffer) = self.buffers.get_mut(buffer)
+                    && let Some(sample) = buffer.journaled.sample_of(hash)
+                {
+                    buffer.journaled.count_replay(sample.id);
+                }
+            }
             Note::Damaged { buffer, sample } => {
                 if let Some(buffer) = self.buffers.get_mut(buffer) {
                     buffer.journaled.check_sample(sample);

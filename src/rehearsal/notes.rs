@@ -33,6 +33,8 @@ pub(super) enum Note {
     Show { buffer: usize, shown: SnapshotReply },
     /// A sample of a view was opened.
     Shown { buffer: usize, sample: SampleId },
+    /// A sample was opened at another node. It is named by the hash of its path.
+    ShownElsewhere { buffer: usize, hash: u64 },
     /// The bytes of a view's sample are not those that were written.
     Damaged { buffer: usize, sample: SampleId },
     /// Lines `path score` were written.
@@ -90,7 +92,9 @@ impl Notes {
         }
         match note {
             Note::Read { .. } => self.counts.reads.fetch_add(1, Ordering::Relaxed),
-            Note::Shown { .. } => self.counts.openings.fetch_add(1, Ordering::Relaxed),
+            Note::Shown { .. } | Note::ShownElsewhere { .. } => {
+                self.counts.openings.fetch_add(1, Ordering::Relaxed)
+            }
             // The next reader finds the same damage.
             _ => 0,
         };

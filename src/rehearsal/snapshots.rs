@@ -216,7 +216,7 @@ pub(super) fn draft_of_mix(
 /// The view of a draft. Names do not depend on the node. `sample` finds a sample, or where it is.
 ///
 /// # Errors
-/// `EOVERFLOW` if these are more than [`FILES_MAX`] files.
+/// `EOVERFLOW` if a mix has more than [`FILES_MAX`] files.
 pub(super) fn of_draft(
     buffer: &JournaledBuffer,
     catalog: &Catalog,

@@ -26,7 +26,7 @@ use super::Core;
 use super::orders::Orders;
 use crate::cache::{Operation, SourceTimes};
 use crate::catalog::CatalogState;
-use crate::cluster::{Demand, Job, Report, Stream, Streams, Worth, share};
+use crate::cluster::{Demand, Job, Report, Stream, Streams, ToldHomes, Worth, share};
 use crate::config::Settings;
 use crate::peers::{Membership, Shards};
 use crate::plan::Published;
@@ -78,6 +78,7 @@ pub(super) fn start(
             suggested: HashSet::new(),
             paces: Paces::default(),
             placed: None,
+            knows_earlier: false,
             told: Report::default(),
             heard: Vec::new(),
             nodes: 0,
@@ -104,6 +105,8 @@ struct Keeper {
     suggested: HashSet<String>,
     paces: Paces,
     placed: Option<Placed>,
+    /// Whether the others have told where samples were before this node joined, or it has given some since.
+    knows_earlier: bool,
     /// The reports of this node and of the others.
     told: Report,
     heard: Vec<(u64, Report)>,
@@ -202,13 +205,16 @@ impl Keeper {
             jobs,
             epoch,
         };
+        let given = self.shards.status().traffic.given;
+        let learns = !self.knows_earlier && given == 0 && self.told_homes().is_some();
         let stays =
             |placed: &Placed| placed.has(membership) && placed.is_resting() || placed.is(&wanted);
-        if self.placed.as_ref().is_some_and(stays) {
+        if self.placed.as_ref().is_some_and(stays) && !learns {
             return;
         }
-        let given = self.shards.status().traffic.given;
-        let before = self.placed.take().or_else(|| self.before_joining(&wanted));
+        let told = learns.then(|| Placed::told(&self.core, self.told_homes()?, &wanted)).flatten();
+        self.knows_earlier |= learns || given > 0;
+        let before = told.or(self.placed.take());
         let same_members = before.as_ref().is_some_and(|before| before.has(membership));
         let placed = Placed::new(&self.core, wanted, before, given);
         self.sweeps.go_on(same_members);
@@ -220,9 +226,8 @@ impl Keeper {
     }
 
     /// The homes by which the others went before this node joined.
-    fn before_joining(&self, wanted: &Wanted) -> Option<Placed> {
-        let told = self.heard.iter().find_map(|(_, report)| report.homes.as_ref())?;
-        Placed::told(&self.core, told, wanted)
+    fn told_homes(&self) -> Option<&ToldHomes> {
+        self.heard.iter().find_map(|(_, report)| report.homes.as_ref())
     }
 
     /// The streams of all members.

@@ -24,17 +24,6 @@ pub(super) fn ask(
     wants.want(Want { member, topic: TOPIC, question, patience, deliver });
 }
 
-/// Asks a node, and waits for the answer. None if it has none.
-pub(super) fn ask_for_bytes(
-    wants: &Weak<dyn Wants>,
-    member: u64,
-    question: &Question,
-    patience: Duration,
-) -> Option<Vec<u8>> {
-    let answer = begin(wants, member, question, patience);
-    answer.recv_timeout(patience + SLACK).ok().flatten()
-}
-
 /// Asks a node, and gives the receiver of the answer.
 pub(super) fn begin(
     wants: &Weak<dyn Wants>,

@@ -19,10 +19,10 @@ use crate::rehearsal::views::View;
 use crate::sync::Mutex;
 
 /// How long a node may take to say what it holds. One that does not is left out.
-const HOLDINGS_WAIT: Duration = Duration::from_secs(3);
+const HOLDINGS_WAIT: Duration = Duration::from_secs(5);
 
 /// How many views are remembered for nodes that look at them later.
-const DRAWN_MAX: NonZeroUsize = NonZeroUsize::new(16).expect("more than none");
+const DRAWN_MAX: NonZeroUsize = NonZeroUsize::new(8).expect("more than none");
 
 /// A view. What it shows depends on the task if it is a mix.
 type ViewOfTask = (usize, View, Option<Task>);
@@ -93,6 +93,10 @@ impl Maker {
 
     /// The samples of a view, the same at each call. Blocks. If another thread makes them, this waits for it.
     pub(super) fn draw(&self, buffer: usize, view: View, task: Task) -> Drawn {
+        // It need not ask the others for a mix that it cannot make yet.
+        if view.is_mix() && self.own.task(buffer) != Some(task) {
+            return Drawn::OtherTask;
+        }
         let of = (buffer, view, view.is_mix().then_some(task));
         let cell = Arc::clone(self.drawn.lock().get_or_insert(of, Arc::default));
         let drawn = cell.get_or_init(|| {

@@ -25,7 +25,7 @@ pub(super) enum Question {
     Shown { buffer: String, hash: u64 },
 }
 
-/// A task, the same for all nodes that were told the same files.
+/// A task, the same for all nodes that were told the same files, in whatever order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::rehearsal) struct Task {
     number: u32,
@@ -35,8 +35,10 @@ pub(in crate::rehearsal) struct Task {
 
 impl Task {
     pub(in crate::rehearsal) fn new(number: u32, files: &[String]) -> Self {
-        let mut hasher = SipHasher24::new();
-        for file in files {
+        let (mut hasher, mut files) = (SipHasher24::new(), files.to_vec());
+        files.sort_unstable();
+        files.dedup();
+        for file in &files {
             hasher.write(file.as_bytes());
             hasher.write(&[0]);
         }

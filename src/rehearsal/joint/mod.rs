@@ -43,7 +43,7 @@ use crate::cache::Cache;
 use crate::peers::{Answering, Wants};
 use crate::source::{Pool, Urgency};
 use crate::sync::Mutex;
-use asking::ask_for_bytes;
+use asking::{begin, wait};
 use maker::{Maker, errno_of};
 use messages::{Counts, Drawn, Question, parse};
 pub(super) use messages::{Draft, Joined, Listed, Task};
@@ -56,7 +56,7 @@ use remote_sample::RemoteSamples;
 const TOPIC: &str = "rehearsal";
 
 /// How long the maker of a view may take. After that the view is made here.
-const MAKER_WAIT: Duration = Duration::from_secs(8);
+const MAKER_WAIT: Duration = Duration::from_secs(10);
 
 /// How long the maker is given to begin the task of this node, and how often it is asked.
 const TASK_WAIT: Duration = Duration::from_secs(10);
@@ -151,8 +151,14 @@ impl JointBuffers {
             }
             let drawn = match begun.elapsed() < TASK_WAIT {
                 true => self.drawn(buffer, view, task),
-                // The maker has another task: it was not told of this one.
-                false => self.maker.draw(buffer, view, task),
+                false => {
+                    let name = view.name();
+                    tracing::warn!(
+                        name,
+                        "the node that makes a mix has another task: it is made here"
+                    );
+                    self.maker.draw(buffer, view, task)
+                }
             };
             match drawn {
                 Drawn::Refused(refused) => return made(Err(errno_of(refused))),
@@ -167,7 +173,7 @@ impl JointBuffers {
 
     /// The task of a buffer.
     fn task(&self, buffer: usize) -> Option<Task> {
-        self.own.ask(move |thread| Some(thread.buffers.get(buffer)?.journaled.task_of_cluster()))?
+        self.own.task(buffer)
     }
 
     /// The samples of a view, from its maker.
@@ -176,7 +182,8 @@ impl JointBuffers {
         if maker != self.own_number() {
             let name = self.own.name(buffer).to_string();
             let question = Question::Draw { buffer: name, view: view.name(), task };
-            let drawn = ask_for_bytes(&self.wants, maker, &question, MAKER_WAIT);
+            let answer = begin(&self.wants, maker, &question, MAKER_WAIT);
+            let drawn = wait(&answer, MAKER_WAIT);
             let can_be_shown = |drawn: &Drawn| match drawn {
                 Drawn::Draft(draft) => draft.can_be_shown(),
                 _ => true,

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::ErrorKind;
 use std::sync::{Arc, Weak};
 
 use super::messages::{Draft, Drawn, Joined, Listed, Listing, Task};
@@ -81,21 +82,21 @@ impl OwnBuffers {
             self.ask(move |thread| thread.buffers.get(buffer)?.journaled.sample_of(hash))?
         })?;
         let pinned = sample.bytes.pinned().filter(|pinned| pinned.checksum() == checksum)?;
-        pinned.read().ok()
+        let read = pinned.read();
+        if read.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidData) {
+            self.notes.try_send(Note::Damaged { buffer, sample: sample.id });
+        }
+        read.ok()
     }
 
     /// Counts that a sample was shown at another node.
     pub(super) fn count_replay(&self, buffer: usize, hash: u64) {
-        let count = move |thread: &mut BufferThread| {
-            let buffer = thread.buffers.get_mut(buffer).map(|buffer| &mut buffer.journaled);
-            if let Some(buffer) = buffer
-                && let Some(sample) = buffer.sample_of(hash)
-            {
-                buffer.count_replay(sample.id);
-            }
-        };
-        // If the buffer thread has ended, nothing is counted.
-        let _ = self.notes.send(Note::Ask { ask: Box::new(count) });
+        self.notes.try_send(Note::ShownElsewhere { buffer, hash });
+    }
+
+    /// The task of a buffer.
+    pub(super) fn task(&self, buffer: usize) -> Option<Task> {
+        self.ask(move |thread| Some(thread.buffers.get(buffer)?.journaled.task_of_cluster()))?
     }
 
     /// Makes a view of the samples of all nodes, for a node with this task.
@@ -133,7 +134,9 @@ fn written(buffer: &JournaledBuffer) -> Vec<(String, Arc<KeptSample>)> {
     kept.collect()
 }
 
-/// The numbers of a node's samples are forgotten once they are so many more than are needed.
+/// So many numbers of samples that are gone are kept at least.
+const FORGOTTEN_LATE: usize = 1 << 12;
+
 /// Numbers for samples of other nodes. This node's own ones count upwards, these downwards.
 #[derive(Default)]
 pub(super) struct Numbers {
@@ -158,5 +161,3 @@ impl Numbers {
         }
     }
 }
-
-const FORGOTTEN_LATE: usize = 1 << 12;

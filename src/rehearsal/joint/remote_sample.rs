@@ -1,26 +1,36 @@
 //! Samples that another node keeps, and their bytes.
 //!
-//! The node that keeps a sample is asked for its bytes. If it does not answer, or has given the sample up, the bytes come from
-//! the source, if the file has the same size and checksum there.
+//! 1. The node that keeps a sample is asked for its bytes.
+//! 2. If it does not answer within a second, or has given the sample up, the source is read. The bytes count if they have the
+//!    same length and checksum.
+//! 3. If the source does not have them and the node has not answered yet, its answer is waited for longer.
+//!
+//! A node that did not answer is not asked for a while.
 
+use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
-use super::asking::{ask, ask_for_bytes};
+use super::asking::{ask, begin};
 use super::messages::Question;
 use crate::cache::{Cache, read_whole};
 use crate::catalog::NodeId;
 use crate::peers::Wants;
 use crate::sync::Mutex;
 
-/// How long the node that keeps a sample is waited for, and the source.
-const NODE_WAIT: Duration = Duration::from_secs(3);
+/// How long the node that keeps a sample is waited for, before the source is read and in all.
+const NODE_WAIT: Duration = Duration::from_secs(1);
+const NODE_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How long a node that did not answer is left alone.
+const LEFT_ALONE: Duration = Duration::from_secs(10);
+
 const SOURCE_WAIT: Duration = Duration::from_secs(60);
 
 /// Bytes that are read ahead at most, and samples.
@@ -53,6 +63,8 @@ pub(super) struct RemoteSamples {
     wants: Weak<dyn Wants>,
     cache: Arc<Cache>,
     ahead: Mutex<Ahead>,
+    /// Nodes that did not answer, and until when they are left alone.
+    silent: Mutex<HashMap<u64, Instant>>,
     /// How many were read from other nodes, and from the source in their place.
     pub(super) read: AtomicU64,
     pub(super) read_from_source: AtomicU64,
@@ -60,9 +72,17 @@ pub(super) struct RemoteSamples {
 
 impl RemoteSamples {
     pub(super) fn new(wants: Weak<dyn Wants>, cache: Arc<Cache>) -> Self {
-        let (read, read_from_source) = Default::default();
+        let (silent, read, read_from_source) = Default::default();
         let ahead = Mutex::new(Ahead { samples: LruCache::new(AHEAD_MAX), bytes: 0 });
-        RemoteSamples { wants, cache, ahead, read, read_from_source }
+        RemoteSamples { wants, cache, ahead, silent, read, read_from_source }
+    }
+
+    fn is_silent(&self, node: u64) -> bool {
+        self.silent.lock().get(&node).is_some_and(|until| Instant::now() < *until)
+    }
+
+    fn note_silent(&self, node: u64) {
+        self.silent.lock().insert(node, Instant::now() + LEFT_ALONE);
     }
 
     /// Reads a file of the dataset, if it has this size. Blocks.
@@ -125,32 +145,53 @@ impl RemoteSample {
         if let Some(bytes) = self.read_now() {
             return Ok(bytes);
         }
-        let RemoteSample { keeper, hash, checksum, .. } = *self;
-        let question = Question::Bytes { buffer: self.buffer.to_string(), hash, checksum };
-        let answer = ask_for_bytes(&self.samples.wants, keeper, &question, NODE_WAIT);
-        if let Some(bytes) = answer.filter(|bytes| self.is_right(bytes)) {
-            self.samples.read.fetch_add(1, Ordering::Relaxed);
+        let is_silent = self.samples.is_silent(self.keeper);
+        let answer = (!is_silent).then(|| self.ask());
+        let soon = answer.as_ref().map(|answer| answer.recv_timeout(NODE_WAIT));
+        let is_late = is_silent || matches!(soon, Some(Err(_)));
+        if is_late && !is_silent {
+            self.samples.note_silent(self.keeper);
+        }
+        if let Some(bytes) = soon.and_then(|soon| self.of_node(soon.ok().flatten())) {
             return Ok(bytes);
         }
         let bytes = self.samples.read_from_source(&self.source, self.length);
-        let gone = || {
+        if let Some(bytes) = bytes.filter(|bytes| self.is_right(bytes)) {
+            self.samples.read_from_source.fetch_add(1, Ordering::Relaxed);
+            return Ok(bytes);
+        }
+        let late = || answer.unwrap_or_else(|| self.ask()).recv_timeout(NODE_WAIT_MAX).ok()?;
+        let bytes = is_late.then(late).flatten();
+        self.of_node(bytes).ok_or_else(|| {
             let message = format!(
-                "{}: the node that kept it does not have it, and the dataset has another version",
+                "{}: the node that kept it does not give it, and the dataset has another version",
                 self.source
             );
             Error::new(ErrorKind::NotFound, message)
-        };
-        let bytes = bytes.filter(|bytes| self.is_right(bytes)).ok_or_else(gone)?;
-        self.samples.read_from_source.fetch_add(1, Ordering::Relaxed);
-        Ok(bytes)
+        })
     }
 
-    /// Reads the bytes for a reader that comes soon. Blocks.
+    /// Asks the node that keeps it for the bytes.
+    fn ask(&self) -> Receiver<Option<Vec<u8>>> {
+        let RemoteSample { keeper, hash, checksum, .. } = *self;
+        let question = Question::Bytes { buffer: self.buffer.to_string(), hash, checksum };
+        begin(&self.samples.wants, keeper, &question, NODE_WAIT_MAX)
+    }
+
+    /// The bytes that a node has given, if they are right.
+    fn of_node(&self, bytes: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        let bytes = bytes.filter(|bytes| self.is_right(bytes))?;
+        self.samples.read.fetch_add(1, Ordering::Relaxed);
+        Some(bytes)
+    }
+
+    /// Reads the bytes for a reader that comes soon, unless they are so many that others had no room. Blocks.
     ///
     /// # Errors
     /// As [`read`](Self::read).
     pub(in crate::rehearsal) fn read_ahead(&self) -> Result<()> {
-        if !self.samples.ahead.lock().samples.contains(&self.key()) {
+        let is_small = self.length as usize <= AHEAD_BYTES_MAX / 4;
+        if is_small && !self.samples.ahead.lock().samples.contains(&self.key()) {
             let bytes = self.read()?;
             self.samples.ahead.lock().put(self.key(), bytes);
         }

@@ -228,7 +228,9 @@ fn all_nodes_see_the_samples_of_all_buffers() {
         assert_eq!(read_all(snapshot), 40 - own, "own samples are read from the own disk");
     }
     let joint = nodes.nodes[2].stats()["joint"].take();
-    assert_eq!((&joint["read"], &joint["read_from_source"]), (&40.into(), &0.into()));
+    // A node that answers late is passed over.
+    let counts = ["read", "read_from_source"].map(|name| joint[name].as_u64().unwrap());
+    assert!(counts[0] > 0 && counts[0] + counts[1] == 40, "{joint}");
     // What is kept later is in later views.
     nodes.nodes[2].offer(100..110);
     assert!(nodes.look(View::Epoch(3)).iter().all(|snapshot| shown(snapshot).len() == 40));
@@ -283,6 +285,8 @@ fn a_mix_waits_for_the_task_of_its_maker() {
     let (maker, other) = (maker.unwrap(), 1 - maker.unwrap());
     nodes.nodes[other].begin_task(1, &["c0"]);
     let made = nodes.nodes[other].begin_make(View::TaskMix);
+    let early = made.recv_timeout(Duration::from_millis(500));
+    assert!(early.is_err(), "it is made before the task has begun at the maker");
     nodes.nodes[maker].begin_task(1, &["c0"]);
     let made = made.recv_timeout(LIMIT).unwrap().unwrap();
     assert_eq!(shown(&made), shown(&nodes.nodes[maker].look(View::TaskMix)));

@@ -470,7 +470,10 @@ impl Views {
         }
         // Nobody tells this node when the buffers of others change.
         let is_shared = self.joint(buffer).is_some();
-        let is_current = |of: &BufferSlots| of.is_current() && !is_shared;
+        let is_current = |of: &BufferSlots| match is_shared {
+            true => of.is_young(Instant::now()),
+            false => of.is_current(),
+        };
         if self.slots.lock().buffers.get(buffer).is_none_or(is_current) {
             return reply(Err(Errno::ENOENT));
         }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::super::node::{FILES_MAX, Node};
 use super::super::{KeptSample, ServedBuffer, Snapshot, SnapshotFile, Upcoming};
@@ -32,9 +33,13 @@ pub(in crate::rehearsal::views) struct BufferSlots {
     reported: HashSet<ClassOrAny>,
     /// How many samples may be reserved before the held ones are looked up again.
     pub(super) until_renewal: usize,
-    /// The count of changes at the last look.
+    /// The count of changes at the last look, and when that was.
     changes: Option<u64>,
+    renewed: Option<Instant>,
 }
+
+/// The samples of other nodes are not looked up again sooner for a name that is not there.
+const YOUNG: Duration = Duration::from_secs(1);
 
 /// The number of the supply of all samples. That of a class is the number of the class.
 const ANY: u64 = (1 << CLASS_BITS) - 1;
@@ -49,7 +54,7 @@ impl BufferSlots {
     pub(super) fn new(buffer: usize, served: ServedBuffer) -> BufferSlots {
         let supplies = vec![Supply::new(served.seed, number(&served, ANY), served.distance)];
         let (classes, class_numbers, samples, extension) = Default::default();
-        let (reported, until_renewal, changes) = Default::default();
+        let (reported, until_renewal, changes, renewed) = Default::default();
         BufferSlots {
             buffer,
             served,
@@ -61,7 +66,13 @@ impl BufferSlots {
             reported,
             until_renewal,
             changes,
+            renewed,
         }
+    }
+
+    /// Whether samples were looked up a moment ago.
+    pub(in super::super) fn is_young(&self, now: Instant) -> bool {
+        self.renewed.is_some_and(|renewed| now.saturating_duration_since(renewed) < YOUNG)
     }
 
     /// Whether the known samples are still those that are held.
@@ -94,7 +105,7 @@ impl BufferSlots {
     pub(in super::super) fn renew(&mut self, changes: Option<u64>, held: Option<&Snapshot>) {
         self.until_renewal = RENEW_AFTER;
         let Some(held) = held else { return };
-        self.changes = changes;
+        (self.changes, self.renewed) = (changes, Some(Instant::now()));
         self.samples.clear();
         let mut own = vec![Vec::new(); self.classes.len()];
         for (class, files) in &held.classes {
