@@ -24,6 +24,8 @@ pub(super) enum Purpose {
     Ordinals = 6,
     /// The victims when the capacity shrinks.
     Resize = 7,
+    /// The node that a sample is read from, of those that keep it.
+    Keeper = 8,
 }
 
 /// The random numbers of one decision.

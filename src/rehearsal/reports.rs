@@ -65,7 +65,7 @@ pub struct BufferReport {
     pub joint: Option<JointReport>,
 }
 
-/// What all nodes hold, as this one knows it, and what it has read.
+/// The buffers of all nodes, as this one knows them, and its reads from the others.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JointReport {

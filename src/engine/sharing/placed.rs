@@ -140,7 +140,7 @@ impl Placed {
         ToldHomes::new(&self.wanted.membership.view, &self.wanted.jobs, epoch)
     }
 
-    /// Where a member that joins finds what the others hold, if this node has given so many blocks.
+    /// The homes by which a member that joins finds blocks of the others. This node has given so many blocks.
     pub(super) fn for_those_who_join(&self, given: u64) -> Option<ToldHomes> {
         let share = self.blocks.bytes.len() / self.wanted.membership.view.members().len().max(1);
         // Homes that are new have few blocks: most are still at those before.

@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
-use nix::errno::Errno;
 use nix::libc::EIO;
 
 use super::asking::{begin, wait};
@@ -33,7 +32,7 @@ type Known = (u64, Vec<Listed>);
 pub(super) struct Maker {
     own: Arc<OwnBuffers>,
     wants: Weak<dyn Wants>,
-    /// What other nodes held when they were last asked, by node and buffer.
+    /// The last answers of other nodes, by node and buffer.
     known: Mutex<HashMap<(u64, usize), Known>>,
     drawn: Mutex<LruCache<ViewOfTask, Arc<OnceLock<Drawn>>>>,
 }
@@ -112,9 +111,4 @@ impl Maker {
         }
         drawn.clone()
     }
-}
-
-/// The error of a view that cannot be made.
-pub(super) fn errno_of(refused: i32) -> Errno {
-    Errno::from_raw(refused)
 }

@@ -44,7 +44,7 @@ use crate::peers::{Answering, Wants};
 use crate::source::{Pool, Urgency};
 use crate::sync::Mutex;
 use asking::{begin, wait};
-use maker::{Maker, errno_of};
+use maker::Maker;
 use messages::{Counts, Drawn, Question, parse};
 pub(super) use messages::{Draft, Joined, Listed, Task};
 use own_buffers::{Numbers, OwnBuffers};
@@ -71,7 +71,7 @@ pub(super) struct JointBuffers {
     maker: Arc<Maker>,
     remote: Arc<RemoteSamples>,
     numbers: Mutex<Numbers>,
-    /// What all nodes held when a view was shown last, by buffer.
+    /// The counts of the view that was shown last, by buffer.
     counts: Mutex<HashMap<usize, Counts>>,
     notes: Notes,
     askers: Pool,
@@ -133,7 +133,7 @@ impl JointBuffers {
         }
         let joint = Arc::clone(self);
         self.askers.submit(Urgency::Demand, move || {
-            if let Some(task) = joint.task(buffer) {
+            if let Some(task) = joint.own.task(buffer) {
                 joint.maker.draw(buffer, view, task);
             }
         });
@@ -143,7 +143,7 @@ impl JointBuffers {
         let begun = Instant::now();
         let mut made = made;
         loop {
-            let Some(task) = self.task(buffer) else { return made(Err(Errno::EIO)) };
+            let Some(task) = self.own.task(buffer) else { return made(Err(Errno::EIO)) };
             if view.is_mix() && !task.has_files() {
                 // Its new samples are all that the own buffer does not hold.
                 let _ = self.notes.send(Note::Make { buffer, view, made });
@@ -161,7 +161,7 @@ impl JointBuffers {
                 }
             };
             match drawn {
-                Drawn::Refused(refused) => return made(Err(errno_of(refused))),
+                Drawn::Refused(refused) => return made(Err(Errno::from_raw(refused))),
                 Drawn::OtherTask => thread::sleep(ASK_AGAIN),
                 Drawn::Draft(draft) => match self.show(buffer, view, draft, made) {
                     Some(again) => made = again,
@@ -169,11 +169,6 @@ impl JointBuffers {
                 },
             }
         }
-    }
-
-    /// The task of a buffer.
-    fn task(&self, buffer: usize) -> Option<Task> {
-        self.own.task(buffer)
     }
 
     /// The samples of a view, from its maker.
@@ -257,7 +252,7 @@ impl JointBuffers {
     pub(super) fn all(self: &Arc<Self>, buffer: usize, shown: SnapshotReply) {
         let joint = Arc::clone(self);
         self.askers.submit(Urgency::Demand, move || {
-            let Some(task) = joint.task(buffer) else { return shown(Err(Errno::EIO)) };
+            let Some(task) = joint.own.task(buffer) else { return shown(Err(Errno::EIO)) };
             let joined = joint.maker.joined(buffer);
             joint.numbers.lock().keep(buffer, &joined.samples);
             joint.show(buffer, View::Epoch(0), Draft::of_all(task, joined), shown);

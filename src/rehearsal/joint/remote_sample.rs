@@ -21,6 +21,7 @@ use super::asking::{ask, begin};
 use super::messages::Question;
 use crate::cache::{Cache, read_whole};
 use crate::catalog::NodeId;
+use crate::disk::Buffer;
 use crate::peers::Wants;
 use crate::sync::Mutex;
 
@@ -37,7 +38,7 @@ const SOURCE_WAIT: Duration = Duration::from_secs(60);
 const AHEAD_BYTES_MAX: usize = 32 << 20;
 const AHEAD_MAX: NonZeroUsize = NonZeroUsize::new(1 << 12).expect("more than none");
 
-/// Where a sample of another node is, and what it is.
+/// A sample of another node, without its bytes.
 #[derive(Clone)]
 pub struct RemoteSample {
     /// The id of the node that keeps it.
@@ -93,7 +94,7 @@ impl RemoteSamples {
         })?;
         catalog.getattr(node).ok().filter(|attr| attr.stat.size == u64::from(length))?;
         let (send, taken) = sync_channel(1);
-        let take = Box::new(move |bytes: Option<crate::disk::Buffer>| {
+        let take = Box::new(move |bytes: Option<Buffer>| {
             // The reader may have given up.
             let _ = send.send(bytes.map(|bytes| bytes.to_vec()));
         });
