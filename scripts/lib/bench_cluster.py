@@ -9,6 +9,8 @@ epoch over the data; cold.x_alone is a cold epoch over that of nodes which share
 epochs after the first.  Samples move to who reads them next, and local is the part of the reads of those epochs that
 found their samples on the reader's own node: in its page cache or in its shard.  Rows that begin with c13 are of nodes of
 which every second one has three times the memory.
+disks: shards hold a quarter of the data, and cache directories as much as the data and a tenth together; from_disks is the
+part of the reads after the first epoch for which a disk was asked.
 jobs3 are three jobs, a rank of each on each
 node, a third of an epoch apart, and shards that hold a fifth of the data; hits are reads that needed no source, over a
 minute.
@@ -68,10 +70,10 @@ ELASTIC = 1.6                # the room of all shards in the part elastic
 
 
 class Bench(Parts):
-    PARTS = ("whole", "less", "unequal", "shared_read", "jobs", "kill", "partition", "solo", "cost", "rehearsal", "elastic", "budget")
+    PARTS = ("whole", "less", "unequal", "disks", "shared_read", "jobs", "kill", "partition", "solo", "cost", "rehearsal", "elastic", "budget")
     BARS = {"cold.x_bytes": 1.01, "steady.r110.x_bytes": .005, "steady.r80.x_bytes": .205,
             "steady.r25.x_bytes": .755, "local.r25": .23, "local.r80": .77, "local.r102": .97, "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
-            "shared_read.x_bytes": 1.01, "jobs3.hits": .46, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
+            "disks.cold.x_bytes": 1.01, "disks.steady.x_bytes": .005, "shared_read.x_bytes": 1.01, "jobs3.hits": .46, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
             "cold.x_link": 1.05, "solo.x_without": 1.03, "peer.cpu_us": 40, "engine.cpu_us": 25, "peer.files_per_s": 6000,
             "rehearsal.max_over_min": 1.1, "rehearsal.chi_square_p": .001, "elastic.leave.x_bytes": .26, "elastic.join.x_bytes": .01,
             "elastic.leave.local": .9 * .97, "elastic.join.local": .9 * .97, "budget.four.x_rate": .95, "budget.one.x_rate": .95}
@@ -84,15 +86,18 @@ class Bench(Parts):
         self.rig, self.network = rig, network
         self.names = files_of(rig.data)
 
-    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, own_ram=OWN_RAM, follows=True, streams=None):
-        """A cluster that holds a share of the data."""
+    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, own_ram=OWN_RAM, follows=True, streams=None, on_disk=0):
+        """A cluster whose shards hold a share of the data, and its disks another one."""
         options = []
         for nth, weight in enumerate(weights):
             ram = int(held * self.rig.bytes * weight / sum(weights) / PART + ON_THE_WAY / .8) + MIB
             order = ORDER.format(ranks=ranks, rank=nth if ranks > 1 else 0, seed=0)
             options.append(["--ram", ram + own_ram * MIB, "--cluster-ram", ram, "--order", order,
                             "--set", "prefetch.start=first-open", "--set", f"cluster.follow={str(follows).lower()}", *(streams[nth] if streams else [])])
-        follows = follows and ranks > 1 and not streams
+            if on_disk:
+                store = fresh_dir(os.path.join(self.rig.work, f"store{nth}"))
+                options[-1] += ["--cache-dir", store, "--disk", int(on_disk * self.rig.pages / NODES)]
+        follows = follows and ranks > 1 and not streams and not on_disk
         return Cluster(self.network, slow.mountpoint, self.rig.work, options, secret_in(self.rig.work), follows)
 
     def ranks(self, cluster, epochs, ranks=None):
@@ -101,12 +106,13 @@ class Bench(Parts):
     def slowpfs(self):
         return Slowpfs(self.rig.data, os.path.join(self.rig.work, "source"))
 
-    def epochs(self, held, count, weights=(1,) * NODES, ranks=NODES, during=None):
+    def epochs(self, held, count, weights=(1,) * NODES, ranks=NODES, during=None, on_disk=0):
         """Epochs of a job on all nodes.  Each gives what the ranks say, the seconds and the bytes of the source.
         `during(cluster, nth)` is called while epoch `nth` runs."""
-        with self.slowpfs() as slow, self.cluster(slow, held, weights, ranks) as cluster:
+        own_ram = OWN_RAM // NODES if on_disk else OWN_RAM
+        with self.slowpfs() as slow, self.cluster(slow, held, weights, ranks, own_ram, on_disk=on_disk) as cluster:
             with self.ranks(cluster, count, ranks) as job, Watchdog(240, [job, slow, *cluster.nodes]):
-                out, last, elsewhere = [], slow.stats()["bytes"], 0
+                out, last, elsewhere, asked = [], slow.stats()["bytes"], 0, 0
                 for nth in range(count):
                     elapsed = stopwatch()
                     job.begin()
@@ -115,13 +121,14 @@ class Bench(Parts):
                     said = job.end()
                     seconds = elapsed()
                     cluster.await_gifts()
-                    now, found = slow.stats()["bytes"], cluster.traffic()["found"]
+                    now, traffic = slow.stats()["bytes"], cluster.traffic()
+                    found, from_disks = traffic["found"], traffic["from_disks"]
                     x_bytes = (now - last) / self.rig.bytes
                     out.append({"local": 1 - x_bytes - (found - elsewhere) / self.rig.files,
                                 "ranks": said, "seconds": max(rank["seconds"] for rank in said), "wall": seconds,
-                                "x_bytes": x_bytes,
+                                "x_bytes": x_bytes, "from_disks": (from_disks - asked) / self.rig.files,
                                 "wrong": sum(rank["wrong"] for rank in said)})
-                    last, elsewhere = now, found
+                    last, elsewhere, asked = now, found, from_disks
                     self.check(said, ranks)
                 late = slow.stats()["held_late_us_max"]
                 longest = max(node.status()["source_times"]["operations"]["read"]["max_us"] for node in cluster.nodes)
@@ -180,6 +187,13 @@ class Bench(Parts):
     def unequal(self):
         for size, held in SIZES.items():
             self.steady(size, held, (1, 3, 1, 3), "c13.")
+
+    def disks(self):
+        """Shards cannot hold all samples, and disks hold the rest."""
+        out, *_ = self.epochs(.25, 4, on_disk=1.1)
+        self.add("disks.cold.x_bytes", [out[0]["x_bytes"]])
+        self.add("disks.steady.x_bytes", [epoch["x_bytes"] for epoch in out[1:]], digits=5)
+        self.add("disks.from_disks", [epoch["from_disks"] for epoch in out[1:]])
 
     def shared_read(self):
         """All ranks read everything, in one order."""

@@ -157,14 +157,14 @@ impl Attempt {
     /// Takes a step of a search.
     fn search(self, mut search: Search, name: Key, step: Step, held: (FailOnDrop, Charge)) {
         let cache = Arc::clone(&self.cache);
-        let (sharing, Step::Ask { member, lease, after }) = (cache.sharing.get(), step) else {
+        let (sharing, Step::AskMember(question)) = (cache.sharing.get(), step) else {
             drop(held.1);
             held.0.taken();
             return self.not_at_members();
         };
         let Some(sharing) = sharing else { return };
         let (length, urgency) = (self.located.length, self.urgency);
-        sharing.ask((member, lease, after), (name, length), urgency, move |answer| {
+        sharing.ask(question, (name, length), urgency, move |answer| {
             let (failing, charge) = held;
             match answer {
                 Answer::Found(bytes) => {

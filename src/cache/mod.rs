@@ -50,9 +50,9 @@ use nix::errno::Errno;
 
 use crate::catalog::{Catalog, NodeId};
 use crate::cluster::{Homes, Worth};
-use crate::disk::{Alarm, DiskState};
+use crate::disk::{Alarm, Buffer, DiskState};
 use crate::ids::{BlockId, FileId, PageRange};
-use crate::peers::{Membership, Shards};
+use crate::peers::{Key, Membership, Shards};
 use crate::plan::Event;
 use crate::source::{Source, Urgency};
 use crate::store::{PassthroughFile, Store};
@@ -66,6 +66,7 @@ pub use observer::Observer;
 use on_drop::NotifyOnDrop;
 pub use page_cache::{CheckReply, PageCache, Pages};
 use sharing::Sharing;
+pub use sharing::{Lending, Lent};
 use store_tier::StoreTier;
 pub use timed_source::{Latencies, Operation, SourceTimes, TimedSource};
 pub use whole_file::{Taken, read_whole};
@@ -208,6 +209,55 @@ impl Cache {
         if let Some(located) = self.catalog.locate(block) {
             sharing.move_on(block, &located, &self.memory);
         }
+    }
+
+    /// Whether the local store has a block as the catalog knows it.
+    pub fn stores(&self, block: BlockId) -> bool {
+        let located = self.catalog.locate(block);
+        located.zip(self.store_tier.as_ref()).is_some_and(|(located, tier)| tier.holds(&located))
+    }
+
+    /// Puts a block that the local store has into this node's own shard, for other members of the cluster. Never blocks.
+    pub fn lend(self: &Arc<Self>, block: BlockId, key: Key, lending: Lending) {
+        let (Some(tier), Some(located)) = (&self.store_tier, self.catalog.locate(block)) else {
+            return lending.end(Lent::Missing);
+        };
+        if !tier.claim_read(&located) {
+            return lending.end(match tier.holds(&located) {
+                true => Lent::Refused,
+                false => Lent::Missing,
+            });
+        }
+        let cache = Arc::clone(self);
+        // Somebody may wait for it.
+        tier.readers.submit(Urgency::Demand, move || {
+            let Some((sharing, tier)) = cache.sharing.get().zip(cache.store_tier.as_ref()) else {
+                return;
+            };
+            match tier.get(block, &located) {
+                Some(bytes) => sharing.lend(key, &located, bytes, &cache.memory, lending),
+                None => lending.end(Lent::Missing),
+            }
+        });
+    }
+
+    /// Copies a block that is in this node's own shard to the local store, and tells the planner. Never blocks.
+    pub fn take(self: &Arc<Self>, block: BlockId, tier: usize) {
+        let placed = NotifyOnDrop::new(&self.inbox, Event::Placed { block, tier, done: false });
+        let (Some(sharing), Some(located)) = (self.sharing.get(), self.catalog.locate(block))
+        else {
+            return;
+        };
+        let cache = Arc::clone(self);
+        sharing.ask_own(&located.clone(), move |bytes| {
+            let (node, bytes) = (located.node, Arc::new(Buffer::from(bytes)));
+            if let Some(store_tier) = cache.store_tier.as_ref()
+                && cache.catalog.is_settled(node)
+            {
+                let arrival = cache.memory.arrival(node, &bytes);
+                store_tier.put(block, arrival, placed);
+            }
+        });
     }
 
     /// Sets how many microseconds the source takes at most, but for one read in a hundred.

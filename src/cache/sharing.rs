@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::memory::{Arrival, Memory};
 use crate::catalog::Located;
-use crate::cluster::{EpochHomes, Holder, Homes, Role, Search, Worth};
+use crate::cluster::{EpochHomes, Holder, Homes, Question, Role, Search, Worth};
 use crate::disk::Buffer;
 use crate::ids::BlockId;
 use crate::peers::{Answer, Ask, Give, Key, Membership, Shards};
@@ -56,6 +56,40 @@ pub(super) struct Gift {
 impl Gift {
     pub(super) fn is_empty(&self) -> bool {
         self.to.is_empty() && self.left.is_none()
+    }
+}
+
+/// What has come of lending a block to other members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lent {
+    /// It is in this node's own shard.
+    Given,
+    /// Memory or the shard has no room for it, or the disk is not to be used at this moment.
+    Refused,
+    /// The store does not have it.
+    Missing,
+}
+
+/// Hears what has come of lending a block. If it is dropped, the block was refused.
+pub struct Lending(Option<Box<dyn FnOnce(Lent) + Send>>);
+
+impl Lending {
+    pub fn new(hear: impl FnOnce(Lent) + Send + 'static) -> Self {
+        Lending(Some(Box::new(hear)))
+    }
+
+    pub(super) fn end(mut self, lent: Lent) {
+        if let Some(hear) = self.0.take() {
+            hear(lent);
+        }
+    }
+}
+
+impl Drop for Lending {
+    fn drop(&mut self) {
+        if let Some(hear) = self.0.take() {
+            hear(Lent::Refused);
+        }
     }
 }
 
@@ -181,7 +215,7 @@ impl Sharing {
     /// Asks a member. If it has the block, `deliver` is called by a thread that may block.
     pub(super) fn ask(
         &self,
-        (member, lease, after): (u64, bool, Duration),
+        Question { member, lease, load, after }: Question,
         (key, length): (Key, usize),
         urgency: Urgency,
         deliver: impl FnOnce(Answer) + Send + 'static,
@@ -192,7 +226,7 @@ impl Sharing {
             Answer::Lacks(_) => deliver(answer),
         };
         let (lease, deliver) = (lease.then(|| self.lease()), Box::new(land));
-        self.shards.ask(Ask { member, key, length, lease, after, deliver });
+        self.shards.ask(Ask { member, key, length, lease, load, after, deliver });
     }
 
     /// Has a block that is read here move on to its next home, if it has not done so. If many are under way, it stays.
@@ -214,7 +248,7 @@ impl Sharing {
         let (key, length) = (key(&membership, &at), at.length);
         self.moving.fetch_add(1, Ordering::Relaxed);
         self.ask(
-            (member, false, Duration::ZERO),
+            Question { member, lease: false, load: false, after: Duration::ZERO },
             (key, length),
             Urgency::Prefetch,
             move |answer| {
@@ -229,15 +263,53 @@ impl Sharing {
 
     /// Gives a block to members. When it is there, it leaves the member that it is to leave.
     pub(super) fn give(&self, block: BlockId, gift: &Gift, at: &Located, arrival: &Arrival) {
-        let Some(Placed { membership, .. }) = self.placed.read().clone() else { return };
-        let key = key(&membership, at);
+        let Some(Placed { membership, homes, .. }) = self.placed.read().clone() else { return };
+        let (key, tells) = (key(&membership, at), homes.are_on_disks());
         if gift.to.is_empty() {
             return gift.left.into_iter().for_each(|member| self.shards.remove(member, key));
         }
         for member in gift.to.iter().filter(|member| self.is_worth(block, **member)) {
-            let (bytes, held) = (Arc::clone(&arrival.bytes), Box::new(arrival.clone()));
-            self.shards.give(Give { member: *member, key, bytes, held, left: gift.left });
+            let (member, bytes, held) = (*member, Arc::clone(&arrival.bytes), arrival.clone());
+            let (left, done) = (gift.left, Box::new(move |_| drop(held)));
+            self.shards.give(Give { member, key, bytes, done, left, tells });
         }
+    }
+
+    /// Puts a block into this node's own shard.
+    pub(super) fn lend(
+        &self,
+        name: Key,
+        at: &Located,
+        bytes: Buffer,
+        memory: &Memory,
+        lending: Lending,
+    ) {
+        let placed = self.placed.read().clone();
+        let placed = placed.filter(|placed| key(&placed.membership, at) == name);
+        let Some(Placed { membership, .. }) = placed else { return lending.end(Lent::Missing) };
+        let bytes = Arc::new(bytes);
+        let Some(held) = memory.arrival(at.node, &bytes) else {
+            return lending.end(Lent::Refused);
+        };
+        let done = move |is_stored: bool| {
+            drop(held);
+            lending.end(if is_stored { Lent::Given } else { Lent::Refused });
+        };
+        let (member, key, done) = (membership.own, name, Box::new(done));
+        self.shards.give(Give { member, key, bytes, done, left: None, tells: false });
+    }
+
+    /// Asks this node's own shard for a block. If it has the block, `deliver` is called by a thread that may block.
+    pub(super) fn ask_own(&self, at: &Located, deliver: impl FnOnce(Vec<u8>) + Send + 'static) {
+        let placed = self.placed.read().clone().filter(|_| at.is_sized);
+        let Some(Placed { membership, .. }) = placed else { return };
+        let (member, key) = (membership.own, key(&membership, at));
+        let question = Question { member, lease: false, load: false, after: Duration::ZERO };
+        self.ask(question, (key, at.length), Urgency::Prefetch, move |answer| {
+            if let Answer::Found(bytes) = answer {
+                deliver(bytes);
+            }
+        });
     }
 }
 

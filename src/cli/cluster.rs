@@ -51,12 +51,15 @@ fn table(cluster: &ClusterStatus) -> String {
     }
     let width = cluster.members.iter().map(|member| member.address.len()).max();
     for member in &cluster.members {
-        let MemberStatus { address, state, group, capacity, used, why, differs } = member;
+        let MemberStatus { address, state, group, capacity, disk, used, why, differs } = member;
         let width = width.unwrap_or_default();
         let _ = write!(out, "{address:width$}  {:7}", state.word());
         if state.is_there() {
             let (used, capacity) = (Bytes(*used).human(), Bytes(*capacity).human());
             let _ = write!(out, "  {used} used, room for {capacity}");
+            if *disk > 0 {
+                let _ = write!(out, " and {} on disk", Bytes(*disk).human());
+            }
         }
         if !group.is_empty() {
             let _ = write!(out, "  {group}");
@@ -72,13 +75,25 @@ fn table(cluster: &ClusterStatus) -> String {
     let view = cluster.view.as_deref().unwrap_or_default();
     let _ = writeln!(out, "view {view}");
     let TrafficStatus {
-        missing, waited, silent, damaged, given, given_bytes, refused, moved, ..
+        missing,
+        from_disks,
+        waited,
+        silent,
+        damaged,
+        given,
+        given_bytes,
+        refused,
+        moved,
+        ..
     } = cluster.traffic;
     let _ = writeln!(out, "{}; {missing} not there", found(&cluster.traffic));
     let given_bytes = Bytes(given_bytes).human();
     let _ = writeln!(out, "{given} samples ({given_bytes}) given, {refused} not taken");
     if cluster.moves_in.is_some() {
         let _ = writeln!(out, "{moved} samples were moved to the nodes that read them next");
+    }
+    if cluster.on_disks {
+        let _ = writeln!(out, "{from_disks} times a node was asked for a sample on its disk");
     }
     if waited + silent + damaged > 0 {
         let _ = writeln!(

@@ -25,14 +25,14 @@ pub(super) struct Draw {
 }
 
 impl Draw {
-    /// A draw of members, each with its id and its weight. A member with the weight 0 takes no part.
+    /// A draw of members, each with its seed and its weight. A member with the weight 0 takes no part.
     pub(super) fn new(members: impl IntoIterator<Item = (MemberNo, u64, u64)>) -> Self {
         let mut weighted: Vec<_> =
             members.into_iter().filter(|(_, _, weight)| *weight > 0).collect();
         weighted.sort_unstable_by_key(|(number, _, weight)| (*weight, *number));
         let classes = weighted.chunk_by(|(_, _, a), (_, _, b)| a == b).map(|class| Class {
             inverse: 1.0 / class[0].2 as f64,
-            members: class.iter().map(|(number, id, _)| (mix(*id), *number)).collect(),
+            members: class.iter().map(|(number, seed, _)| (mix(*seed), *number)).collect(),
         });
         Draw { classes: classes.collect() }
     }

@@ -35,6 +35,8 @@ struct Placed {
 enum Placing {
     /// Each has its home.
     Fixed(Plan),
+    /// The same, and members hold samples on their disks, too.
+    OnDisks(Plan),
     /// Each has its home, and members choose what they keep.
     All(Plan),
     /// They move to who reads them next.
@@ -49,7 +51,9 @@ impl Placed {
     /// The members that may have a sample, for a read of this epoch by the member itself.
     fn holders(&self, own: u64, sample: u32, epoch: Option<u32>) -> Vec<Holder> {
         match &self.placing {
-            Placing::Fixed(plan) | Placing::All(plan) => self.fixed_holders(plan, own, sample),
+            Placing::Fixed(plan) | Placing::OnDisks(plan) | Placing::All(plan) => {
+                self.fixed_holders(plan, own, sample)
+            }
             Placing::Moving(moves) => moves.holders(sample, epoch, |member| self.id(member)),
         }
     }
@@ -75,7 +79,7 @@ impl Placed {
     fn holds(&self, member: u64, sample: u32) -> bool {
         let is_it = |home: MemberNo| self.id(home) == member;
         match &self.placing {
-            Placing::Fixed(plan) | Placing::All(plan) => {
+            Placing::Fixed(plan) | Placing::OnDisks(plan) | Placing::All(plan) => {
                 [plan.home(sample), plan.second_home(sample)].into_iter().flatten().any(is_it)
             }
             Placing::Moving(moves) => moves.homes(sample).any(is_it),
@@ -91,6 +95,11 @@ impl Homes {
     /// The homes of samples in a view. `own` is the id of the member that asks.
     pub fn new(own: u64, view: &View, samples: Samples<'_>) -> Self {
         Homes::placed(own, view, Placing::Fixed(Plan::new(view, samples)))
+    }
+
+    /// The homes of samples in a view [with disks](View::for_bytes).
+    pub fn on_disks(own: u64, view: &View, samples: Samples<'_>) -> Self {
+        Homes::placed(own, view, Placing::OnDisks(Plan::new(view, samples)))
     }
 
     /// The homes of all samples, whether there is room for them or not.
@@ -143,9 +152,14 @@ impl Homes {
     /// The moves of samples to who reads them next; `None` if each stays at its home.
     pub fn moves(&self) -> Option<&Moves> {
         match &self.now.placing {
-            Placing::Fixed(_) | Placing::All(_) => None,
+            Placing::Fixed(_) | Placing::OnDisks(_) | Placing::All(_) => None,
             Placing::Moving(moves) => Some(moves),
         }
+    }
+
+    /// Whether members hold samples on their disks, too.
+    pub fn are_on_disks(&self) -> bool {
+        matches!(self.now.placing, Placing::OnDisks(_))
     }
 
     /// Whether samples may still be at earlier homes.
@@ -197,6 +211,8 @@ mod tests {
         let member = |(id, capacity, group): &(u64, u64, u32)| Member {
             id: *id,
             capacity: *capacity,
+            disk: 0,
+            seed: 0,
             group: *group,
         };
         View::new(capacities.iter().map(member).collect())

@@ -23,6 +23,10 @@ pub struct Report {
     /// In so many seconds from now a sample has to be asked for again, or the member does not keep it. `None` if it has room
     /// for all.
     pub horizon_s: Option<f32>,
+    /// Bytes of samples that its disk holds for all, if memory does not suffice.
+    pub disk: u64,
+    /// [`Member::seed`](super::Member::seed)
+    pub seed: u64,
     /// The homes at which blocks may be that were given before a member joins. `None` if there is hardly any.
     pub homes: Option<ToldHomes>,
     /// About how many seconds ago it was so.

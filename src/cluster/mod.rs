@@ -35,10 +35,10 @@ pub use job::{Job, Rank, Report, Stream, Streams};
 pub use keeping::{Kept, Worth};
 pub use moves::{EpochHomes, Moves};
 pub use plan::{Plan, SPARE, Samples};
-pub use search::{Holder, Lack, Role, Search, Step};
+pub use search::{Holder, Lack, Question, Role, Search, Step};
 pub use told_homes::ToldHomes;
 pub use uses::{Front, JobUses, Places, Uses};
-pub use view::{Member, MemberNo, View};
+pub use view::{BESIDE_DISK, Member, MemberNo, View};
 
 /// Mixes the bits of a number, so that each of them depends on all (the finaliser of SplitMix64, Steele et al. 2014).
 pub fn mix(bits: u64) -> u64 {

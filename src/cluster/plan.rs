@@ -1,7 +1,7 @@
 //! Homes of samples.
 
 use super::draw::Draw;
-use super::view::{MemberNo, View};
+use super::view::{Member, MemberNo, View};
 
 /// For so many bytes of its capacity, a member has room for one more. A sample may arrive before another one has left,
 /// and chance gives some members more than others.
@@ -56,8 +56,8 @@ impl<'a> Room<'a> {
     /// A draw of all members, by their capacity.
     fn draw(&self) -> Draw {
         Draw::new(self.view.numbers().map(|number| {
-            let member = self.view.member(number);
-            (number, member.id, member.capacity)
+            let Member { id, seed, capacity, .. } = *self.view.member(number);
+            (number, if seed == 0 { id } else { seed }, capacity)
         }))
     }
 

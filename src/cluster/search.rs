@@ -5,7 +5,8 @@
 //!    while somebody has its lease wait for the holder, who stores the sample there. A lease ends by itself after a
 //!    while, so a holder that dies holds nobody up.
 //! 3. The holder of the lease asks the other members that may have the sample, and then the source.
-//! 4. Those of its homes that lack the sample are given it. If it is found at a member that it leaves with this read, it
+//! 4. If a member has the sample on its disk, its daemon is asked to bring it to its shard, and the member is asked again.
+//! 5. Those of its homes that lack the sample are given it. If it is found at a member that it leaves with this read, it
 //!    is given to its home, and removed there.
 //!
 //! A member that does not answer, or takes nothing, is passed over. Leases are those of Gray and Cheriton, SOSP 1989.
@@ -17,6 +18,12 @@ use std::time::Duration;
 pub struct Holder {
     pub id: u64,
     pub role: Role,
+}
+
+impl Holder {
+    fn is_home(self) -> bool {
+        matches!(self.role, Role::Home | Role::Second)
+    }
 }
 
 /// The part that a member plays for a sample.
@@ -39,22 +46,36 @@ pub enum Lack {
     Missing,
     /// Another member has the lease.
     Leased,
+    /// It has the sample on its disk.
+    OnDisk,
     /// It does not answer, or it takes nothing.
     Silent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask a member.
-    Ask {
-        member: u64,
-        /// Whether the lease is wanted if it lacks the sample.
-        lease: bool,
-        /// The pause before that.
-        after: Duration,
-    },
+    AskMember(Question),
     /// No member has it.
     AskSource,
+}
+
+/// A question to a member for a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    pub member: u64,
+    /// Whether the lease is wanted if it lacks the sample.
+    pub lease: bool,
+    /// Whether its daemon is asked before the pause to bring the sample from its disk.
+    pub load: bool,
+    /// The pause before the question.
+    pub after: Duration,
+}
+
+impl Question {
+    fn to(holder: Holder) -> Self {
+        let lease = holder.role == Role::Home;
+        Question { member: holder.id, lease, load: false, after: Duration::ZERO }
+    }
 }
 
 /// The pauses before a member is asked again whose lease another one has. Each is twice the one before.
@@ -66,22 +87,30 @@ pub struct Search {
     home: Option<u64>,
     /// The members that are still to be asked, the next one last.
     left: Vec<Holder>,
-    /// Who was asked last.
+    /// Who was asked last, and whether its daemon was asked to bring the sample.
     asked: Option<Holder>,
+    is_loading: bool,
     pause: Duration,
-    /// How long it waits for the holder of a lease.
+    /// How long it waits for the holder of a lease, or for a daemon that brings the sample.
     patience: Duration,
     lacking: Vec<u64>,
 }
 
 impl Search {
-    /// A search at these members, in this order. It waits so long for a member that has the lease.
+    /// A search at these members, in this order. It waits so long for a member that brings the sample.
     pub fn new(mut holders: Vec<Holder>, patience: Duration) -> Self {
         let home = holders.iter().find(|holder| holder.role == Role::Home);
         let home = home.map(|holder| holder.id);
         holders.reverse();
-        let (left, lacking) = (holders, Vec::new());
-        Search { home, left, asked: None, pause: FIRST_PAUSE, patience, lacking }
+        Search {
+            home,
+            left: holders,
+            asked: None,
+            is_loading: false,
+            pause: FIRST_PAUSE,
+            patience,
+            lacking: Vec::new(),
+        }
     }
 
     /// The first step.
@@ -92,14 +121,19 @@ impl Search {
     /// The next step, if the member that was asked last lacks the sample.
     pub fn lacks(&mut self, answer: Lack) -> Step {
         match (answer, self.asked) {
-            (Lack::Leased, Some(holder)) if !self.patience.is_zero() => {
+            (Lack::Leased | Lack::OnDisk, Some(holder)) if !self.patience.is_zero() => {
                 let after = self.pause.min(self.patience);
                 self.patience -= after;
+                // Later it is asked anew: the question may have been lost.
+                let is_due = !self.is_loading || self.pause == LONGEST_PAUSE;
+                let load = answer == Lack::OnDisk && is_due;
+                self.is_loading |= load;
                 self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-                ask(holder, after)
+                Step::AskMember(Question { load, after, ..Question::to(holder) })
             }
-            (Lack::Missing, Some(Holder { id, role: Role::Home | Role::Second })) => {
-                self.lacking.push(id);
+            // What it does not bring from its disk in time is given to it again.
+            (Lack::Missing | Lack::OnDisk, Some(holder)) if holder.is_home() => {
+                self.lacking.push(holder.id);
                 self.ask_next()
             }
             _ => self.ask_next(),
@@ -123,13 +157,9 @@ impl Search {
     }
 
     fn ask_next(&mut self) -> Step {
-        self.asked = self.left.pop();
-        self.asked.map_or(Step::AskSource, |holder| ask(holder, Duration::ZERO))
+        (self.asked, self.is_loading) = (self.left.pop(), false);
+        self.asked.map_or(Step::AskSource, |holder| Step::AskMember(Question::to(holder)))
     }
-}
-
-fn ask(holder: Holder, after: Duration) -> Step {
-    Step::Ask { member: holder.id, lease: holder.role == Role::Home, after }
 }
 
 #[cfg(test)]
@@ -143,7 +173,8 @@ mod tests {
     }
 
     fn ask(member: u64) -> Step {
-        Step::Ask { member, lease: member == 1, after: Duration::ZERO }
+        let (load, after) = (false, Duration::ZERO);
+        Step::AskMember(Question { member, lease: member == 1, load, after })
     }
 
     #[test]
@@ -194,7 +225,7 @@ mod tests {
         let mut step = search.begin();
         loop {
             match step {
-                Step::Ask { member: 1, lease: true, after } => {
+                Step::AskMember(Question { member: 1, lease: true, load: false, after }) => {
                     waited += after;
                     pauses.push(after.as_millis());
                     step = search.lacks(Lack::Leased);
@@ -212,6 +243,29 @@ mod tests {
         let mut search = Search::new(vec![HOME], Duration::from_secs(1));
         search.begin();
         search.lacks(Lack::Leased);
+        assert_eq!(search.lacks(Lack::Missing), Step::AskSource);
+        assert_eq!(search.lacking(), [1]);
+    }
+
+    #[test]
+    fn a_daemon_is_asked_for_what_its_disk_has_and_not_at_each_turn() {
+        let mut search =
+            Search::new(vec![HOME, holder(2, Role::Second)], Duration::from_millis(70));
+        search.begin();
+        search.lacks(Lack::Leased);
+        let mut loads = Vec::new();
+        while let Step::AskMember(Question { member: 1, load, after, .. }) =
+            search.lacks(Lack::OnDisk)
+        {
+            loads.push((load, after.as_millis()));
+        }
+        let (no, yes) = (|ms| (false, ms), |ms| (true, ms));
+        assert_eq!(loads, [yes(2), no(4), no(8), yes(16), yes(16), yes(16), yes(7)]);
+        assert_eq!(search.lacking(), [1], "it is given the sample, which ends the mark");
+        // Its disk has lost it.
+        let mut search = Search::new(vec![HOME], Duration::from_secs(1));
+        search.begin();
+        search.lacks(Lack::OnDisk);
         assert_eq!(search.lacks(Lack::Missing), Step::AskSource);
         assert_eq!(search.lacking(), [1]);
     }

@@ -11,8 +11,10 @@ use crate::order::spec::SequenceSpec;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToldHomes {
-    /// The id, the capacity and the group of each member.
+    /// The id, the capacity with the part of its disk that counts, and the group of each member.
     members: Vec<(u64, u64, u32)>,
+    /// The seed of each member, if it has one.
+    seeds: Vec<u64>,
     /// The jobs: the orders of their ranks as text, with the ids of the members that have them.
     jobs: Vec<Vec<(String, Vec<u64>)>>,
     /// The epoch of the first job.
@@ -26,16 +28,20 @@ impl ToldHomes {
         let rank = |rank: &Rank| (rank.order.to_string(), rank.members.clone());
         let job = |job: &Job| job.ranks.iter().map(rank).collect();
         let members = view.members().iter().map(member).collect();
-        ToldHomes { members, jobs: jobs.iter().map(job).collect(), epoch }
+        let seeds = view.members().iter().map(|member| member.seed).collect();
+        ToldHomes { members, seeds, jobs: jobs.iter().map(job).collect(), epoch }
     }
 
     pub fn view(&self) -> View {
-        let member = |(id, capacity, group): &(u64, u64, u32)| Member {
+        let seeds = self.seeds.iter().copied().chain(std::iter::repeat(0));
+        let member = |((id, capacity, group), seed): (&(u64, u64, u32), u64)| Member {
             id: *id,
             capacity: *capacity,
+            disk: 0,
+            seed,
             group: *group,
         };
-        View::new(self.members.iter().map(member).collect())
+        View::new(self.members.iter().zip(seeds).map(member).collect())
     }
 
     /// The jobs. None if this node cannot know one of their orders, or no reader comes to the epoch.
@@ -67,7 +73,7 @@ mod tests {
 
     #[test]
     fn homes_are_understood_as_they_are_told() {
-        let member = |id| Member { id, capacity: 1_000_003 * id, group: 7 };
+        let member = |id| Member { id, capacity: 1_000_003 * id, disk: 0, seed: 9, group: 7 };
         let view = View::new((1..4).map(member).collect());
         let stream = |rank: u64| {
             let spec = format!("torch-distributed:seed=3,world=2,rank={rank}");

@@ -147,6 +147,7 @@ fn cluster(
         address: cluster.address.parse()?,
         group: cluster.group.clone(),
         source_rate: Some(cluster.source_rate.0).filter(|rate| *rate > 0),
+        disk: cluster.disk,
         follow: cluster.follow,
         server: path("cluster.server", &cluster.server)?.unwrap_or_default(),
     }))

@@ -160,6 +160,8 @@ sections! {
         /// Memory of this node's shard, a part of cache.ram: "16GiB", "25%" of cache.ram, or "auto":
         /// half of it.
         ram: Size = Size::Auto,
+        /// Whether cache.dir holds samples for all nodes, too, if the shards of all nodes cannot hold all.
+        disk: bool = true,
         /// A file that all nodes see, an absolute path. The first node puts a secret in it. Who can read
         /// the file can read the samples of the cluster.
         secret: PathBuf = PathBuf::new(),

@@ -77,6 +77,8 @@ pub struct ClusterSettings {
     pub group: String,
     /// Bytes a second that all nodes together ask the source for.
     pub source_rate: Option<u64>,
+    /// Whether the cache disk holds samples for all nodes, too.
+    pub disk: bool,
     /// Whether orders say what each node holds.
     pub follow: bool,
     /// An absolute path, or empty.

@@ -10,7 +10,9 @@ use super::serving::Serving;
 use super::status::{RamStatus, TierStatus};
 use super::{Core, STORE_TIER};
 use crate::cache::Cache;
+use crate::cluster::SPARE;
 use crate::config::{Budget, DiskSettings, Reading, Settings};
+use crate::disk::DiskState;
 use crate::fuse::KNOWN_BYTES;
 use crate::plan::{Event, RAM};
 use crate::store::directory::StoreDir;
@@ -26,6 +28,10 @@ struct DiskBudget {
 /// How often the space on the disk is looked at: while something changes there, and while nothing does.
 const FIT_EVERY: Duration = Duration::from_secs(1);
 const IDLE_FIT_EVERY: Duration = Duration::from_secs(5);
+
+/// The part of a shard's memory that marks of samples on the disk may take, and the bytes of one, about.
+const MARKS: u64 = 16;
+const MARK_BYTES: u64 = 128;
 
 const NOTE_USE_EVERY: Duration = Duration::from_secs(3600);
 
@@ -167,6 +173,27 @@ impl Budgets {
         // Only if the directory is still ours: the next daemon may have stored something there already.
         self.lease.with(|_| store.resize(capacity));
         Some(found)
+    }
+
+    /// Bytes of samples that the local store may hold for other nodes of a cluster, too. The marks of these samples are
+    /// in a shard of `ram_bytes`.
+    pub(super) fn disk_for_all(&self, ram_bytes: u64) -> u64 {
+        let (Some(disk), Some(store)) = (self.disk.as_ref(), self.core.cache.store()) else {
+            return 0;
+        };
+        let present = disk.budget.lock().present();
+        let room = match store.state() {
+            state if state.is_down() => return 0,
+            DiskState::Normal | DiskState::Unstable => present,
+            _ => present.min(store.used()),
+        };
+        let layout = self.core.catalog.layout();
+        // Samples take more than their bytes there, and some nodes hold a little more than their share.
+        let (bytes, stored) = (layout.bytes_of_all(), layout.stored_bytes_of_all());
+        let part = u128::from(room) * u128::from(bytes) / u128::from(stored.max(1));
+        let most_marks = ram_bytes / MARKS / MARK_BYTES;
+        let marked = u128::from(most_marks) * u128::from(layout.mean_pages_bytes());
+        (part / u128::from(SPARE + 1) * u128::from(SPARE)).min(marked) as u64
     }
 
     pub(super) fn ram_status(&self, kept: u64) -> RamStatus {

@@ -126,6 +126,9 @@ fn prometheus(status: &Status) -> String {
         let given = [("{taken=\"yes\"}", traffic.given), ("{taken=\"no\"}", traffic.refused)];
         metric("cluster_given_total", "counter", "Blocks given to nodes.", &given);
         let moved = one(traffic.moved);
+        let from_disks = one(traffic.from_disks);
+        let help = "Questions to nodes for a block on their disks.";
+        metric("cluster_from_disks_total", "counter", help, &from_disks);
         metric(
             "cluster_moved_total",
             "counter",

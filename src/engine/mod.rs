@@ -395,7 +395,7 @@ impl Engine {
     pub fn share(&self, shards: Arc<dyn Shards>, wants: &Arc<dyn Wants>) {
         if self.shards.set(Arc::clone(&shards)).is_ok() {
             self.wings.rehearsal.iter().for_each(|rehearsal| rehearsal.join(wants));
-            sharing::start(&self.orders, &self.published, &self.times, shards);
+            sharing::start(&self.orders, &self.published, &self.times, &self.budgets, shards);
         }
     }
 

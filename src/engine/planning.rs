@@ -153,6 +153,7 @@ fn carry_out(
             Action::Drop { block } => cache.page_cache().drop_pages(block, None),
             Action::DropParts { block, pages } => cache.page_cache().drop_pages(block, Some(pages)),
             Action::Load { block, tier } => cache.load(block, tier),
+            Action::Take { block, tier } => cache.take(block, tier),
             Action::Displace { block, .. } => cache.displace(block),
             Action::Place { block, tier } => match arrival {
                 Some((arrived, arrival)) if *arrived == block => {

@@ -20,9 +20,10 @@ use super::breaker::Breaker;
 use super::connection::Login;
 use super::pipeline::{Pipeline, Reply, Request};
 use super::shard::{MEMBER, member_password};
-use super::shards::{Answer, Ask, Give, Membership};
+use super::shards::{Answer, Ask, Give, Membership, Note};
 use super::status::TrafficStatus;
-use super::values::{self, Key, LEASE};
+use super::values::{self, Key, LEASE, ON_DISK};
+use super::wants;
 use crate::cluster::Lack;
 use crate::disk::Buffer;
 use crate::sync::Mutex;
@@ -57,6 +58,7 @@ struct Traffic {
     found: AtomicU64,
     found_bytes: AtomicU64,
     missing: AtomicU64,
+    from_disks: AtomicU64,
     waited: AtomicU64,
     silent: AtomicU64,
     damaged: AtomicU64,
@@ -180,8 +182,12 @@ impl Client {
             return (ask.deliver)(Answer::Lacks(Lack::Silent));
         };
         let shared = Arc::clone(&self.shared);
-        let Ask { key, length, lease, after, deliver, .. } = ask;
+        let Ask { key, length, lease, load, after, deliver, .. } = ask;
         self.spawn(async move {
+            if load {
+                add(&shared.traffic.from_disks, 1);
+                link.send(Note::Asked(key)).await;
+            }
             if !after.is_zero() {
                 sleep(after).await;
             }
@@ -193,22 +199,29 @@ impl Client {
 
     pub(super) fn give(&self, give: Give) {
         let shared = Arc::clone(&self.shared);
-        let Some(link) = self.link(give.member) else { return add(&shared.traffic.refused, 1) };
+        let Some(link) = self.link(give.member) else {
+            add(&shared.traffic.refused, 1);
+            return (give.done)(false);
+        };
         let left = give.left.and_then(|left| self.link(left));
-        // All of it: what is held has to live until the bytes are sent.
-        let Give { key, bytes, held, .. } = give;
+        let Give { key, bytes, done, tells, .. } = give;
         self.spawn(async move {
-            match link.store(key, &bytes).await {
-                Some(Reply::Done) => {
+            let stored = link.store(key, &bytes).await == Some(Reply::Done);
+            match stored {
+                true => {
                     add(&shared.traffic.given, 1);
                     add(&shared.traffic.given_bytes, bytes.len() as u64);
+                    if tells {
+                        link.send(Note::Given(key)).await;
+                    }
                     if let Some(left) = left {
                         left.remove(key, &shared).await;
                     }
                 }
-                _ => add(&shared.traffic.refused, 1),
+                false => add(&shared.traffic.refused, 1),
             }
-            drop((bytes, held));
+            drop(bytes);
+            done(stored);
         });
     }
 
@@ -262,6 +275,7 @@ impl Client {
             found: count(&traffic.found),
             found_bytes: count(&traffic.found_bytes),
             missing: count(&traffic.missing),
+            from_disks: count(&traffic.from_disks),
             waited: count(&traffic.waited),
             silent: count(&traffic.silent),
             damaged: count(&traffic.damaged),
@@ -291,6 +305,7 @@ impl Shared {
             Answer::Lacks(Lack::Missing) => add(&traffic.missing, 1),
             Answer::Lacks(Lack::Leased) => add(&traffic.waited, 1),
             Answer::Lacks(Lack::Silent) => add(&traffic.silent, 1),
+            Answer::Lacks(Lack::OnDisk) => {}
         }
     }
 
@@ -316,6 +331,11 @@ impl Link {
     async fn store(&self, key: Key, block: &Arc<Buffer>) -> Option<Reply> {
         let _turn = timeout(self.limit, self.gives.acquire()).await.ok()?;
         self.request(Request::storing(&key.at(&self.reached.tag), key, block)).await
+    }
+
+    /// Sends a note to the member's daemon. If it is lost, the sender notices nothing.
+    async fn send(&self, note: Note) {
+        drop(self.request(wants::noting(&self.reached.tag, note)).await);
     }
 
     async fn remove(&self, key: Key, shared: &Shared) {
@@ -347,6 +367,7 @@ impl Link {
         match reply {
             Reply::Nil if takes => Answer::Lacks(Lack::Missing),
             Reply::Value(value) if value == LEASE => Answer::Lacks(Lack::Leased),
+            Reply::Value(value) if value == ON_DISK => Answer::Lacks(Lack::OnDisk),
             Reply::Value(value) => match values::open(key, length, value) {
                 Some(bytes) => Answer::Found(bytes),
                 None => {

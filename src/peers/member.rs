@@ -222,9 +222,10 @@ impl Member {
             };
             let address = if node.is_self { Some(self.shard.address()) } else { node.address };
             let Some(address) = address else { continue };
-            let (capacity, group) = (record.capacity, number(record.group.as_bytes()) as u32);
+            let Record { capacity, disk, seed, ref group, .. } = *record;
+            let group = number(group.as_bytes()) as u32;
             reached.push(Reached { id, address, tag });
-            members.push(cluster::Member { id, capacity, group });
+            members.push(cluster::Member { id, capacity, disk, seed, group });
         }
         (reached, View::new(members))
     }
@@ -481,10 +482,11 @@ impl Member {
             // It was told of this node, and has not answered.
             Health::Meeting => MemberState::Missing,
         };
-        let Record { group, capacity, used, digest, .. } = record.cloned().unwrap_or_default();
+        let record = record.cloned().unwrap_or_default();
+        let Record { group, capacity, disk, used, digest, .. } = record;
         let differs = ![0, self.record.digest].contains(&digest) && self.record.digest != 0;
         let address = address.to_string();
-        Some(MemberStatus { address, state, group, capacity, used, why, differs })
+        Some(MemberStatus { address, state, group, capacity, disk, used, why, differs })
     }
 }
 
@@ -625,6 +627,7 @@ mod tests {
             address: OwnAddress::Exact(own),
             group: String::new(),
             source_rate: None,
+            disk: true,
             follow: true,
             server: PathBuf::new(),
         };

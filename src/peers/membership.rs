@@ -6,15 +6,15 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::client::{ANSWER, Client};
 use super::member::{Member, Seen, view_name};
-use super::shards::{Ask, Give, Membership, Shards};
-use super::status::ClusterStatus;
+use super::shards::{Ask, Give, Listed, Membership, Shards, TakeNote};
+use super::status::{ClusterStatus, HomesStatus};
 use super::sweep::OwnShard;
 use super::values::Key;
 use super::wants::{self, Provider, Want, Wanted, Wants};
@@ -43,11 +43,8 @@ struct Shared {
     wanted: Arc<Wanted>,
     own: Mutex<Option<OwnShard>>,
     is_full: AtomicBool,
-    /// The digest of the catalog, and the view by which homes are known; 0 at first.
-    digest: AtomicU64,
-    placed: AtomicU64,
-    /// The epoch of its readers, if blocks move to who reads them next.
-    moves_in: Mutex<Option<u32>>,
+    /// `None` until homes are known.
+    homes: Mutex<Option<HomesStatus>>,
     /// The reports of this node and of the others.
     report: Mutex<Report>,
     reports: Mutex<Vec<(u64, Report)>>,
@@ -83,9 +80,7 @@ impl Peers {
             wanted: Arc::new(Wanted::new()),
             own: Mutex::default(),
             is_full: AtomicBool::new(false),
-            digest: AtomicU64::new(0),
-            placed: AtomicU64::new(0),
-            moves_in: Mutex::default(),
+            homes: Mutex::default(),
             report: Mutex::default(),
             reports: Mutex::default(),
         });
@@ -139,7 +134,7 @@ fn keep(
             }
         }
         if let Some(present) = &mut member {
-            let digest = shared.digest.load(Ordering::Relaxed);
+            let digest = shared.homes.lock().map_or(0, |homes| homes.digest);
             let report = shared.report.lock().clone();
             match present.look(digest, report) {
                 Ok(seen) => shared.set(seen, present.secret()),
@@ -163,6 +158,11 @@ impl Shared {
         self.client.set_members(membership, &reached, secret);
         *self.own.lock() = own;
         *self.status.lock() = status;
+    }
+
+    /// This node's own shard.
+    fn own(&self) -> Result<OwnShard, String> {
+        self.own.lock().clone().ok_or_else(|| "this node has no shard".to_owned())
     }
 
     /// This node is no member. The log has each reason once.
@@ -205,10 +205,11 @@ impl Shards for Peers {
                     Some("it did not answer, and is not asked for a few seconds".to_owned());
             }
         }
-        let placed = self.shared.placed.load(Ordering::Relaxed);
-        let placed = (placed != 0 && status.why.is_none()).then(|| view_name(placed));
-        let moves_in = self.shared.moves_in.lock().filter(|_| placed.is_some());
-        ClusterStatus { placed, moves_in, traffic: self.shared.client.traffic(), ..status }
+        let homes = self.shared.homes.lock().filter(|_| status.why.is_none());
+        let HomesStatus { moves_in, on_disks, .. } = homes.unwrap_or_default();
+        let placed = homes.map(|homes| view_name(homes.view));
+        let traffic = self.shared.client.traffic();
+        ClusterStatus { placed, moves_in, on_disks, traffic, ..status }
     }
 
     fn usual_wait(&self) -> Duration {
@@ -220,9 +221,7 @@ impl Shards for Peers {
     }
 
     fn sweep(&self, is_wanted: &dyn Fn(Key) -> bool) -> Result<u64, String> {
-        let own = self.shared.own.lock().clone();
-        let own = own.ok_or("this node has no shard")?;
-        own.sweep(is_wanted).map_err(|error| error.to_string())
+        self.shared.own()?.sweep(is_wanted).map_err(|error| error.to_string())
     }
 
     fn exchange(&self, own: Report) -> Vec<(u64, Report)> {
@@ -230,10 +229,25 @@ impl Shards for Peers {
         self.shared.reports.lock().clone()
     }
 
-    fn note_homes(&self, view: u64, digest: u64, moves_in: Option<u32>) {
-        *self.shared.moves_in.lock() = moves_in;
-        self.shared.digest.store(digest, Ordering::Relaxed);
-        self.shared.placed.store(view, Ordering::Relaxed);
+    fn take_notes(&self, take: TakeNote) {
+        self.shared.wanted.take_notes(take);
+    }
+
+    fn list(&self, each: &mut dyn FnMut(Key, Listed)) -> Result<(), String> {
+        self.shared.own()?.list(each).map_err(|error| error.to_string())
+    }
+
+    fn mark_on_disk(&self, blocks: &[Key], are_new: bool) -> Result<(), String> {
+        let own = self.shared.own()?;
+        own.mark_on_disk(blocks, are_new).map_err(|error| error.to_string())
+    }
+
+    fn forget(&self, blocks: &[Key]) -> Result<(), String> {
+        self.shared.own()?.forget(blocks).map_err(|error| error.to_string())
+    }
+
+    fn note_homes(&self, homes: HomesStatus) {
+        *self.shared.homes.lock() = Some(homes);
     }
 }
 

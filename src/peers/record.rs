@@ -28,6 +28,9 @@ pub(super) struct Record {
     pub group: String,
     /// Bytes of samples that its shard holds at most.
     pub capacity: u64,
+    /// [`Report::disk`] and [`Report::seed`]
+    pub disk: u64,
+    pub seed: u64,
     /// Bytes that its shard takes at this moment.
     pub used: u64,
     /// The digest of its catalog; 0 if it is not known yet.
@@ -51,11 +54,11 @@ impl Record {
 
     /// The same record with what readers do now.
     pub(super) fn with(self, report: Report) -> Self {
-        let Report { demand: Demand { asked, wants_more }, mut streams, horizon_s, homes, .. } =
-            report;
+        let Report { demand, mut streams, horizon_s, disk, seed, homes, .. } = report;
+        let Demand { asked, wants_more } = demand;
         streams.retain(|stream| stream.spec.len() <= SPEC_BYTES_MOST);
         streams.truncate(STREAMS_MOST);
-        let record = Record { asked, wants_more, streams, horizon_s, homes, ..self };
+        let record = Record { asked, wants_more, streams, horizon_s, disk, seed, homes, ..self };
         match record.to_text().len() <= BYTES_MOST {
             true => record,
             // A member that joins then reads from the source what it would have found by these homes.
@@ -69,7 +72,8 @@ impl Record {
         // On average, it had been written half a period before.
         let age_s = ago.as_secs_f32() + EVERY_S as f32 / 2.0;
         let (streams, homes) = (self.streams.clone(), self.homes.clone());
-        Report { demand, streams, horizon_s: self.horizon_s, homes, age_s }
+        let Record { horizon_s, disk, seed, .. } = *self;
+        Report { demand, streams, horizon_s, disk, seed, homes, age_s }
     }
 
     pub(super) fn to_text(&self) -> String {
@@ -93,7 +97,13 @@ mod tests {
         let stream = Stream { spec: "x".repeat(SPEC_BYTES_MOST), ..Stream::default() };
         for (members, streams, is_told) in [(900, 0, true), (5000, 0, false), (900, 99, false)] {
             let streams = vec![stream.clone(); streams];
-            let member = |id| Member { id: u64::MAX - id, capacity: 1 << 40, group: u32::MAX };
+            let member = |id| Member {
+                id: u64::MAX - id,
+                capacity: 1 << 40,
+                disk: 0,
+                seed: 0,
+                group: u32::MAX,
+            };
             let view = View::new((0..members).map(member).collect());
             let homes = Some(ToldHomes::new(&view, &[], 0));
             let report = Report { homes, streams, ..Report::default() };

@@ -1,10 +1,9 @@
 //! What the cache asks of the shards of a cluster.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::status::ClusterStatus;
+use super::status::{ClusterStatus, HomesStatus};
 use super::values::{Key, Keys};
 use crate::cluster::{Lack, Report, View};
 use crate::disk::Buffer;
@@ -35,6 +34,8 @@ pub struct Ask {
     pub length: usize,
     /// For how long the block is leased to this member if it is not there; `None` for no lease.
     pub lease: Option<Duration>,
+    /// Whether its daemon is asked before the pause to bring the block from its disk.
+    pub load: bool,
     /// The pause before the member is asked.
     pub after: Duration,
     /// Takes the answer. It must not block.
@@ -47,13 +48,36 @@ pub struct Give {
     pub member: u64,
     pub key: Key,
     pub bytes: Arc<Buffer>,
-    /// Is dropped when the bytes are not needed any more.
-    pub held: Box<dyn Any + Send + Sync>,
+    /// Is called with whether the member has stored it, when the bytes are not needed any more. It must not block.
+    pub done: Box<dyn FnOnce(bool) + Send>,
     /// The member that then removes it, if it has been stored.
     pub left: Option<u64>,
+    /// Whether the member's daemon is told.
+    pub tells: bool,
 }
 
-/// The shards of a cluster. No call but `sweep` blocks.
+/// What daemons are told in a few words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// This node's shard has been given a block.
+    Given(Key),
+    /// A member asks for a block that this node's disk has.
+    Asked(Key),
+}
+
+/// Takes notes. It must not block.
+pub type TakeNote = Box<dyn Fn(Note) + Send + Sync>;
+
+/// What this node's own shard has under the key of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// So many bytes of the block.
+    Bytes(u32),
+    /// A mark: the disk has it.
+    Mark,
+}
+
+/// The shards of a cluster. No call blocks, but those that say so.
 pub trait Shards: Send + Sync + 'static {
     /// `None` as long as this node is no member.
     fn membership(&self) -> Option<Arc<Membership>>;
@@ -82,9 +106,30 @@ pub trait Shards: Send + Sync + 'static {
     /// If the shard does not answer.
     fn sweep(&self, is_wanted: &dyn Fn(Key) -> bool) -> Result<u64, String>;
 
-    /// Notes by which view this node knows the homes of its blocks, the digest of its catalog, and the epoch of its readers
-    /// if blocks move to who reads them next. Members with another digest share little.
-    fn note_homes(&self, view: u64, digest: u64, moves_in: Option<u32>);
+    /// Has the notes taken that other members send to this one.
+    fn take_notes(&self, take: TakeNote);
+
+    /// Lists what this node's own shard has. A block may be listed twice. Blocks.
+    ///
+    /// # Errors
+    /// If the shard does not answer.
+    fn list(&self, each: &mut dyn FnMut(Key, Listed)) -> Result<(), String>;
+
+    /// Puts a mark into this node's own shard for each of these blocks: the disk has them. If they are new, whatever the
+    /// shard has of them stays. Else the mark takes the place of the bytes. Blocks.
+    ///
+    /// # Errors
+    /// If the shard does not answer.
+    fn mark_on_disk(&self, blocks: &[Key], are_new: bool) -> Result<(), String>;
+
+    /// Removes blocks from this node's own shard. Blocks.
+    ///
+    /// # Errors
+    /// If the shard does not answer.
+    fn forget(&self, blocks: &[Key]) -> Result<(), String>;
+
+    /// Has the homes shown by which this node goes.
+    fn note_homes(&self, homes: HomesStatus);
 
     /// Has the other members told what this node's readers do. Returns what the others have told, by their ids.
     fn exchange(&self, own: Report) -> Vec<(u64, Report)>;

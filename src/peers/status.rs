@@ -16,11 +16,26 @@ pub struct ClusterStatus {
     pub view: Option<String>,
     /// The view by which samples are looked for at the nodes.
     pub placed: Option<String>,
+    /// Whether nodes hold samples on their disks, too.
+    pub on_disks: bool,
     /// The epoch of this node's readers, from 0, if samples move to the nodes that read them next.
     pub moves_in: Option<u32>,
     /// By address. All nodes of the cluster that are known, this one, too.
     pub members: Vec<MemberStatus>,
     pub traffic: TrafficStatus,
+}
+
+/// By what a node knows the homes of its blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HomesStatus {
+    /// The id of the view.
+    pub view: u64,
+    /// The digest of its catalog. Members with another one share little.
+    pub digest: u64,
+    /// The epoch of its readers, if blocks move to who reads them next.
+    pub moves_in: Option<u32>,
+    /// Whether members hold blocks on their disks, too.
+    pub on_disks: bool,
 }
 
 /// Counts of blocks that this node has asked shards for, and has given to them, since the mount.
@@ -35,6 +50,8 @@ pub struct TrafficStatus {
     pub found_bytes: u64,
     /// Questions for blocks that were not there.
     pub missing: u64,
+    /// How often members were asked to bring a block from their disks.
+    pub from_disks: u64,
     /// Questions for blocks that another node was bringing.
     pub waited: u64,
     /// Questions that were not answered, or not asked since the member had not answered before.
@@ -61,6 +78,8 @@ pub struct MemberStatus {
     /// Bytes of samples that its shard holds at most, and bytes that the shard takes.
     pub capacity: u64,
     pub used: u64,
+    /// Bytes of samples that its disk holds at most, if the shards cannot hold all.
+    pub disk: u64,
     /// Why it does not answer, if it does not.
     pub why: Option<String>,
     /// Whether its catalog has other files than this node's, or other numbers or times of files.

@@ -4,7 +4,9 @@
 //! A value is the bytes of the block, and then a trailer with a checksum of the bytes and of the key. So a value under a
 //! key of another block is found out, too.
 
+use std::fmt::{self, Display, Formatter};
 use std::hash::Hasher;
+use std::str::FromStr;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
@@ -16,6 +18,9 @@ const MARK: [u8; 8] = *b"belady1\n";
 
 /// The value of a block that somebody brings. It is shorter than any trailer.
 pub(super) const LEASE: &[u8] = b"L";
+
+/// The value of a block that the disk of its node has. It has another length than a lease, and is shorter than any trailer.
+pub(super) const ON_DISK: &[u8] = b"disk";
 
 /// Names a block of one version of a file, alike for all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,14 +57,32 @@ impl Key {
 
     /// The key at the member with this tag.
     pub(super) fn at(self, tag: &str) -> String {
-        format!("{}{:032x}", prefix(tag), self.0)
+        format!("{}{self}", prefix(tag))
     }
 
     /// Reads a key at the member with this tag; `None` if it is no key of a block.
     pub(super) fn parse(text: &[u8], tag: &str) -> Option<Self> {
-        let digits = text.strip_prefix(prefix(tag).as_bytes())?;
-        let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 32)?;
-        u128::from_str_radix(digits, 16).ok().map(Key)
+        std::str::from_utf8(text.strip_prefix(prefix(tag).as_bytes())?).ok()?.parse().ok()
+    }
+}
+
+impl Display for Key {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        write!(out, "{:032x}", self.0)
+    }
+}
+
+/// A text is no key.
+#[derive(Debug)]
+pub struct NoKey;
+
+impl FromStr for Key {
+    type Err = NoKey;
+
+    fn from_str(digits: &str) -> Result<Self, NoKey> {
+        let digits = Some(digits).filter(|digits| digits.len() == 32);
+        let number = digits.and_then(|digits| u128::from_str_radix(digits, 16).ok());
+        number.map(Key).ok_or(NoKey)
     }
 }
 
@@ -113,7 +136,7 @@ mod tests {
                 assert_eq!(open(key, length, damaged), None, "bit {bit} of {length} bytes");
             }
             let longer = [&value[..], &[0]].concat();
-            for other in [&longer, &value[1..], &value[..value.len() - 1], LEASE, b""] {
+            for other in [&longer, &value[1..], &value[..value.len() - 1], LEASE, ON_DISK, b""] {
                 assert_eq!(open(key, length, other.to_vec()), None);
             }
             assert_eq!(open(key, length + 1, value.clone()), None);

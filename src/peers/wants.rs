@@ -6,12 +6,13 @@
 //!    leaves the shard after [`KEPT_S`]. A note about it is pushed to the asker's list.
 //! 4. The asker's daemon reads the values, and removes them.
 //!
-//! A member that does not answer in time has no answer. Nothing here waits without a limit.
+//! A member that does not answer in time has no answer. Nothing here waits without a limit. Notes about blocks go the same
+//! way as questions, and have no answer.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::client::Client;
 use super::pipeline::Request;
 use super::shard::key;
+use super::shards::{Note, TakeNote};
 use super::sweep::OwnShard;
 use super::values::{self, Key, Keys};
 use crate::ids::BLOCK_BYTES;
@@ -107,7 +109,13 @@ enum Message {
         text: String,
     },
     /// The lengths of the answer's values in bytes; `None` if there is no answer.
-    Answer { id: u64, parts: Option<Vec<usize>> },
+    Answer {
+        id: u64,
+        parts: Option<Vec<usize>>,
+    },
+    /// [`Note`], with the key as text.
+    Given(String),
+    Asked(String),
 }
 
 impl Message {
@@ -115,6 +123,15 @@ impl Message {
         let text = serde_json::to_vec(self).unwrap_or_default();
         Request::new(&[b"RPUSH", list(tag).as_bytes(), &text])
     }
+}
+
+/// Sends a note to the member with this tag.
+pub(super) fn noting(tag: &str, note: Note) -> Request {
+    let message = match note {
+        Note::Given(key) => Message::Given(key.to_string()),
+        Note::Asked(key) => Message::Asked(key.to_string()),
+    };
+    message.push(tag)
 }
 
 /// The name of the list of a member.
@@ -134,14 +151,19 @@ pub(super) struct Wanted {
     /// The id of the next question. It begins anywhere: an answer to an earlier daemon may still come.
     next: AtomicU64,
     providers: Mutex<HashMap<&'static str, Provider>>,
+    take_note: OnceLock<TakeNote>,
     has_ended: AtomicBool,
 }
 
 impl Wanted {
     pub(super) fn new() -> Self {
-        let (open, providers, has_ended) = Default::default();
-        let next = AtomicU64::new(RandomState::new().build_hasher().finish());
-        Wanted { open, next, providers, has_ended }
+        Wanted {
+            open: Mutex::default(),
+            next: AtomicU64::new(RandomState::new().build_hasher().finish()),
+            providers: Mutex::default(),
+            take_note: OnceLock::new(),
+            has_ended: AtomicBool::new(false),
+        }
     }
 
     /// Asks another member.
@@ -165,6 +187,18 @@ impl Wanted {
 
     pub(super) fn provide(&self, topic: &'static str, provider: Provider) {
         self.providers.lock().insert(topic, provider);
+    }
+
+    pub(super) fn take_notes(&self, take: TakeNote) {
+        // It is set once for an engine.
+        let _ = self.take_note.set(take);
+    }
+
+    /// Has a note taken, if its text is the one of a key.
+    fn note(&self, text: &str, of: fn(Key) -> Note) {
+        if let (Some(take), Ok(key)) = (self.take_note.get(), text.parse()) {
+            take(of(key));
+        }
     }
 
     /// Delivers an answer, unless the asker waits no longer.
@@ -235,6 +269,8 @@ impl Listener<'_> {
                     let answer = parts.map(|parts| self.read(&mut connection, id, &parts));
                     self.wanted.deliver(id, answer.transpose()?.flatten());
                 }
+                Some(Message::Given(key)) => self.wanted.note(&key, Note::Given),
+                Some(Message::Asked(key)) => self.wanted.note(&key, Note::Asked),
                 None => {}
             }
         }

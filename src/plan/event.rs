@@ -138,6 +138,11 @@ pub enum Event {
     /// The kernel reads a file from a tier below RAM by itself, as long as all of it is there. Its pages in RAM
     /// are gone.
     PassedThrough { file: FileId },
+    /// From now on these blocks have their home in a tier below RAM, and no others: the tier keeps them for other nodes
+    /// of the cluster, too.
+    Homed { tier: usize, blocks: Vec<BlockId> },
+    /// Other nodes have given blocks to this node, and the tier that is their home may copy them.
+    Given { blocks: Vec<BlockId> },
     /// A warm-up asks for blocks before they are read.
     Wanted {
         /// The blocks, soonest use first.
@@ -214,6 +219,8 @@ pub enum Action {
     Place { block: BlockId, tier: usize },
     /// Copy a block from the source to a tier below RAM, and not to RAM. Ends with [`Event::Placed`].
     Load { block: BlockId, tier: usize },
+    /// Copy a block that other nodes have [given](Event::Given) to a tier below RAM. Ends with [`Event::Placed`].
+    Take { block: BlockId, tier: usize },
     /// Give up a block's copy in a tier below RAM.
     Displace { block: BlockId, tier: usize },
 }

@@ -46,7 +46,8 @@ pub struct Layout {
     file_of: Parted<FileId>,
     /// Bytes of a page of the kernel.
     page_bytes: u64,
-    /// Bytes of page cache and blocks of all files together.
+    /// Bytes, bytes of page cache and blocks of all files together.
+    bytes: u64,
     pages_bytes: u64,
     blocks_counted: u64,
     /// Number of changes: of two layouts, the one with more is the later one.
@@ -66,6 +67,7 @@ impl Layout {
             files: Parted::default(),
             file_of: Parted::default(),
             page_bytes,
+            bytes: 0,
             pages_bytes: 0,
             blocks_counted: 0,
             changes: 0,
@@ -89,6 +91,7 @@ impl Layout {
         self.changes += 1;
         let (count, mut extent) = (blocks_in_all(size), self.files[file.index()]);
         let pages = |size: u64| size.next_multiple_of(self.page_bytes);
+        self.bytes = self.bytes - extent.counted + size;
         self.pages_bytes = self.pages_bytes - pages(extent.counted) + pages(size);
         self.blocks_counted = self.blocks_counted - u64::from(extent.count) + u64::from(count);
         if count > extent.count {
@@ -189,17 +192,18 @@ impl Layout {
         self.counted(block).next_multiple_of(PAGE_BYTES) + RECORD_BYTES
     }
 
+    /// Bytes of all files.
+    pub fn bytes_of_all(&self) -> u64 {
+        self.bytes
+    }
+
     pub fn pages_bytes_of_all(&self) -> u64 {
         self.pages_bytes
     }
 
     /// Most bytes that all blocks would take in a tier below RAM.
     pub fn stored_bytes_of_all(&self) -> u64 {
-        let stored = |extent: &Extent| {
-            let headers = u64::from(extent.count) * (RECORD_BYTES + PAGE_BYTES);
-            extent.counted + headers
-        };
-        self.files.iter().map(stored).sum()
+        self.bytes + self.blocks_counted * (RECORD_BYTES + PAGE_BYTES)
     }
 
     /// Mean bytes of page cache that a file takes, at least one page.

@@ -7,6 +7,8 @@
 //!    later. It keeps no block that a tier below keeps, unless that tier has room for all the data.
 //! 4. A block that arrives from the source and will not stay in RAM is written to the first tier below that
 //!    has room or makes room.
+//! 5. A tier below RAM may be the *home* of blocks: other nodes of a cluster ask for them there. It keeps them before
+//!    all others, which have only the room that these leave.
 //!
 //! A change of a file's blocks in RAM is noted: it may change whether the file is tracked (`visibility`).
 
@@ -35,6 +37,9 @@ const HOLD_AT: u64 = 64 << 20;
 /// Fetches under way at once that keep a local disk busy.
 const TIER_FETCHES: u32 = 32;
 
+/// When a block is read next that a tier keeps for other nodes: no block of this node is read sooner.
+const FOR_OTHERS: NextUse = NextUse::At(1);
+
 pub(super) struct Ledger {
     pub(super) layout: Arc<Layout>,
     pub(super) residency: Residency,
@@ -57,6 +62,15 @@ pub(super) struct Ledger {
     passed_through: BTreeSet<FileId>,
     /// Files for which it is to be decided again whether they are tracked.
     tracking_due: Vec<FileId>,
+}
+
+/// A policy of a kind, without blocks.
+fn of_kind(kind: PolicyKind) -> Box<dyn Policy> {
+    match kind {
+        PolicyKind::Lru => Box::new(Lru::default()),
+        PolicyKind::Minio | PolicyKind::None => Box::new(Minio),
+        _ => Box::new(Belady::default()),
+    }
 }
 
 impl Ledger {
@@ -173,33 +187,67 @@ impl Ledger {
 
     pub(super) fn weigh_anew(&mut self, forecast: &Forecast) {
         let policy = forecast.policy();
-        // These policies ignore orders, and a new instance would lose what LRU has recorded.
         let same = policy == self.policy && self.policies.len() == self.tiers.len();
-        if same && matches!(policy, PolicyKind::Lru | PolicyKind::Minio) {
-            return;
+        if !same {
+            self.policy = policy;
+            self.policies = self.tiers.iter().map(|_| of_kind(policy)).collect();
         }
-        self.policy = policy;
-        let new: fn() -> Box<dyn Policy> = match policy {
-            PolicyKind::Lru => || Box::new(Lru::default()),
-            PolicyKind::Minio | PolicyKind::None => || Box::new(Minio),
-            _ => || Box::new(Belady::default()),
-        };
-        self.policies = self.tiers.iter().map(|_| new()).collect();
         for tier in 0..self.tiers.len() {
-            for block in self.residency.kept_in(tier) {
-                if tier != RAM || !self.open.contains_key(&self.layout.file_of(block)) {
-                    self.policies[tier].touch(block, forecast.next_use(block, false));
-                }
+            let kind = self.policy_of(tier);
+            // These policies ignore orders, and a new instance would lose what LRU has recorded.
+            if !same || !matches!(kind, PolicyKind::Lru | PolicyKind::Minio) {
+                self.weigh_kept(tier, forecast);
             }
         }
     }
 
+    /// The policy of a tier. Whatever is configured, what is kept for other nodes stays.
+    fn policy_of(&self, tier: usize) -> PolicyKind {
+        if self.residency.is_home(tier) { PolicyKind::Belady } else { self.policy }
+    }
+
+    /// Tells a new policy of a tier of all that the tier keeps.
+    fn weigh_kept(&mut self, tier: usize, forecast: &Forecast) {
+        self.policies[tier] = of_kind(self.policy_of(tier));
+        for block in self.residency.kept_in(tier) {
+            if tier != RAM || !self.open.contains_key(&self.layout.file_of(block)) {
+                let next = self.next_use_in(tier, block, forecast, false);
+                self.policies[tier].touch(block, next);
+            }
+        }
+    }
+
+    /// When a block of a tier is read next.
+    fn next_use_in(
+        &self,
+        tier: usize,
+        block: BlockId,
+        forecast: &Forecast,
+        unstaged: bool,
+    ) -> NextUse {
+        match self.residency.has_home_in(block, tier) {
+            true => FOR_OTHERS,
+            false => forecast.next_use(block, unstaged),
+        }
+    }
+
+    /// See [`Event::Homed`](super::Event::Homed).
+    pub(super) fn set_home(&mut self, tier: usize, blocks: &[BlockId], forecast: &Forecast) {
+        if !self.tiers_below().contains(&tier) {
+            return;
+        }
+        let known = blocks.iter().copied().filter(|block| self.layout.has(*block));
+        let (known, layout) = (known.collect::<Vec<_>>(), Arc::clone(&self.layout));
+        self.residency.set_home(tier, &known, |block| layout.stored_bytes(block));
+        self.weigh_kept(tier, forecast);
+    }
+
     /// Tells the policies of the tiers that keep the block when it is read next. Its file must be closed.
     pub(super) fn touch(&mut self, block: BlockId, forecast: &Forecast) {
-        let next = forecast.next_use(block, false);
         for tier in 0..self.tiers.len() {
             let kept = tier != RAM || !self.residency.is_staged(block);
             if kept && self.residency.is_in(block, tier) {
+                let next = self.next_use_in(tier, block, forecast, false);
                 self.policies[tier].touch(block, next);
             }
         }
@@ -229,19 +277,29 @@ impl Ledger {
 
     /// Whether a block that arrives from the source is offered to the tiers below.
     pub(super) fn is_to_be_placed(&self, block: BlockId) -> bool {
-        self.all_fits_below || self.residency.is_staged(block)
+        self.all_fits_below || self.residency.has_home(block) || self.residency.is_staged(block)
     }
 
     pub(super) fn place(&mut self, block: BlockId, forecast: &Forecast, actions: &mut Vec<Action>) {
         let bytes = self.layout.stored_bytes(block);
-        if self.residency.placing_bytes + bytes > PLACING_MAX || self.is_below(block) {
+        if !self.may_place(block) || self.is_below(block) {
             return;
         }
-        let next = forecast.next_use(block, true);
-        if let Some(tier) = self.room_below(block, next, actions) {
+        if let Some(tier) = self.room_below(block, forecast, true, actions) {
             self.residency.start_place(block, tier, bytes);
             actions.push(Action::Place { block, tier });
         }
+    }
+
+    /// Whether memory has room for a block that waits to be written to a tier below RAM.
+    fn may_place(&self, block: BlockId) -> bool {
+        self.residency.placing_bytes + self.layout.stored_bytes(block) <= PLACING_MAX
+    }
+
+    /// Whether a block is to be copied to the tier that is its home. `None` if that is to be decided later.
+    pub(super) fn is_missed_at_home(&self, block: BlockId) -> Option<bool> {
+        let is_missed = self.residency.has_home(block) && !self.is_below(block);
+        (!is_missed || self.may_place(block)).then_some(is_missed)
     }
 
     /// Loads a block into a tier below RAM. Returns whether a tier has room or makes room.
@@ -251,36 +309,57 @@ impl Ledger {
         forecast: &Forecast,
         actions: &mut Vec<Action>,
     ) -> bool {
-        let next = forecast.next_use(block, false);
-        let room = self.room_below(block, next, actions);
-        if let Some(tier) = room {
-            self.residency.start_place(block, tier, self.layout.stored_bytes(block));
-            actions.push(Action::Load { block, tier });
-        }
-        room.is_some()
+        let tier = self.start_place(block, forecast, actions);
+        actions.extend(tier.map(|tier| Action::Load { block, tier }));
+        tier.is_some()
+    }
+
+    /// The same with a block that other nodes have given.
+    pub(super) fn take(
+        &mut self,
+        block: BlockId,
+        forecast: &Forecast,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let tier = self.start_place(block, forecast, actions);
+        actions.extend(tier.map(|tier| Action::Take { block, tier }));
+        tier.is_some()
+    }
+
+    fn start_place(
+        &mut self,
+        block: BlockId,
+        forecast: &Forecast,
+        actions: &mut Vec<Action>,
+    ) -> Option<usize> {
+        let tier = self.room_below(block, forecast, false, actions)?;
+        self.residency.start_place(block, tier, self.layout.stored_bytes(block));
+        Some(tier)
     }
 
     /// The first tier below RAM that has room or makes room.
     fn room_below(
         &mut self,
         block: BlockId,
-        next: NextUse,
+        forecast: &Forecast,
+        unstaged: bool,
         actions: &mut Vec<Action>,
     ) -> Option<usize> {
-        let bytes = self.layout.stored_bytes(block);
-        self.tiers_below()
-            .find(|&tier| self.is_worth_it(tier) && self.make_room_in(tier, bytes, next, actions))
+        self.tiers_below().find(|&tier| {
+            let next = self.next_use_in(tier, block, forecast, unstaged);
+            self.is_worth_it(tier) && self.make_room_in(tier, block, next, actions)
+        })
     }
 
     /// Evicts blocks by the tier's policy until there is room. Returns whether there is.
     fn make_room_in(
         &mut self,
         tier: usize,
-        bytes: u64,
+        block: BlockId,
         next: NextUse,
         actions: &mut Vec<Action>,
     ) -> bool {
-        let capacity = self.capacity(tier);
+        let (bytes, capacity) = (self.layout.stored_bytes(block), self.room_for(block, tier));
         while bytes <= capacity
             && self.residency.kept[tier] + bytes > capacity
             && let Some(victim) = self.policies[tier].victim(next)
@@ -290,11 +369,25 @@ impl Ledger {
         self.residency.kept[tier] + bytes <= capacity
     }
 
+    /// Bytes that a tier below RAM may hold with a block. Those whose home it is leave the rest to others. If it holds more
+    /// than that, one of the others may take the place of another.
+    fn room_for(&self, block: BlockId, tier: usize) -> u64 {
+        let capacity = self.capacity(tier);
+        match self.residency.has_home_in(block, tier) {
+            true => capacity,
+            false => {
+                let left = capacity.saturating_sub(self.residency.expected(tier));
+                left.max(self.residency.kept[tier].min(capacity))
+            }
+        }
+    }
+
     /// Whether a tier below RAM has room for a block without an eviction.
     pub(super) fn has_room_below(&self, block: BlockId) -> bool {
         let bytes = self.layout.stored_bytes(block);
         self.tiers_below().any(|tier| {
-            self.is_worth_it(tier) && self.residency.kept[tier] + bytes <= self.capacity(tier)
+            let room = self.room_for(block, tier);
+            self.is_worth_it(tier) && self.residency.kept[tier] + bytes <= room
         })
     }
 
@@ -318,7 +411,8 @@ impl Ledger {
         self.residency.finish_place(block, self.layout.stored_bytes(block), done);
         if done {
             self.counters.placed += 1;
-            self.policies[tier].touch(block, forecast.next_use(block, false));
+            let next = self.next_use_in(tier, block, forecast, false);
+            self.policies[tier].touch(block, next);
         }
     }
 
@@ -339,8 +433,8 @@ impl Ledger {
                 continue;
             }
             let bytes = self.layout.stored_bytes(block);
-            let next = forecast.next_use(block, false);
-            if !self.make_room_in(tier, bytes, next, actions) {
+            let next = self.next_use_in(tier, block, forecast, false);
+            if !self.make_room_in(tier, block, next, actions) {
                 actions.push(Action::Displace { block, tier });
                 continue;
             }

@@ -32,6 +32,7 @@ mod divided;
 mod epoch;
 mod event;
 mod forecast;
+mod intake;
 mod late;
 mod layout;
 mod ledger;

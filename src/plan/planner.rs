@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::event::{Accounts, Action, Counters, Event, Settings};
+use super::intake::Intake;
 use super::layout::Layout;
 use super::readers::{Context, Readers};
 use super::residency::RAM;
@@ -19,6 +20,7 @@ pub struct Planner {
     pub(super) readers: Readers,
     pub(super) visibility: Visibility,
     warming: Warming,
+    intake: Intake,
     /// Whether the known part of a stream's order is about to end.
     ending: bool,
 }
@@ -30,6 +32,7 @@ impl Planner {
             readers: Readers::default(),
             visibility: Visibility::new(&settings, layout.files()),
             warming: Warming::default(),
+            intake: Intake::default(),
             ending: false,
         }
     }
@@ -52,13 +55,14 @@ impl Planner {
         let in_time = !self.readers.lag_too_far(&self.stager.ledger);
         self.stager.stage(in_time, actions);
         self.warming.bring(&mut self.stager, actions);
+        self.intake.copy(&mut self.stager, actions);
         let Stager { ledger, forecast, .. } = &mut self.stager;
         ledger.fit_parts(forecast, actions);
         self.update_tracking(from, actions);
     }
 
     fn hear(&mut self, event: Event, actions: &mut Vec<Action>) {
-        let Planner { stager, readers, visibility, warming, .. } = self;
+        let Planner { stager, readers, visibility, warming, intake, .. } = self;
         let Stager { ledger, forecast, .. } = &mut *stager;
         match event {
             Event::Ordered { stream, order } => {
@@ -102,11 +106,14 @@ impl Planner {
             Event::Dropped { block } => ledger.dropped(block),
             Event::Placed { block, tier, done } => {
                 warming.loaded(block);
+                intake.copied(block);
                 ledger.placed(block, tier, done, forecast);
             }
             Event::Found { tier, blocks } => ledger.found(tier, &blocks, forecast, actions),
             Event::NotHere { block, tier } => ledger.not_here(block, tier),
             Event::PassedThrough { file } => stager.note_passthrough(file, actions),
+            Event::Homed { tier, blocks } => ledger.set_home(tier, &blocks, forecast),
+            Event::Given { blocks } => intake.given(&blocks, ledger),
             Event::Wanted { blocks } => warming.wanted(&blocks, ledger),
             Event::Unwanted { blocks } => warming.unwanted(&blocks, stager, actions),
             Event::Withheld { file } => {
@@ -172,6 +179,7 @@ impl Planner {
             self.readers.divided.join(file, actions);
             for block in known.blocks_of(file) {
                 self.warming.loaded(block);
+                self.intake.copied(block);
                 self.stager.ledger.void(block, actions);
             }
         }

@@ -14,12 +14,23 @@ const DROPPING: u8 = 4;
 const UNREAD: u8 = 8;
 /// With [`FETCHING`]: the bytes come from the source.
 const FROM_SOURCE: u8 = 16;
+/// The block has its home in a tier below RAM.
+const HOMED: u8 = 32;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     /// Bit t: the block is in tier t.
     tiers: u8,
     flags: u8,
+}
+
+/// The tier below RAM that is the home of blocks.
+#[derive(Clone, Copy, Debug)]
+struct Home {
+    tier: usize,
+    /// Bytes of all blocks that have their home there, and of those that it keeps.
+    all: u64,
+    kept: u64,
 }
 
 /// The state of each block and the bytes of each account.
@@ -40,6 +51,7 @@ pub(super) struct Residency {
     /// The blocks that are being written to a tier below RAM.
     placing: BTreeMap<BlockId, usize>,
     pub(super) placing_bytes: u64,
+    home: Option<Home>,
 }
 
 impl Residency {
@@ -53,6 +65,7 @@ impl Residency {
             fetching_from_source: 0,
             placing: BTreeMap::new(),
             placing_bytes: 0,
+            home: None,
         }
     }
 
@@ -187,9 +200,64 @@ impl Residency {
         }
     }
 
+    /// Only these blocks have their home in a tier from now on. Each has so many bytes there.
+    pub(super) fn set_home(
+        &mut self,
+        tier: usize,
+        blocks: &[BlockId],
+        bytes: impl Fn(BlockId) -> u64,
+    ) {
+        self.blocks.iter_mut().for_each(|state| state.flags &= !HOMED);
+        blocks.iter().for_each(|block| self.put(*block, HOMED, true));
+        let is_kept =
+            |block: &BlockId| self.is_in(*block, tier) || self.placing.get(block) == Some(&tier);
+        let all = blocks.iter().map(|block| bytes(*block)).sum();
+        let kept = blocks.iter().filter(|block| is_kept(block)).map(|block| bytes(*block)).sum();
+        self.home = (!blocks.is_empty()).then_some(Home { tier, all, kept });
+    }
+
+    /// Whether a tier is the home of any block.
+    pub(super) fn is_home(&self, tier: usize) -> bool {
+        self.home.is_some_and(|home| home.tier == tier)
+    }
+
+    /// Whether a tier is the home of a block.
+    pub(super) fn has_home_in(&self, block: BlockId, tier: usize) -> bool {
+        self.is_home(tier) && self.has(block, HOMED)
+    }
+
+    /// Whether a tier below RAM is the home of a block.
+    pub(super) fn has_home(&self, block: BlockId) -> bool {
+        self.has(block, HOMED)
+    }
+
+    /// Bytes of the blocks whose home a tier is, and that it does not keep yet.
+    pub(super) fn expected(&self, tier: usize) -> u64 {
+        let home = self.home.filter(|home| home.tier == tier);
+        home.map_or(0, |home| home.all.saturating_sub(home.kept))
+    }
+
+    fn charge(&mut self, block: BlockId, tier: usize, bytes: u64) {
+        self.kept[tier] += bytes;
+        if self.has_home_in(block, tier)
+            && let Some(home) = &mut self.home
+        {
+            home.kept += bytes;
+        }
+    }
+
+    fn discharge(&mut self, block: BlockId, tier: usize, bytes: u64) {
+        self.kept[tier] = self.kept[tier].saturating_sub(bytes);
+        if self.has_home_in(block, tier)
+            && let Some(home) = &mut self.home
+        {
+            home.kept = home.kept.saturating_sub(bytes);
+        }
+    }
+
     pub(super) fn start_place(&mut self, block: BlockId, tier: usize, bytes: u64) {
         self.placing.insert(block, tier);
-        self.kept[tier] += bytes;
+        self.charge(block, tier, bytes);
         self.placing_bytes += bytes;
     }
 
@@ -200,14 +268,14 @@ impl Residency {
         if done {
             self.blocks[block.index()].tiers |= 1 << tier;
         } else {
-            self.kept[tier] = self.kept[tier].saturating_sub(bytes);
+            self.discharge(block, tier, bytes);
         }
     }
 
     pub(super) fn displace(&mut self, block: BlockId, tier: usize, bytes: u64) {
         if self.is_in(block, tier) {
             self.blocks[block.index()].tiers &= !(1 << tier);
-            self.kept[tier] = self.kept[tier].saturating_sub(bytes);
+            self.discharge(block, tier, bytes);
         }
     }
 

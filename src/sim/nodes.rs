@@ -371,6 +371,8 @@ mod tests {
         let member = |(nth, weight): (usize, &u64)| Member {
             id: mix(nth as u64 + 99),
             capacity: capacity(*weight),
+            disk: 0,
+            seed: 0,
             group: nth as u32 % groups,
         };
         let view = View::new(weights.iter().enumerate().map(member).collect());

@@ -173,7 +173,8 @@ impl<'a> World<'a> {
                 | Action::InParts { .. }
                 | Action::DropParts { .. }
                 | Action::Began { .. }
-                | Action::Load { .. } => {}
+                | Action::Load { .. }
+                | Action::Take { .. } => {}
                 Action::Drop { block } => {
                     if self.tiers[RAM].remove(&block) {
                         self.ram_bytes -= self.scenario.layout.pages_bytes(block);

@@ -254,6 +254,13 @@ impl Store {
             .flatten()
     }
 
+    /// A number that tells this store from others, as long as it lasts.
+    pub fn id(&self) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.secret);
+        hasher.write(b"id");
+        hasher.finish128().as_u128() as u64
+    }
+
     /// The key of the block at `offset` of one version of a file.
     pub fn key(&self, path: &Path, version: &Fingerprint, offset: u64) -> Key {
         let mut hasher = SipHasher24::new_with_key(&self.secret);

@@ -17,6 +17,7 @@ mod cassandra;
 mod cgroup;
 mod changes;
 mod cluster;
+mod cluster_disks;
 mod cluster_jobs;
 mod cluster_rehearsal;
 mod commands;

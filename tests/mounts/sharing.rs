@@ -78,14 +78,17 @@ impl Cluster {
     }
 
     /// Unmounts the last node. Returns what it needs to come back.
-    fn leave(&mut self) -> (Fixture, String, Vec<String>) {
+    pub(crate) fn leave(&mut self) -> (Fixture, String, Vec<String>) {
         let Node { mounted, fixture, address, options } = self.nodes.pop().unwrap();
         mounted.umount();
         self.await_homes();
         (fixture, address, options)
     }
 
-    fn come_back(&mut self, (fixture, address, options): (Fixture, String, Vec<String>)) {
+    pub(crate) fn come_back(
+        &mut self,
+        (fixture, address, options): (Fixture, String, Vec<String>),
+    ) {
         let words: Vec<&str> = options.iter().map(String::as_str).collect();
         let mounted = Mounted::at(&fixture, &self.slow.point, &fixture.path("mount"), &words);
         self.nodes.push(Node { mounted, fixture, address, options });

@@ -7,7 +7,7 @@ use rand::RngExt;
 
 use super::*;
 use crate::cluster::{EpochHomes, Lack, Member, Moves, Report, Samples, Uses, View, Worth};
-use crate::peers::{Answer, Ask, ClusterStatus, Give, Key, Keys};
+use crate::peers::{Answer, Ask, ClusterStatus, Give, HomesStatus, Key, Keys, Listed, TakeNote};
 use crate::source::ReadError;
 
 const OWN: u64 = 1;
@@ -74,6 +74,8 @@ impl Shards for InMemory {
         let mut values = self.values.lock();
         values.insert((give.member, give.key), give.bytes.to_vec());
         give.left.into_iter().for_each(|left| drop(values.remove(&(left, give.key))));
+        drop(values);
+        (give.done)(true);
     }
 
     fn remove(&self, member: u64, key: Key) {
@@ -96,7 +98,21 @@ impl Shards for InMemory {
         Ok(0)
     }
 
-    fn note_homes(&self, _: u64, _: u64, _: Option<u32>) {}
+    fn take_notes(&self, _: TakeNote) {}
+
+    fn list(&self, _: &mut dyn FnMut(Key, Listed)) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn mark_on_disk(&self, _: &[Key], _: bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn forget(&self, _: &[Key]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn note_homes(&self, _: HomesStatus) {}
 
     fn exchange(&self, _: Report) -> Vec<(u64, Report)> {
         Vec::new()
@@ -158,7 +174,7 @@ impl Node {
 
 /// This member has no room, and the others have some.
 fn view(others: &[u64]) -> View {
-    let member = |id, capacity| Member { id, capacity, group: 0 };
+    let member = |id, capacity| Member { id, capacity, disk: 0, seed: 0, group: 0 };
     let others = others.iter().map(|id| member(*id, 1 << 20));
     View::new(others.chain([member(OWN, 0)]).collect())
 }

@@ -118,6 +118,8 @@ fn view(args: &Args, nodes: u16, held: f64) -> Result<View> {
     let member = |(nth, weight): (u32, u32)| Member {
         id: mix(u64::from(nth) << 32),
         capacity: (data * held * f64::from(weight) / sum as f64) as u64,
+        disk: 0,
+        seed: 0,
         group: nth % args.cluster.groups,
     };
     Ok(View::new((0..).zip(weights).map(member).collect()))

@@ -18,6 +18,8 @@ fn view(capacities: &[u64], groups: u32) -> View {
     let member = |(nth, capacity): (usize, &u64)| Member {
         id: mix(nth as u64 + 1),
         capacity: *capacity,
+        disk: 0,
+        seed: 0,
         group: nth as u32 % groups,
     };
     View::new(capacities.iter().enumerate().map(member).collect())
@@ -98,7 +100,10 @@ fn small_changes_of_capacity_move_nothing_and_a_view_is_told_by_its_number() {
     let empty = View::new(Vec::new());
     let others = [view(&[501 << 20; 3], 1), view(&[500 << 20; 4], 1), view(&[500 << 20; 3], 2)];
     others.iter().chain([&empty]).for_each(|view| assert_ne!(view.id(), one.id()));
-    assert_ne!(View::new(vec![Member { id: 0, capacity: 0, group: 0 }]).id(), empty.id());
+    assert_ne!(
+        View::new(vec![Member { id: 0, capacity: 0, disk: 0, seed: 0, group: 0 }]).id(),
+        empty.id()
+    );
     assert_eq!(empty.capacity(), 0);
 }
 
@@ -191,10 +196,48 @@ fn extremes_are_no_panic() {
             }
         }
     }
-    let many = (0..70_000).map(|id| Member { id, capacity: 1, group: 0 }).collect();
+    let many =
+        (0..70_000).map(|id| Member { id, capacity: 1, disk: 0, seed: 0, group: 0 }).collect();
     assert_eq!(View::new(many).members().len(), 65_535);
-    let one = |capacity| Member { id: 5, capacity, group: 0 };
+    let one = |capacity| Member { id: 5, capacity, disk: 0, seed: 0, group: 0 };
     assert_eq!(View::new(vec![one(9), one(4)]).members(), [one(4)]);
+}
+
+#[test]
+fn disks_count_if_memory_does_not_suffice_and_they_hold_much_more() {
+    let member =
+        |id: u64, disk: u64, seed: u64| Member { id, capacity: 100 << 20, disk, seed, group: 0 };
+    let with = |disks: [u64; 2]| View::new(vec![member(1, disks[0], 7), member(2, disks[1], 8)]);
+    let (large, small) = (with([1 << 30, 0]), with([40 << 20, 1 << 20]));
+    let more = 201 << 20;
+    let (view, on_disks) = large.for_bytes(more);
+    assert!(on_disks && view.capacity() > 1 << 30);
+    assert_eq!(view.members()[1].capacity, 100 << 20, "without a disk its memory is as it was");
+    // In all of these cases disks make no difference, not even to the number of the view.
+    let memory = with([0, 0]).for_bytes(0).0;
+    for (view, bytes) in [(&large, 200 << 20), (&small, more), (&with([0, 0]), more)] {
+        assert_eq!(view.for_bytes(bytes), (memory.clone(), false));
+    }
+    let alone = View::new(vec![member(1, 1 << 30, 7)]);
+    assert!(!alone.for_bytes(more).1);
+    assert_eq!(view.for_bytes(u128::MAX), (view.clone(), false), "it has its disks already");
+}
+
+/// A node that comes back is another member. What its disk has is of use only if it has the same homes.
+#[test]
+fn members_with_the_same_seeds_have_the_same_homes() {
+    let (hashes, bytes) = dataset(2_000, 1000);
+    let samples = Samples { hashes: &hashes, bytes: &bytes };
+    let homes = |ids: [u64; 3]| {
+        let member =
+            |(id, seed): (u64, u64)| Member { id, capacity: 1_500_000, disk: 0, seed, group: 0 };
+        let view = View::new(ids.into_iter().zip([5, 6, 7]).map(member).collect());
+        let plan = Plan::new(&view, samples);
+        let seed = |home: Option<MemberNo>| home.map(|home| view.member(home).seed);
+        let both = |nth: u32| [seed(plan.home(nth)), seed(plan.second_home(nth))];
+        (0..2_000).map(both).collect::<Vec<_>>()
+    };
+    assert_eq!(homes([1, 2, 3]), homes([30, 1, 9]));
 }
 
 /// Members of one cluster may be of different builds, on different machines. They have to agree.
@@ -213,6 +256,6 @@ fn a_plan_is_the_same_everywhere() {
     };
     let plans = [Plan::new(&view, samples), Plan::for_readers(&view, samples, reader)];
     let found = [view.id(), digest(&plans[0]), digest(&plans[1])];
-    let known = [2_495_315_402_989_933_880, 4_275_939_041_546_976_634, 6_757_017_168_448_881_918];
+    let known = [11_591_993_738_766_823_741, 4_275_939_041_546_976_634, 6_757_017_168_448_881_918];
     assert_eq!(found, known);
 }

@@ -3,10 +3,10 @@
 //! Goal: each search ends with the bytes of its version, however members behave. Without faults each sample leaves the
 //! source once. If samples move to who reads them next, each reader finds them on its own node. Method: each node reads
 //! samples, one after the other. Messages take a time that is drawn, or are lost. A shard refuses what it has no room for.
-//! All draws follow from a seed.
+//! Some shards have disks, which take what shards cannot hold, and may lose it. All draws follow from a seed.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use super::*;
@@ -29,21 +29,27 @@ struct Faults {
     /// The longest time of a message and of a read from the source.
     message_ms: u64,
     source_ms: u64,
-    /// Whether members die, and nodes see other members.
+    /// Whether members die, nodes see other members, and disks lose samples.
     dying: bool,
     differing: bool,
+    losing: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happens {
     /// A node takes up its next read.
     Read(usize),
     /// A member gets a question, or one that was lost is given up.
     Asked {
         node: usize,
-        member: u64,
-        lease: bool,
+        question: Question,
         is_lost: bool,
+    },
+    /// The daemon of a member is asked for a sample that its disk has.
+    Loads {
+        member: u64,
+        sample: u32,
+        version: u64,
     },
     /// A node has bytes from the source.
     Brought(usize),
@@ -66,6 +72,7 @@ enum Happens {
 enum Value {
     Sample(u64),
     LeasedUntil(u64),
+    OnDisk,
 }
 
 /// A shard: by sample and version.
@@ -73,6 +80,8 @@ enum Value {
 struct Shard {
     values: HashMap<(u32, u64), Value>,
     room: u64,
+    disk: BTreeSet<(u32, u64)>,
+    disk_room: u64,
     is_dead: bool,
 }
 
@@ -80,6 +89,22 @@ impl Shard {
     fn used(&self) -> u64 {
         let samples = self.values.values().filter(|value| matches!(value, Value::Sample(_)));
         samples.count() as u64 * BYTES
+    }
+
+    /// Copies samples to the disk, and has those leave that the disk has, as long as there is little room.
+    fn drain(&mut self) {
+        let held = self.values.iter().filter(|(_, value)| matches!(value, Value::Sample(_)));
+        let mut held: Vec<(u32, u64)> = held.map(|(key, _)| *key).collect();
+        held.sort_unstable();
+        for key in held {
+            let has_room = (self.disk.len() as u64 + 1) * BYTES <= self.disk_room;
+            if !self.disk.contains(&key) && has_room {
+                self.disk.insert(key);
+            }
+            if self.disk.contains(&key) && self.used() > self.room / 4 * 3 {
+                self.values.insert(key, Value::OnDisk);
+            }
+        }
     }
 }
 
@@ -97,7 +122,9 @@ struct World {
     random: u64,
     faults: Faults,
     now: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Happens)>>,
+    /// When each happens, and its number.
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    happens: HashMap<u64, Happens>,
     number: u64,
     nodes: Vec<Reader>,
     shards: HashMap<u64, Shard>,
@@ -119,6 +146,7 @@ impl World {
             faults,
             now: 0,
             events: BinaryHeap::new(),
+            happens: HashMap::new(),
             number: 0,
             nodes: Vec::new(),
             shards: HashMap::new(),
@@ -130,7 +158,13 @@ impl World {
         // Some clusters hold less than the data, others more than twice as much.
         let capacity = BYTES * u64::from(SAMPLES) * (1 + world.below(30)) / 10 / count as u64;
         let id = |node: usize| mix(node as u64 + 9);
-        let member = |node: usize| Member { id: id(node), capacity, group: node as u32 % 2 };
+        let member = |node: usize| Member {
+            id: id(node),
+            capacity,
+            disk: 0,
+            seed: 0,
+            group: node as u32 % 2,
+        };
         for node in 0..count {
             let room = capacity + capacity / SPARE;
             let shard = Shard { room, ..Shard::default() };
@@ -171,7 +205,8 @@ impl World {
 
     fn after(&mut self, ms: u64, event: Happens) {
         self.number += 1;
-        self.events.push(Reverse((self.now + ms, self.number, event)));
+        self.events.push(Reverse((self.now + ms, self.number)));
+        self.happens.insert(self.number, event);
     }
 
     fn is_lost(&mut self) -> bool {
@@ -180,13 +215,12 @@ impl World {
     }
 
     fn run(&mut self) {
-        while let Some(Reverse((at, _, event))) = self.events.pop() {
+        while let Some(Reverse((at, number))) = self.events.pop() {
             self.now = at;
-            match event {
+            match self.happens.remove(&number).unwrap() {
                 Happens::Read(node) => self.read(node),
-                Happens::Asked { node, member, lease, is_lost } => {
-                    self.asked(node, member, lease, is_lost);
-                }
+                Happens::Asked { node, question, is_lost } => self.asked(node, question, is_lost),
+                Happens::Loads { member, sample, version } => self.load(member, (sample, version)),
                 Happens::Brought(node) => self.brought(node),
                 Happens::Given { member, sample, version, left } => {
                     self.given(member, (sample, version), left);
@@ -197,10 +231,12 @@ impl World {
                 Happens::Dies(member) => {
                     let shard = self.shards.get_mut(&member).unwrap();
                     (shard.is_dead, shard.values) = (true, HashMap::new());
+                    shard.disk.clear();
                 }
             }
             for shard in self.shards.values() {
                 assert!(shard.used() <= shard.room, "{} of {}", shard.used(), shard.room);
+                assert!(shard.disk.len() as u64 * BYTES <= shard.disk_room);
             }
         }
         let left = |node: &Reader| node.left.is_empty() && node.later.is_empty();
@@ -234,10 +270,16 @@ impl World {
 
     fn step(&mut self, node: usize, step: Step) {
         match step {
-            Step::Ask { member, lease, after } => {
+            Step::AskMember(question) => {
+                let Question { member, load, after, .. } = question;
+                if load && !self.is_lost() {
+                    let (sample, version) = *self.nodes[node].left.last().unwrap();
+                    let takes = self.below(self.faults.message_ms);
+                    self.after(takes, Happens::Loads { member, sample, version });
+                }
                 let is_lost = self.is_lost();
                 let takes = if is_lost { ANSWER_MS } else { self.below(self.faults.message_ms) };
-                let event = Happens::Asked { node, member, lease, is_lost };
+                let event = Happens::Asked { node, question, is_lost };
                 self.after(after.as_millis() as u64 + takes, event);
             }
             Step::AskSource => {
@@ -249,7 +291,28 @@ impl World {
         }
     }
 
-    fn asked(&mut self, node: usize, member: u64, lease: bool, is_lost: bool) {
+    /// The disk of a member may have a sample, and its shard may have room for that.
+    fn load(&mut self, member: u64, (sample, version): (u32, u64)) {
+        let is_lost = self.faults.losing && self.below(4) == 0;
+        let shard = self.shards.get_mut(&member).unwrap();
+        let key = (sample, version);
+        if is_lost {
+            shard.disk.remove(&key);
+        }
+        match shard.disk.contains(&key) {
+            true if shard.used() + BYTES <= shard.room => {
+                shard.values.insert(key, Value::Sample(version));
+                shard.drain();
+                // The one that asks for it finds it there.
+                shard.values.insert(key, Value::Sample(version));
+            }
+            true => {}
+            false => drop(shard.values.remove(&key)),
+        }
+    }
+
+    fn asked(&mut self, node: usize, question: Question, is_lost: bool) {
+        let Question { member, lease, .. } = question;
         let read = *self.nodes[node].left.last().unwrap();
         let shard = self.shards.get_mut(&member).unwrap();
         let is_full = shard.used() + BYTES > shard.room;
@@ -260,6 +323,7 @@ impl World {
                 return self.found(node, member);
             }
             Some(Value::LeasedUntil(until)) if *until > self.now => Lack::Leased,
+            Some(Value::OnDisk) => Lack::OnDisk,
             _ if lease && is_full => Lack::Silent,
             _ => {
                 if lease {
@@ -312,6 +376,7 @@ impl World {
             return;
         }
         shard.values.insert((sample, version), Value::Sample(version));
+        shard.drain();
         if let Some(member) = left.filter(|_| !self.is_lost()) {
             let takes = self.below(self.faults.message_ms);
             self.after(takes, Happens::Removed { member, sample, version });
@@ -346,7 +411,7 @@ fn moving(seed: u64, count: usize, faults: Faults, share: u64, epochs: u32) -> W
     let capacity = 3 * BYTES + BYTES * u64::from(SAMPLES) * share / 100 / count as u64;
     world.shards.values_mut().for_each(|shard| shard.room = capacity + 8 * BYTES);
     let id = |node: usize| mix(node as u64 + 9);
-    let member = |node: usize| Member { id: id(node), capacity, group: 0 };
+    let member = |node: usize| Member { id: id(node), capacity, disk: 0, seed: 0, group: 0 };
     let view = View::new((0..count).map(member).collect());
     let number = |node: usize| view.numbers().find(|it| view.member(*it).id == id(node));
     for node in 0..count {
@@ -382,8 +447,14 @@ fn moving(seed: u64, count: usize, faults: Faults, share: u64, epochs: u32) -> W
 #[test]
 fn readers_find_samples_that_move_on_their_own_nodes() {
     for seed in 0..200 {
-        let faults =
-            Faults { lost: 0, message_ms: 2, source_ms: 20, dying: false, differing: false };
+        let faults = Faults {
+            lost: 0,
+            message_ms: 2,
+            source_ms: 20,
+            dying: false,
+            differing: false,
+            losing: false,
+        };
         let count = 2 + (seed % 5) as usize;
         let mut world = moving(seed, count, faults, 100, 6);
         world.in_step = true;
@@ -405,6 +476,7 @@ fn drawn(draw: impl Fn(u64, u64) -> u64) -> Faults {
         source_ms: [1, 20, 500][draw(2, 3) as usize],
         dying: draw(3, 2) == 0,
         differing: false,
+        losing: draw(7, 2) == 0,
     }
 }
 
@@ -427,12 +499,77 @@ fn each_search_ends_with_the_bytes_of_its_version() {
     }
 }
 
+/// A cluster whose shards hold `share` per cent of all samples, and its disks `on_disk` per cent. All nodes read all samples
+/// three times. Every third node has no disk.
+fn with_disks(seed: u64, count: usize, faults: Faults, share: u64, on_disk: u64) -> World {
+    let mut world = World::new(seed, count, faults);
+    let hashes: Vec<u64> = (0..SAMPLES).map(|nth| mix(u64::from(nth) + 1)).collect();
+    let bytes = vec![BYTES as u32; SAMPLES as usize];
+    let samples = Samples { hashes: &hashes, bytes: &bytes };
+    let all = BYTES * u64::from(SAMPLES);
+    let disks = (0..count).filter(|node| node % 3 != 2).count() as u64;
+    let (capacity, disk) = (all * share / 100 / count as u64, all * on_disk / 100 / disks);
+    let id = |node: usize| mix(node as u64 + 9);
+    let member = |node: usize| {
+        let disk = if node % 3 == 2 { 0 } else { disk };
+        Member { id: id(node), capacity, disk, seed: 0, group: 0 }
+    };
+    let view = View::new((0..count).map(member).collect());
+    let (view, _) = view.for_bytes(all.into());
+    for node in 0..count {
+        let shard = world.shards.get_mut(&id(node)).unwrap();
+        // There is room for samples on their way.
+        (shard.room, shard.disk_room) = (capacity + 4 * BYTES, member(node).disk);
+        let homes = Homes::on_disks(id(node), &view, samples);
+        let reader = &mut world.nodes[node];
+        let left = std::mem::take(&mut reader.left);
+        let turns = vec![(homes.clone(), left.clone()); 2];
+        (reader.homes, reader.left, reader.later) = (homes, left, turns);
+    }
+    world
+}
+
+#[test]
+fn what_shards_cannot_hold_is_read_from_the_source_once_and_then_from_disks() {
+    for seed in 0..200 {
+        let faults = Faults {
+            lost: 0,
+            message_ms: 3,
+            source_ms: 20,
+            dying: false,
+            differing: false,
+            losing: false,
+        };
+        let mut world = with_disks(seed, 2 + (seed % 6) as usize, faults, 40, 120);
+        world.run();
+        let reads: u64 = world.source_reads.values().sum();
+        let (all, few) = (u64::from(SAMPLES), u64::from(SAMPLES) / 6);
+        assert!((all..=all + few).contains(&reads), "seed {seed}: {reads} reads of the source");
+        assert!(world.shards.values().any(|shard| !shard.disk.is_empty()));
+    }
+}
+
+#[test]
+fn samples_on_disks_are_never_wrong_whatever_members_do() {
+    for seed in 0..1000 {
+        let draw = |nth: u64, bound: u64| mix(seed * 8 + nth) % bound;
+        let nodes = 2 + draw(5, 6) as usize;
+        with_disks(seed, nodes, drawn(draw), 10 + draw(6, 100), 10 + draw(4, 120)).run();
+    }
+}
+
 /// All nodes read all samples, in different orders.
 #[test]
 fn without_faults_a_sample_that_has_a_home_leaves_the_source_once() {
     for seed in 0..200 {
-        let faults =
-            Faults { lost: 0, message_ms: 3, source_ms: 20, dying: false, differing: false };
+        let faults = Faults {
+            lost: 0,
+            message_ms: 3,
+            source_ms: 20,
+            dying: false,
+            differing: false,
+            losing: false,
+        };
         let mut world = World::new(seed, 3 + (seed % 6) as usize, faults);
         let homes: HashSet<u32> = (0..SAMPLES)
             .filter(|sample| !world.nodes[0].homes.holders(*sample, None).is_empty())

@@ -8,9 +8,11 @@
 //! 3. If all nodes together have a limit for the source, each one's share follows what the others ask for.
 //! 4. If several jobs read the same blocks, and shards cannot hold all, each shard keeps what is asked for soonest
 //!    (`keeping`).
-//! 5. Blocks that this node's shard is not to hold any more are removed a while later (`sweeps`). If the shard is full, so
+//! 5. If the shards of all nodes cannot hold all blocks, their disks hold some, too (`drain`).
+//! 6. Blocks that this node's shard is not to hold any more are removed a while later (`sweeps`). If the shard is full, so
 //!    are those that are still at their earlier homes.
 
+mod drain;
 mod job_orders;
 mod keeping;
 mod paces;
@@ -22,15 +24,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Core;
+use super::budgets::Budgets;
 use super::orders::Orders;
+use super::{Core, STORE_TIER};
 use crate::cache::{Operation, SourceTimes};
 use crate::catalog::CatalogState;
 use crate::cluster::{Demand, Job, Report, Stream, Streams, ToldHomes, Worth, share};
 use crate::config::Settings;
-use crate::peers::{Membership, Shards};
-use crate::plan::Published;
+use crate::peers::{HomesStatus, Membership, Shards};
+use crate::plan::{Event, Published};
 use crate::sync::{Mutex, lower_priority};
+use drain::Drain;
 use paces::Paces;
 use placed::{Placed, Wanted};
 use sweeps::Sweeps;
@@ -43,6 +47,9 @@ const SHARE_EVERY: Duration = Duration::from_secs(3);
 /// After this time each node knows what the others ask for: it is measured over three seconds, written every three seconds,
 /// and read as often.
 const HEARD_AFTER: Duration = Duration::from_secs(9);
+
+/// A disk that is down for this time holds nothing for others any more.
+const DOWN_FOR: Duration = Duration::from_secs(10);
 
 /// The learner is told of so many jobs of others at most.
 const SUGGESTED_MOST: usize = 256;
@@ -61,11 +68,21 @@ pub(super) fn start(
     orders: &Arc<Orders>,
     published: &Arc<Mutex<Published>>,
     times: &Arc<SourceTimes>,
+    budgets: &Arc<Budgets>,
     shards: Arc<dyn Shards>,
 ) {
     let core = Arc::clone(orders.core());
     core.cache.share(Arc::clone(&shards));
     let (orders, published, times) = (Arc::clone(orders), Arc::clone(published), Arc::clone(times));
+    let uses_disk = core.settings.cluster.as_ref().is_some_and(|cluster| cluster.disk);
+    let disk = core.cache.store().filter(|_| uses_disk).and_then(|_| {
+        let drain = Drain::start(Arc::clone(&core), Arc::clone(&shards), NICE);
+        let tell = |error: &std::io::Error| {
+            tracing::warn!(%error, "the cache disk holds nothing for other nodes");
+        };
+        let (drain, budgets) = (drain.inspect_err(tell).ok()?, Arc::clone(budgets));
+        Some(OwnDisk { drain, budgets, was_up: Instant::now() })
+    });
     let keep = move || {
         lower_priority(NICE);
         let asked = (times.demand().0, Instant::now());
@@ -85,6 +102,7 @@ pub(super) fn start(
             active_since: Instant::now(),
             asked,
             sweeps: Sweeps::new(),
+            disk,
         };
         while keeper.core.stop.pause(LOOK_EVERY) {
             keeper.look();
@@ -117,6 +135,16 @@ struct Keeper {
     /// Bytes that the source had been asked for at the last look at that, and when it was.
     asked: (u64, Instant),
     sweeps: Sweeps,
+    /// `None` if this node has no disk for others.
+    disk: Option<OwnDisk>,
+}
+
+/// This node's disk, which holds blocks for others.
+struct OwnDisk {
+    drain: Drain,
+    budgets: Arc<Budgets>,
+    /// When it could be used last.
+    was_up: Instant,
 }
 
 impl Keeper {
@@ -124,18 +152,21 @@ impl Keeper {
         let followed = self.orders.followed(&self.published.lock().clone());
         self.told.streams = self.paces.measure(followed, Instant::now());
         self.share_source();
+        let state = self.core.catalog.state();
+        self.tell_of_disk(state);
         let given = self.shards.status().traffic.given;
         let placed = self.placed.as_ref();
         self.told.homes = placed.and_then(|placed| placed.for_those_who_join(given));
         self.heard = self.shards.exchange(self.told.clone());
         self.core.cache.set_source_wait(self.times.latencies(Operation::Read).p99_us);
-        let state = self.core.catalog.state();
         let membership = self.shards.membership();
         let membership = membership.filter(|_| state != CatalogState::Scanning);
         let Some(membership) = membership else {
             if self.placed.take().is_some() {
                 self.core.cache.set_homes(None);
                 self.core.cache.set_worth(None);
+                // What the disk has for others stays: this node may soon be a member again.
+                self.disk.iter().for_each(|disk| disk.drain.set_own(None));
             }
             return;
         };
@@ -209,8 +240,8 @@ impl Keeper {
         let learns = !self.knows_earlier && given == 0 && self.told_homes().is_some();
         let stays =
             |placed: &Placed| placed.has(membership) && placed.is_resting() || placed.is(&wanted);
-        if self.placed.as_ref().is_some_and(stays) && !learns {
-            return;
+        if let Some(placed) = self.placed.as_ref().filter(|placed| stays(placed) && !learns) {
+            return self.note(placed, membership);
         }
         let told = learns.then(|| Placed::told(&self.core, self.told_homes()?, &wanted)).flatten();
         self.knows_earlier |= learns || given > 0;
@@ -219,10 +250,51 @@ impl Keeper {
         let placed = Placed::new(&self.core, wanted, before, given);
         self.sweeps.go_on(same_members);
         let (members, moves_in) = (membership.view.members().len(), placed.moves_in());
-        tracing::debug!(members, moves_in, "homes of blocks are known");
+        let on_disks = placed.homes.are_on_disks();
+        tracing::debug!(members, moves_in, on_disks, "homes of blocks are known");
         self.core.cache.set_homes(Some(placed.known()));
-        self.shards.note_homes(membership.view.id(), placed.blocks.digest, moves_in);
+        self.note(&placed, membership);
+        self.use_disk(&placed);
         self.placed = Some(placed);
+    }
+
+    /// Has it shown that homes are known in this view.
+    fn note(&self, placed: &Placed, membership: &Membership) {
+        if placed.has(membership) {
+            self.shards.note_homes(HomesStatus {
+                view: membership.view.id(),
+                digest: placed.blocks.digest,
+                moves_in: placed.moves_in(),
+                on_disks: placed.homes.are_on_disks(),
+            });
+        }
+    }
+
+    /// Tells how much this node's disk holds for all.
+    fn tell_of_disk(&mut self, state: CatalogState) {
+        let Some(disk) = self.disk.as_mut().filter(|_| state != CatalogState::Scanning) else {
+            return;
+        };
+        let ram_bytes = self.core.settings.cluster.as_ref().map_or(0, |cluster| cluster.ram_bytes);
+        let bytes = disk.budgets.disk_for_all(ram_bytes);
+        if bytes > 0 {
+            disk.was_up = Instant::now();
+        }
+        // A disk that is down for a moment moves no homes.
+        if bytes > 0 || disk.was_up.elapsed() >= DOWN_FOR {
+            self.told.disk = bytes;
+        }
+        self.told.seed = self.core.cache.store().map_or(0, |store| store.id());
+    }
+
+    /// Has this node's disk hold blocks for others, if disks do so.
+    fn use_disk(&self, placed: &Placed) {
+        let Some(OwnDisk { drain, .. }) = &self.disk else { return };
+        let own = placed.own_on_disk(&self.core).filter(|_| self.told.disk > 0);
+        let blocks = own.iter().flat_map(|own| own.blocks.values());
+        let blocks = blocks.filter(|own| own.is_at_home).map(|own| own.block).collect();
+        self.core.inbox.put(Event::Homed { tier: STORE_TIER, blocks }, None);
+        drain.set_own(own);
     }
 
     /// The homes by which the others went before this node joined.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Core;
+use super::drain::{OwnBlock, OwnBlocks};
 use super::job_orders::{JobOrders, NextReaders};
 use super::keeping::Keeping;
 use crate::catalog::with_listing;
@@ -57,7 +58,7 @@ impl Placed {
     pub(super) fn new(core: &Core, wanted: Wanted, before: Option<Placed>, given: u64) -> Self {
         let since = Instant::now();
         let Wanted { membership, layout, jobs, epoch } = &wanted;
-        let (own, view) = (membership.own, &membership.view);
+        let own = membership.own;
         let same_files = before.as_ref().is_some_and(|before| before.has_files(layout));
         let same_jobs = same_files
             && before.as_ref().is_some_and(|it| it.has(membership) && it.wanted.jobs == *jobs);
@@ -76,13 +77,16 @@ impl Placed {
         };
         let blocks = blocks.filter(|_| same_files);
         let blocks = blocks.unwrap_or_else(|| Blocks::of(core, layout, &membership.keys));
+        let (view, on_disks) = &membership.view.for_bytes(blocks.all);
         let (mut next_readers, mut keeping) = match same_jobs {
+            _ if *on_disks => (None, None),
             true => (next_readers, keeping),
-            false => readers(core, &wanted, &blocks),
+            false => readers(core, &wanted, &blocks, view),
         };
         let samples = blocks.samples();
         let known = earlier.as_ref().filter(|_| same_jobs).and_then(|(homes, _)| homes.moves());
         let homes = match &mut next_readers {
+            _ if *on_disks => Homes::on_disks(own, view, samples),
             Some(readers) => {
                 let of_epoch = |epoch| {
                     let readers = readers.in_epoch(epoch);
@@ -137,7 +141,23 @@ impl Placed {
     /// These homes, as members that join are told of them.
     fn describe(&self) -> ToldHomes {
         let epoch = self.moves_in().unwrap_or(self.wanted.epoch);
-        ToldHomes::new(&self.wanted.membership.view, &self.wanted.jobs, epoch)
+        // With disks, jobs move nothing.
+        let jobs: &[Job] = if self.homes.are_on_disks() { &[] } else { &self.wanted.jobs };
+        ToldHomes::new(self.homes.view(), jobs, epoch)
+    }
+
+    /// The blocks that this node is to hold for others, or was to hold before, if disks hold any.
+    pub(super) fn own_on_disk(&self, core: &Core) -> Option<OwnBlocks> {
+        if !self.homes.are_on_disks() {
+            return None;
+        }
+        let (homes, mut blocks) = (&self.homes, HashMap::new());
+        let is_asked = |block: BlockId| homes.is_held_here(block.0) || homes.was_held_here(block.0);
+        for_each_key(core, &self.wanted, is_asked, |block, key| {
+            blocks.insert(key, OwnBlock { block, is_at_home: homes.is_held_here(block.0) });
+        });
+        let Membership { own, view, .. } = &*self.wanted.membership;
+        Some(OwnBlocks { blocks, room: capacity_of(*own, view) })
     }
 
     /// The homes by which a member that joins finds blocks of the others. This node has given so many blocks.
@@ -162,15 +182,17 @@ impl Placed {
 
     /// Whether these are the homes that are wanted. Without moves the epoch does not matter.
     pub(super) fn is(&self, wanted: &Wanted) -> bool {
+        // With disks, jobs move nothing.
         self.has(&wanted.membership)
             && self.has_files(&wanted.layout)
-            && self.wanted.jobs == wanted.jobs
+            && (self.homes.are_on_disks() || self.wanted.jobs == wanted.jobs)
             && self.moves_in().is_none_or(|first| first == wanted.epoch)
     }
 
     pub(super) fn has(&self, membership: &Membership) -> bool {
-        let same_view = self.homes.view().id() == membership.view.id();
-        self.wanted.membership.own == membership.own && same_view
+        // Disks do not matter if memory suffices.
+        let (view, _) = membership.view.for_bytes(self.blocks.all);
+        self.wanted.membership.own == membership.own && self.homes.view().id() == view.id()
     }
 
     fn has_files(&self, layout: &Layout) -> bool {
@@ -237,9 +259,9 @@ fn readers(
     core: &Core,
     wanted: &Wanted,
     blocks: &Blocks,
+    view: &View,
 ) -> (Option<NextReaders>, Option<Keeping>) {
-    let Wanted { membership, layout, jobs, .. } = wanted;
-    let view = &membership.view;
+    let Wanted { layout, jobs, .. } = wanted;
     if jobs.is_empty() {
         return (None, None);
     }
@@ -262,8 +284,8 @@ fn readers(
         Ok(next) => (Some(next), None),
         Err(orders) => {
             jobs.insert(0, (job, orders));
-            let all: u128 = blocks.bytes.iter().map(|bytes| u128::from(*bytes)).sum();
-            (None, if all > view.capacity() { Keeping::of(jobs, blocks.bytes.len()) } else { None })
+            let is_too_much = blocks.all > view.capacity();
+            (None, is_too_much.then(|| Keeping::of(jobs, blocks.bytes.len())).flatten())
         }
     }
 }
@@ -273,6 +295,8 @@ pub(super) struct Blocks {
     /// By number. Blocks that are gone have no bytes.
     pub(super) hashes: Vec<u64>,
     pub(super) bytes: Vec<u32>,
+    /// The bytes of all.
+    all: u128,
     /// The same for all nodes that have the same files.
     pub(super) digest: u64,
 }
@@ -280,7 +304,8 @@ pub(super) struct Blocks {
 impl Blocks {
     fn of(core: &Core, layout: &Layout, keys: &Keys) -> Self {
         let count = layout.blocks();
-        let mut blocks = Blocks { hashes: vec![0; count], bytes: vec![0; count], digest: 0 };
+        let (hashes, bytes) = (vec![0; count], vec![0; count]);
+        let mut blocks = Blocks { hashes, bytes, all: 0, digest: 0 };
         core.catalog.for_each_file(|path, file, stat| {
             // A file may have come meanwhile.
             if file.index() < layout.files() {
@@ -302,6 +327,7 @@ impl Blocks {
     fn put(&mut self, block: BlockId, hash: u64, bytes: u64) {
         self.hashes[block.index()] = hash;
         self.bytes[block.index()] = bytes as u32;
+        self.all += u128::from(bytes);
     }
 }
 

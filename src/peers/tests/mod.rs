@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::client::{ANSWER, Client, Reached};
-use super::values::{self, LEASE};
+use super::values::{self, LEASE, ON_DISK};
 use super::{Answer, Ask, Give, Key, Keys, Membership};
 use crate::cluster::{Lack, Member, View};
 use crate::disk::Buffer;
@@ -124,7 +124,7 @@ fn client_of(address: SocketAddr) -> Client {
 /// The same, with a limit for answers that do not come.
 fn client_with(address: SocketAddr, limit: Duration) -> Client {
     let client = Client::new(limit).unwrap();
-    let member = |id| Member { id, capacity: 1 << 20, group: 0 };
+    let member = |id| Member { id, capacity: 1 << 20, disk: 0, seed: 0, group: 0 };
     let view = View::new(vec![member(OWN), member(OTHER)]);
     let membership = Membership { own: OWN, view, keys: Keys::new("secret") };
     let reached = Reached { id: OTHER, address, tag: "7".to_owned() };
@@ -140,6 +140,7 @@ fn ask(client: &Client, lease: bool) -> Answer {
         key: key(),
         length: BLOCK.len(),
         lease: lease.then(|| Duration::from_secs(1)),
+        load: false,
         after: Duration::ZERO,
         deliver: Box::new(move |answer| send.send(answer).unwrap()),
     });
@@ -160,6 +161,7 @@ fn answers_are_told_apart() {
     let client = client_of(server(vec![
         bulk(&sealed),
         bulk(LEASE),
+        bulk(ON_DISK),
         says("$-1\r\n"),
         bulk(&sealed),
         says("$-1\r\n"),
@@ -169,6 +171,7 @@ fn answers_are_told_apart() {
         assert_eq!(bytes, BLOCK);
         if lease {
             assert_eq!(lacks(ask(&client, true)), Lack::Leased);
+            assert_eq!(lacks(ask(&client, true)), Lack::OnDisk);
         }
         assert_eq!(lacks(ask(&client, lease)), Lack::Missing);
     }
@@ -185,7 +188,8 @@ fn a_shard_that_is_full_still_gives_what_it_has() {
     assert!(matches!(ask(&client, true), Answer::Found(_)));
     assert_eq!(lacks(ask(&client, true)), Lack::Silent, "it takes nothing");
     let bytes = Arc::new(Buffer::from(BLOCK.to_vec()));
-    client.give(Give { member: OTHER, key: key(), bytes, held: Box::new(()), left: None });
+    let (member, key, done) = (OTHER, key(), Box::new(|_| ()));
+    client.give(Give { member, key, bytes, done, left: None, tells: true });
     let begun = Instant::now();
     while client.traffic().refused == 0 {
         assert!(begun.elapsed() < LIMIT);
@@ -250,13 +254,14 @@ fn nobody_at_an_address_and_an_unknown_member_are_silent() {
 fn what_is_held_lives_until_the_bytes_are_sent() {
     let client = client_with(server(vec![Does::IsSilent]), ANSWER);
     let (bytes, held) = (Arc::new(Buffer::from(BLOCK.to_vec())), Arc::new(()));
-    let holds = Box::new(Arc::clone(&held));
+    let holds = Arc::clone(&held);
     client.give(Give {
         member: OTHER,
         key: key(),
         bytes: Arc::clone(&bytes),
-        held: holds,
+        done: Box::new(move |_| drop(holds)),
         left: None,
+        tells: false,
     });
     let begun = Instant::now();
     while client.traffic().refused == 0 {

@@ -7,9 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::wants::Wanted;
-use super::super::{Answering, Peers, Want, Wants};
+use super::super::{Answer, Answering, Ask, Give, Keys, Listed, Note, Peers, Shards, Want, Wants};
 use super::{LIMIT, OTHER, client_of, free_addresses, says, server};
+use crate::cluster::Lack;
 use crate::config::{ClusterSettings, OwnAddress};
+use crate::disk::Buffer;
 
 const TOPIC: &str = "tests";
 
@@ -25,6 +27,7 @@ fn peers(top: &Path) -> Vec<Arc<Peers>> {
             address: OwnAddress::Exact(address),
             group: String::new(),
             source_rate: None,
+            disk: true,
             follow: true,
             server: PathBuf::new(),
         };
@@ -139,5 +142,64 @@ fn a_server_that_refuses_questions_is_no_answer() {
         wanted
             .ask(&client, Want { member: OTHER, topic: TOPIC, question, patience: LIMIT, deliver });
         assert_eq!(answered.recv_timeout(LIMIT).unwrap(), None, "{refusal}");
+    }
+}
+
+#[test]
+fn daemons_are_told_of_blocks_that_their_disks_may_have() {
+    let top = tempfile::tempdir().unwrap();
+    let peers = peers(top.path());
+    let (send, notes) = channel();
+    peers[1].take_notes(Box::new(move |note| send.send(note).unwrap_or_default()));
+    let noted = || notes.recv_timeout(LIMIT).unwrap();
+    let (member, key) = (id(&peers[1]), Keys::new("secret").key(b"a", b"1", 0));
+    let bytes = Arc::new(Buffer::from(vec![7; 5000]));
+    let ask = |load: bool| {
+        let (send, answered) = channel();
+        peers[0].ask(Ask {
+            member,
+            key,
+            length: bytes.len(),
+            lease: None,
+            load,
+            after: Duration::ZERO,
+            deliver: Box::new(move |answer| drop(send.send(answer))),
+        });
+        answered.recv_timeout(LIMIT).unwrap()
+    };
+    let give = || {
+        let (bytes, done) = (Arc::clone(&bytes), Box::new(|_| ()));
+        peers[0].give(Give { member, key, bytes, done, left: None, tells: true });
+    };
+    // A shard that has just started takes nothing.
+    let begun = Instant::now();
+    give();
+    while Shards::status(&*peers[0]).traffic.given == 0 {
+        assert!(begun.elapsed() < LIMIT);
+        thread::sleep(Duration::from_millis(100));
+        give();
+    }
+    assert_eq!(noted(), Note::Given(key));
+    assert!(matches!(ask(false), Answer::Found(_)));
+    let listed = || {
+        let mut listed = Vec::new();
+        peers[1].list(&mut |key, what| listed.push((key, what))).unwrap();
+        listed
+    };
+    assert_eq!(listed(), [(key, Listed::Bytes(5000))]);
+    let other = Keys::new("secret").key(b"b", b"1", 0);
+    peers[1].mark_on_disk(&[key, other], true).unwrap();
+    assert!(matches!(ask(false), Answer::Found(_)), "it was there before");
+    peers[1].mark_on_disk(&[key], false).unwrap();
+    assert!(listed().contains(&(key, Listed::Mark)) && listed().len() == 2);
+    peers[1].forget(&[other]).unwrap();
+    assert_eq!(listed(), [(key, Listed::Mark)]);
+    assert!(matches!(ask(false), Answer::Lacks(Lack::OnDisk)));
+    assert!(matches!(ask(true), Answer::Lacks(Lack::OnDisk)));
+    while noted() != Note::Asked(key) {}
+    assert_eq!(Shards::status(&*peers[0]).traffic.from_disks, 1);
+    give();
+    while matches!(ask(false), Answer::Lacks(_)) {
+        assert!(begun.elapsed() < LIMIT);
     }
 }

@@ -1,5 +1,6 @@
 //! Tests the planner against a model of the world, under any sequence of events.
 
+mod home;
 mod large;
 mod mapped;
 mod parts;
@@ -136,7 +137,9 @@ impl World {
                 }
                 Action::InParts { file, on: true } => assert!(self.in_parts.insert(file)),
                 Action::InParts { file, on: false } => assert!(self.in_parts.remove(&file)),
-                Action::Place { block, tier } | Action::Load { block, tier } => {
+                Action::Place { block, tier }
+                | Action::Load { block, tier }
+                | Action::Take { block, tier } => {
                     assert!(self.layout.has(block), "{block:?} is no file's");
                     assert!(self.placing.iter().all(|(placing, _)| *placing != block));
                     self.placing.push((block, tier));
@@ -358,6 +361,8 @@ enum Step {
     Resize(usize, u64),
     Want(u32),
     Unwant(u32),
+    Home(usize, u32),
+    Give(u32),
     Withhold(u32, bool),
     Jump(u32, u32),
     Part(u32, u32, u16, u16),
@@ -383,6 +388,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3usize, 0..4_000_000u64).prop_map(|(tier, bytes)| Step::Resize(tier, bytes)),
         2 => (0..FILES).prop_map(Step::Want),
         1 => (0..FILES).prop_map(Step::Unwant),
+        1 => (0..3usize, 0..FILES).prop_map(|(tier, first)| Step::Home(tier, first)),
+        2 => (0..FILES).prop_map(Step::Give),
         4 => (0..FILES, any::<bool>()).prop_map(|(file, on)| Step::Withhold(file, on)),
         2 => (0..4u32, 0..3u32).prop_map(|(task, nth)| Step::Jump(task, nth)),
         6 => (0..4u32, 0..3u32, 0..250u16, 1..256u16)
@@ -449,6 +456,14 @@ proptest! {
                 Step::Unwant(first) => {
                     let blocks = (first..first + 5).map(BlockId).collect();
                     world.tell(Event::Unwanted { blocks });
+                }
+                Step::Home(tier, first) => {
+                    let blocks = (first..first + 5).map(BlockId).collect();
+                    world.tell(Event::Homed { tier, blocks });
+                }
+                Step::Give(first) => {
+                    let blocks = (first..first + 5).map(BlockId).collect();
+                    world.tell(Event::Given { blocks });
                 }
                 Step::Withhold(file, true) => {
                     world.tell(Event::Withheld { file: FileId(file) });
