@@ -9,8 +9,8 @@ epoch over the data; cold.x_alone is a cold epoch over that of nodes which share
 epochs after the first.  Samples move to who reads them next, and local is the part of the reads of those epochs that
 found their samples on the reader's own node: in its page cache or in its shard.  Rows that begin with c13 are of nodes of
 which every second one has three times the memory.
-disks: shards hold a quarter of the data, and cache directories as much as the data and a tenth together; from_disks is the
-part of the reads after the first epoch for which a disk was asked.
+disks: shards hold a quarter of the data, and cache directories as much as the data and a tenth together; from_disks counts
+the questions to disks for each read of an epoch after the first.
 jobs3 are three jobs, a rank of each on each
 node, a third of an epoch apart, and shards that hold a fifth of the data; hits are reads that needed no source, over a
 minute.
