@@ -247,18 +247,13 @@ impl Sharing {
         let (sharing, memory, at) = (Arc::clone(self), memory.clone(), at.clone());
         let (key, length) = (key(&membership, &at), at.length);
         self.moving.fetch_add(1, Ordering::Relaxed);
-        self.ask(
-            Question { member, lease: false, load: false, after: Duration::ZERO },
-            (key, length),
-            Urgency::Prefetch,
-            move |answer| {
-                sharing.moving.fetch_sub(1, Ordering::Relaxed);
-                let Answer::Found(bytes) = answer else { return };
-                if let Some(arrival) = memory.arrival(at.node, &Arc::new(Buffer::from(bytes))) {
-                    sharing.give(block, &gift, &at, &arrival);
-                }
-            },
-        );
+        self.ask(Question::for_bytes(member), (key, length), Urgency::Prefetch, move |answer| {
+            sharing.moving.fetch_sub(1, Ordering::Relaxed);
+            let Answer::Found(bytes) = answer else { return };
+            if let Some(arrival) = memory.arrival(at.node, &Arc::new(Buffer::from(bytes))) {
+                sharing.give(block, &gift, &at, &arrival);
+            }
+        });
     }
 
     /// Gives a block to members. When it is there, it leaves the member that it is to leave.
@@ -304,8 +299,7 @@ impl Sharing {
         let placed = self.placed.read().clone().filter(|_| at.is_sized);
         let Some(Placed { membership, .. }) = placed else { return };
         let (member, key) = (membership.own, key(&membership, at));
-        let question = Question { member, lease: false, load: false, after: Duration::ZERO };
-        self.ask(question, (key, at.length), Urgency::Prefetch, move |answer| {
+        self.ask(Question::for_bytes(member), (key, at.length), Urgency::Prefetch, move |answer| {
             if let Answer::Found(bytes) = answer {
                 deliver(bytes);
             }

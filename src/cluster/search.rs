@@ -72,9 +72,13 @@ pub struct Question {
 }
 
 impl Question {
+    /// A question for the bytes and nothing else, at once.
+    pub fn for_bytes(member: u64) -> Self {
+        Question { member, lease: false, load: false, after: Duration::ZERO }
+    }
+
     fn to(holder: Holder) -> Self {
-        let lease = holder.role == Role::Home;
-        Question { member: holder.id, lease, load: false, after: Duration::ZERO }
+        Question { lease: holder.role == Role::Home, ..Question::for_bytes(holder.id) }
     }
 }
 

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::client::{ANSWER, Client};
 use super::member::{Member, Seen, view_name};
+use super::own_shard::OwnShard;
 use super::shards::{Ask, Give, Listed, Membership, Shards, TakeNote};
 use super::status::{ClusterStatus, HomesStatus};
-use super::sweep::OwnShard;
 use super::values::Key;
 use super::wants::{self, Provider, Want, Wanted, Wants};
 use crate::cluster::Report;

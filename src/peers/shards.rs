@@ -68,7 +68,7 @@ pub enum Note {
 /// Takes notes. It must not block.
 pub type TakeNote = Box<dyn Fn(Note) + Send + Sync>;
 
-/// What this node's own shard has under the key of a block.
+/// The value of a block in this node's own shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
     /// So many bytes of the block.

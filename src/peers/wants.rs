@@ -20,10 +20,10 @@ use redis::{Connection, RedisResult, cmd};
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
+use super::own_shard::OwnShard;
 use super::pipeline::Request;
 use super::shard::key;
 use super::shards::{Note, TakeNote};
-use super::sweep::OwnShard;
 use super::values::{self, Key, Keys};
 use crate::ids::BLOCK_BYTES;
 use crate::sync::Mutex;

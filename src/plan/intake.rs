@@ -50,7 +50,8 @@ impl Intake {
             let Some(is_missed) = is_missed else { return };
             self.queue.pop_front();
             self.queued.remove(&block);
-            if is_missed && ledger.take(block, forecast, actions) {
+            let take = |block, tier| Action::Take { block, tier };
+            if is_missed && ledger.copy_below(block, take, forecast, actions) {
                 self.copying.insert(block);
             }
         }

@@ -302,39 +302,20 @@ impl Ledger {
         (!is_missed || self.may_place(block)).then_some(is_missed)
     }
 
-    /// Loads a block into a tier below RAM. Returns whether a tier has room or makes room.
-    pub(super) fn load(
+    /// Has a block copied to a tier below RAM by this action. Returns whether a tier has room or makes room.
+    pub(super) fn copy_below(
         &mut self,
         block: BlockId,
+        action: fn(BlockId, usize) -> Action,
         forecast: &Forecast,
         actions: &mut Vec<Action>,
     ) -> bool {
-        let tier = self.start_place(block, forecast, actions);
-        actions.extend(tier.map(|tier| Action::Load { block, tier }));
-        tier.is_some()
-    }
-
-    /// The same with a block that other nodes have given.
-    pub(super) fn take(
-        &mut self,
-        block: BlockId,
-        forecast: &Forecast,
-        actions: &mut Vec<Action>,
-    ) -> bool {
-        let tier = self.start_place(block, forecast, actions);
-        actions.extend(tier.map(|tier| Action::Take { block, tier }));
-        tier.is_some()
-    }
-
-    fn start_place(
-        &mut self,
-        block: BlockId,
-        forecast: &Forecast,
-        actions: &mut Vec<Action>,
-    ) -> Option<usize> {
-        let tier = self.room_below(block, forecast, false, actions)?;
-        self.residency.start_place(block, tier, self.layout.stored_bytes(block));
-        Some(tier)
+        let room = self.room_below(block, forecast, false, actions);
+        if let Some(tier) = room {
+            self.residency.start_place(block, tier, self.layout.stored_bytes(block));
+            actions.push(action(block, tier));
+        }
+        room.is_some()
     }
 
     /// The first tier below RAM that has room or makes room.

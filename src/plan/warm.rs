@@ -122,7 +122,8 @@ impl Warming {
         actions: &mut Vec<Action>,
     ) -> bool {
         let Stager { ledger, forecast, .. } = stager;
-        if ledger.load(block, forecast, actions) {
+        let load = |block, tier| Action::Load { block, tier };
+        if ledger.copy_below(block, load, forecast, actions) {
             self.loading.insert(block);
         } else if !ledger.can_be_kept(block, forecast) {
             self.refused.insert(block);

@@ -1,7 +1,7 @@
 //! Nodes of a cluster whose shards cannot hold all samples, and whose disks hold the rest.
 //!
-//! Goal: a sample leaves the source once, though shards have no room for it. What a disk has lost is read from the source,
-//! and a node that comes back has what its disk has. Method: two mounts with cache directories over one slow filesystem. The
+//! Goal: a sample leaves the source once, though shards have no room for it. If a disk has lost a sample, the source
+//! is read. A node that comes back still has the samples on its disk. Method: two mounts with cache directories over one slow filesystem. The
 //! shards hold about half of the samples, and no disk holds all of them. Nothing is fetched ahead.
 
 use std::fs;

@@ -223,7 +223,7 @@ fn disks_count_if_memory_does_not_suffice_and_they_hold_much_more() {
     assert_eq!(view.for_bytes(u128::MAX), (view.clone(), false), "it has its disks already");
 }
 
-/// A node that comes back is another member. What its disk has is of use only if it has the same homes.
+/// A node that comes back is another member. The samples on its disk are of use only if it has the same homes.
 #[test]
 fn members_with_the_same_seeds_have_the_same_homes() {
     let (hashes, bytes) = dataset(2_000, 1000);

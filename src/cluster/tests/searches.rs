@@ -35,6 +35,10 @@ struct Faults {
     losing: bool,
 }
 
+/// Nothing goes wrong.
+const NONE: Faults =
+    Faults { lost: 0, message_ms: 3, source_ms: 20, dying: false, differing: false, losing: false };
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happens {
     /// A node takes up its next read.
@@ -447,14 +451,7 @@ fn moving(seed: u64, count: usize, faults: Faults, share: u64, epochs: u32) -> W
 #[test]
 fn readers_find_samples_that_move_on_their_own_nodes() {
     for seed in 0..200 {
-        let faults = Faults {
-            lost: 0,
-            message_ms: 2,
-            source_ms: 20,
-            dying: false,
-            differing: false,
-            losing: false,
-        };
+        let faults = Faults { message_ms: 2, ..NONE };
         let count = 2 + (seed % 5) as usize;
         let mut world = moving(seed, count, faults, 100, 6);
         world.in_step = true;
@@ -532,14 +529,7 @@ fn with_disks(seed: u64, count: usize, faults: Faults, share: u64, on_disk: u64)
 #[test]
 fn what_shards_cannot_hold_is_read_from_the_source_once_and_then_from_disks() {
     for seed in 0..200 {
-        let faults = Faults {
-            lost: 0,
-            message_ms: 3,
-            source_ms: 20,
-            dying: false,
-            differing: false,
-            losing: false,
-        };
+        let faults = Faults { message_ms: 3, ..NONE };
         let mut world = with_disks(seed, 2 + (seed % 6) as usize, faults, 40, 120);
         world.run();
         let reads: u64 = world.source_reads.values().sum();
@@ -562,14 +552,7 @@ fn samples_on_disks_are_never_wrong_whatever_members_do() {
 #[test]
 fn without_faults_a_sample_that_has_a_home_leaves_the_source_once() {
     for seed in 0..200 {
-        let faults = Faults {
-            lost: 0,
-            message_ms: 3,
-            source_ms: 20,
-            dying: false,
-            differing: false,
-            losing: false,
-        };
+        let faults = Faults { message_ms: 3, ..NONE };
         let mut world = World::new(seed, 3 + (seed % 6) as usize, faults);
         let homes: HashSet<u32> = (0..SAMPLES)
             .filter(|sample| !world.nodes[0].homes.holders(*sample, None).is_empty())

@@ -226,7 +226,7 @@ impl Draining {
     /// Members have found marks.
     fn asked(&mut self, keys: Vec<Key>) {
         if self.own.is_none() {
-            // What the disk has is not known yet, or the next list removes all marks.
+            // Homes are not known yet, or the next list removes all marks.
             return;
         }
         let (own, others): (Vec<Key>, Vec<Key>) =

@@ -165,7 +165,7 @@ impl Keeper {
             if self.placed.take().is_some() {
                 self.core.cache.set_homes(None);
                 self.core.cache.set_worth(None);
-                // What the disk has for others stays: this node may soon be a member again.
+                // The disk keeps the blocks of others: this node may soon be a member again.
                 self.disk.iter().for_each(|disk| disk.drain.set_own(None));
             }
             return;

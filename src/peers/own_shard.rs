@@ -1,4 +1,4 @@
-//! What this node's own shard has: lists it, removes blocks, and puts marks in the place of those that the disk has.
+//! This node's own shard: lists its blocks and removes some. A mark takes the place of a block that the disk has.
 //!
 //! Homes move when members come and go, and files change. Nobody asks the shard for such blocks any more, but they take
 //! room.
