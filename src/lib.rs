@@ -33,4 +33,5 @@ pub mod sim;
 pub mod source;
 pub mod store;
 pub mod sync;
+pub mod tls;
 pub mod track;

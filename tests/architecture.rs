@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// each other.
 const LAYERS: [&[&str]; 16] = [
     &["ids", "error", "paths", "process", "sync"],
-    &["order", "buffer", "disk", "input", "page_size", "track"],
+    &["order", "buffer", "disk", "input", "page_size", "tls", "track"],
     &["config"],
     &["cluster", "learn", "limiter"],
     &["plan"],
@@ -54,15 +54,16 @@ const IMPURE: [&str; 15] = [
 ];
 
 /// Crates that only some rooms may use.
-const HOMES: [(&str, &[&str]); 15] = [
+const HOMES: [(&str, &[&str]); 16] = [
     ("fuser::", &["fuse"]),
     ("clap::", &["cli"]),
     ("indicatif::", &["cli"]),
     ("glob::", &["engine"]),
     ("object_store::", &["source"]),
     ("redis::", &["peers", "source"]),
-    ("rustls::", &["source"]),
+    ("rustls::", &["peers", "source", "tls"]),
     ("scylla::", &["source"]),
+    ("tokio_rustls::", &["peers"]),
     ("tokio::", &["control", "mount", "peers", "source"]),
     ("tar::", &["source"]),
     ("toml::", &["config"]),

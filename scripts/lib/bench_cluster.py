@@ -11,6 +11,8 @@ found their samples on the reader's own node: in its page cache or in its shard.
 which every second one has three times the memory.
 disks: shards hold a quarter of the data, and cache directories as much as the data and a tenth together; from_disks counts
 the questions to disks for each read of an epoch after the first.
+existing: nodes have no shards, and use a cluster of three servers that are there already; local is the part of the reads
+whose samples were on the reader's own node.
 jobs3 are three jobs, a rank of each on each
 node, a third of an epoch apart, and shards that hold a fifth of the data; hits are reads that needed no source, over a
 minute.
@@ -28,6 +30,9 @@ elastic: the last of four nodes leaves after two epochs, and the job goes on wit
 joins again.  x_bytes is of the first epoch after that, and local of the second one.
 budget: `cluster.source-rate` is a tenth of the link, and four nodes, or one, fetch their parts ahead.  x_rate is what
 slowpfs gives over that limit, from the tenth second on; x_most is that of the three seconds in which it gives most.
+size: 64 mounts on this machine over a directory of ten files, each with a shard.  view_s is how long it takes after the last
+mount until all see all 64 in one view; idle_percent is the CPU time of a daemon and its shard while nobody reads, in per
+cent of a processor.
 """
 
 import json
@@ -46,7 +51,7 @@ import torch
 from driver import FAILURES, RunError, end_group, files_of, stopwatch
 from make_data import default_files, ensure
 from mounts import Belady, Slowpfs, Watchdog, binary, fresh_dir, kill_hard, say
-from nodes import Cluster, Network, Ranks, secret_in
+from nodes import Cluster, Network, Node, Ranks, Servers, secret_in
 from parts import Parts, arguments
 from readers import write_list
 from report import publish
@@ -66,17 +71,20 @@ OWN_RAM = 64                 # MiB of page cache for a node by itself
 KEPT = (10, 20, 30, 40)      # samples that the buffers of nodes keep
 DRAWS = 1_000_000
 EPOCHS_DRAWN, FIRST_DRAWS = 100, 1000
+SERVERS = 3                  # existing servers
+MANY, MANY_PORT, IDLE_S = 64, 7300, 30    # members of the part size, the first of their ports, seconds without reads
 ELASTIC = 1.6                # the room of all shards in the part elastic
 
 
 class Bench(Parts):
-    PARTS = ("whole", "less", "unequal", "disks", "shared_read", "jobs", "kill", "partition", "solo", "cost", "rehearsal", "elastic", "budget")
+    PARTS = ("whole", "less", "unequal", "disks", "existing", "shared_read", "jobs", "kill", "partition", "solo", "cost", "rehearsal", "elastic", "budget", "size")
     BARS = {"cold.x_bytes": 1.01, "steady.r110.x_bytes": .005, "steady.r80.x_bytes": .205,
             "steady.r25.x_bytes": .755, "local.r25": .23, "local.r80": .77, "local.r102": .97, "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
-            "disks.cold.x_bytes": 1.01, "disks.steady.x_bytes": .005, "shared_read.x_bytes": 1.01, "jobs3.hits": .46, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
+            "disks.cold.x_bytes": 1.01, "disks.steady.x_bytes": .005, "existing.cold.x_bytes": 1.01, "existing.steady.r110.x_bytes": .005,
+            "existing.steady.r80.x_bytes": .205, "shared_read.x_bytes": 1.01, "jobs3.hits": .46, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
             "cold.x_link": 1.05, "solo.x_without": 1.03, "peer.cpu_us": 40, "engine.cpu_us": 25, "peer.files_per_s": 6000,
             "rehearsal.max_over_min": 1.1, "rehearsal.chi_square_p": .001, "elastic.leave.x_bytes": .26, "elastic.join.x_bytes": .01,
-            "elastic.leave.local": .9 * .97, "elastic.join.local": .9 * .97, "budget.four.x_rate": .95, "budget.one.x_rate": .95}
+            "elastic.leave.local": .9 * .97, "elastic.join.local": .9 * .97, "budget.four.x_rate": .95, "budget.one.x_rate": .95, "size.view_s": 10, "size.idle_percent": 1}
 
     AT_LEAST = ("peer.files_per_s", "jobs3.hits", "local.r25", "local.r80", "local.r102", "rehearsal.chi_square_p",
                 "elastic.leave.local", "elastic.join.local", "budget.four.x_rate", "budget.one.x_rate")
@@ -86,19 +94,20 @@ class Bench(Parts):
         self.rig, self.network = rig, network
         self.names = files_of(rig.data)
 
-    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, own_ram=OWN_RAM, follows=True, streams=None, on_disk=0):
-        """A cluster whose shards hold a share of the data, and its disks another one."""
+    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, own_ram=OWN_RAM, follows=True, streams=None, on_disk=0, servers=None):
+        """A cluster whose shards hold a share of the data, and its disks another one.  With `servers` these hold it."""
         options = []
         for nth, weight in enumerate(weights):
             ram = int(held * self.rig.bytes * weight / sum(weights) / PART + ON_THE_WAY / .8) + MIB
             order = ORDER.format(ranks=ranks, rank=nth if ranks > 1 else 0, seed=0)
-            options.append(["--ram", ram + own_ram * MIB, "--cluster-ram", ram, "--order", order,
+            shard = ["--ram", own_ram * MIB] if servers else ["--ram", ram + own_ram * MIB, "--cluster-ram", ram]
+            options.append([*shard, "--order", order,
                             "--set", "prefetch.start=first-open", "--set", f"cluster.follow={str(follows).lower()}", *(streams[nth] if streams else [])])
             if on_disk:
                 store = fresh_dir(os.path.join(self.rig.work, f"store{nth}"))
                 options[-1] += ["--cache-dir", store, "--disk", int(on_disk * self.rig.pages / NODES)]
-        follows = follows and ranks > 1 and not streams and not on_disk
-        return Cluster(self.network, slow.mountpoint, self.rig.work, options, secret_in(self.rig.work), follows)
+        follows = follows and ranks > 1 and not streams and not on_disk and not servers
+        return Cluster(self.network, slow.mountpoint, self.rig.work, options, secret_in(self.rig.work), follows, servers)
 
     def ranks(self, cluster, epochs, ranks=None):
         return Ranks([(node.wrapped, node.mountpoint) for node in cluster.nodes], epochs, ranks)
@@ -106,11 +115,11 @@ class Bench(Parts):
     def slowpfs(self):
         return Slowpfs(self.rig.data, os.path.join(self.rig.work, "source"))
 
-    def epochs(self, held, count, weights=(1,) * NODES, ranks=NODES, during=None, on_disk=0):
+    def epochs(self, held, count, weights=(1,) * NODES, ranks=NODES, during=None, on_disk=0, servers=None):
         """Epochs of a job on all nodes.  Each gives what the ranks say, the seconds and the bytes of the source.
         `during(cluster, nth)` is called while epoch `nth` runs."""
-        own_ram = OWN_RAM // NODES if on_disk else OWN_RAM
-        with self.slowpfs() as slow, self.cluster(slow, held, weights, ranks, own_ram, on_disk=on_disk) as cluster:
+        own_ram = OWN_RAM // NODES if on_disk or servers else OWN_RAM
+        with self.slowpfs() as slow, self.cluster(slow, held, weights, ranks, own_ram, on_disk=on_disk, servers=servers) as cluster:
             with self.ranks(cluster, count, ranks) as job, Watchdog(240, [job, slow, *cluster.nodes]):
                 out, last, elsewhere, asked = [], slow.stats()["bytes"], 0, 0
                 for nth in range(count):
@@ -194,6 +203,19 @@ class Bench(Parts):
         self.add("disks.cold.x_bytes", [out[0]["x_bytes"]])
         self.add("disks.steady.x_bytes", [epoch["x_bytes"] for epoch in out[1:]], digits=5)
         self.add("disks.from_disks", [epoch["from_disks"] for epoch in out[1:]])
+
+    def existing(self):
+        """Nodes without shards, on servers that are there already."""
+        cold, local = [], []
+        for held, row in ((1.1, "r110"), (.8, "r80")):
+            memory = int(held * self.rig.bytes / SERVERS / .85) + ON_THE_WAY + MIB
+            with Servers(self.network, SERVERS, self.rig.work, memory) as servers:
+                out, *_ = self.epochs(held, 4, servers=servers)
+            cold.append(out[0]["x_bytes"])
+            local += [epoch["local"] for epoch in out[1:]] if held > 1 else []
+            self.add(f"existing.steady.{row}.x_bytes", [epoch["x_bytes"] for epoch in out[1:]])
+        self.add("existing.cold.x_bytes", cold)
+        self.add("existing.local", local)
 
     def shared_read(self):
         """All ranks read everything, in one order."""
@@ -523,6 +545,42 @@ class Bench(Parts):
                 for warmup in warmups:
                     end_group(warmup)
         return given
+
+
+    def size(self):
+        """Many members, which share nothing but their records."""
+        source = fresh_dir(os.path.join(self.rig.work, "few"))
+        for nth in range(10):
+            with open(os.path.join(source, f"{nth}"), "wb") as f:
+                f.write(bytes([nth]) * 5000)
+        addresses = [f"127.0.0.1:{MANY_PORT + 2 * nth}" for nth in range(MANY)]
+        secret = secret_in(self.rig.work)
+        shared = ["--ram", "24MiB", "--cluster-ram", "16MiB", "--cluster", "hosts:" + ",".join(addresses),
+                  "--set", f"cluster.secret={secret}"]
+        with ExitStack() as stack:
+            nodes = []
+            for nth, address in enumerate(addresses):
+                options = [*shared, "--set", f"cluster.address={address}"]
+                node = Node(self.network, 0, source, os.path.join(self.rig.work, f"many{nth}"), options)
+                nodes.append(stack.enter_context(node))
+            elapsed = stopwatch()
+            stack.enter_context(Watchdog(300, nodes))
+            while len({one_view(node, MANY) for node in nodes}) > 1 or one_view(nodes[0], MANY) is None:
+                time.sleep(.2)
+            self.add("size.view_s", [elapsed()], "s")
+            time.sleep(10)
+            processes = [process for node in nodes for process in (*node.pids(), node.shard())]
+            before = sum(map(cpu_us, processes))
+            time.sleep(IDLE_S)
+            used = sum(map(cpu_us, processes)) - before
+            self.add("size.idle_percent", [used / MANY / IDLE_S / 1e4], "%")
+
+
+def one_view(node, count):
+    """The view of a node that sees so many members."""
+    cluster = node.status()["cluster"]
+    there = [member for member in cluster["members"] if member["state"] in ("here", "member")]
+    return cluster["view"] if len(there) == count else None
 
 
 def rate_of(given, begin, end):

@@ -18,6 +18,7 @@ from mounts import TOP, Belady, binary, fresh_dir, kill_hard
 
 NET = "198.18.77"
 PORT = 7100
+SERVER_PORT, SLOTS = 7200, 16384
 
 # Where bridges pass packets to firewalls at all.
 NO_FIREWALL = "for f in /proc/sys/net/bridge/bridge-nf-call-*; do test ! -e $f || echo 0 > $f; done"
@@ -139,14 +140,71 @@ def shards(mountpoint):
     return found
 
 
+class Servers:
+    """A cluster of servers that no node administers, each in the namespace of a node."""
+
+    def __init__(self, network, count, work, memory, program="redis-server"):
+        """`memory`: bytes of each server."""
+        self.network, self.count, self.memory, self.program = network, count, memory, program
+        self.directory, self.processes = fresh_dir(os.path.join(work, "servers")), []
+
+    def ask(self, nth, *words):
+        return run(*self.network.inside(nth, ["redis-cli", "-h", self.network.address(nth), "-p", SERVER_PORT, *words])).stdout
+
+    def __enter__(self):
+        try:
+            for nth in range(self.count):
+                self.processes.append(self.start(nth))
+            deadline = time.monotonic() + 30
+            while not all(self.answers(nth) for nth in range(self.count)):
+                if time.monotonic() > deadline:
+                    raise RunError("the servers do not answer")
+                time.sleep(.1)
+            share = -(-SLOTS // self.count)
+            for nth in range(self.count):
+                self.ask(nth, "CLUSTER", "ADDSLOTSRANGE", nth * share, min((nth + 1) * share, SLOTS) - 1)
+                self.ask(0, "CLUSTER", "MEET", self.network.address(nth), SERVER_PORT)
+            while not all("cluster_slots_ok:16384" in self.ask(nth, "CLUSTER", "INFO") for nth in range(self.count)):
+                if time.monotonic() > deadline:
+                    raise RunError("the servers do not find each other")
+                time.sleep(.1)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self, nth):
+        directory = fresh_dir(os.path.join(self.directory, str(nth)))
+        words = [self.program, "--bind", self.network.address(nth), "--port", SERVER_PORT, "--save", "", "--maxmemory",
+                 self.memory, "--cluster-enabled", "yes", "--protected-mode", "no", "--cluster-require-full-coverage", "no"]
+        with open(os.path.join(directory, "log"), "w") as log:
+            return subprocess.Popen(self.network.inside(nth, [*map(str, words)]), cwd=directory, stdout=log,
+                                    stderr=subprocess.STDOUT, start_new_session=True)
+
+    def answers(self, nth):
+        words = ["redis-cli", "-h", self.network.address(nth), "-p", str(SERVER_PORT), "PING"]
+        return run(*self.network.inside(nth, words), check=False).stdout.strip() == "PONG"
+
+    @property
+    def url(self):
+        return f"redis://{self.network.address(0)}:{SERVER_PORT}"
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            end_group(process)
+        self.processes = []
+
+
 class Cluster:
     """Mounts on all nodes of a network over one source, and ranks that read through them."""
 
-    def __init__(self, network, source, work, options, secret=None, follows=False):
+    def __init__(self, network, source, work, options, secret=None, follows=False, servers=None):
         """`options` are those of each node.  Without a secret the nodes share nothing.  `follows`: samples move to who
-        reads them next."""
+        reads them next.  With `servers` nodes use those, and have no shards."""
         self.network, self.nodes, self.follows = network, [], follows
+        self.members = servers.count if servers else len(options)
         join = "hosts:" + ",".join(f"{network.address(nth)}:{PORT}" for nth in range(len(options)))
+        join = servers.url if servers else join
         for nth, own in enumerate(options):
             point = os.path.join(work, f"node{nth}")
             more = ["--cluster", join, "--set", f"cluster.secret={secret}"] if secret else []
@@ -171,6 +229,7 @@ class Cluster:
     def leave(self):
         """Unmounts the last node, and returns it."""
         node = self.nodes.pop()
+        self.members -= 1
         node.__exit__()
         return node
 
@@ -178,6 +237,7 @@ class Cluster:
         """Mounts a node."""
         self.served.enter_context(node)
         self.nodes.append(node)
+        self.members += 1
 
     def await_homes(self, seconds=60):
         """Waits until all nodes have one view of all nodes, and know where samples are by it."""
@@ -187,7 +247,7 @@ class Cluster:
             for node in self.nodes:
                 cluster = node.status()["cluster"]
                 there = [member for member in cluster["members"] if member["state"] in ("here", "member")]
-                placed = len(there) == len(self.nodes) and cluster["placed"] == cluster["view"]
+                placed = len(there) == self.members and cluster["placed"] == cluster["view"]
                 placed = placed and (cluster["moves_in"] is not None) == self.follows
                 views.append(cluster["view"] if placed else None)
             if None not in views and len(set(views)) == 1:

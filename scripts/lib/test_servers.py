@@ -18,10 +18,11 @@ import time
 
 import cassandra_dali
 from cassandra_nodes import OWNER, Cassandra, Secured, TwoNodes, TwoNodesWithRoles
-from driver import RunError
+from driver import RunError, end_group
 from hotdata import Shape, names_of, write_files
 from mounts import TARGET, Belady, MountError, Watchdog, exit_on_signals, fresh_dir, kill_hard, say
 from nodes import Cluster, Network, secret_in
+from nodes import Servers as ExistingServers
 from servers import BOTO_PYTHON, BUCKET, Azurite, Ceph, Link, Redis, Valkey
 
 SAMPLES = Shape("samples", files=2_000, size=110_000, folders=20)
@@ -421,6 +422,7 @@ class Shards:
 
     def __init__(self, top, kind, name):
         self.top, self.name, self.program = os.path.join(top, name), name, kind.PROGRAM
+        self.shown = self.program
         self.samples = os.path.join(self.top, "samples")
         os.makedirs(self.top)
         write_files(self.samples, SAMPLES)
@@ -456,7 +458,7 @@ class Shards:
         check(asked <= 1.5 * SAMPLES.files * SAMPLES.size, f"{self.name}: the source gave {asked} bytes")
         check(cluster.traffic()["found"] > 0, f"{self.name}: nothing is found at other nodes")
         servers = {node.status()["cluster"]["server"] for node in cluster.nodes}
-        check(all(server.startswith(self.program) for server in servers), f"{self.name}: the shards are {servers}")
+        check(all(server.startswith(self.shown) for server in servers), f"{self.name}: the servers are {servers}")
 
     def lose(self, network, cluster):
         """A shard is killed, and a node is cut off, while samples are read."""
@@ -469,11 +471,37 @@ class Shards:
         self.read(cluster)
 
 
+class Existing(Shards):
+    """The checks of nodes that use a cluster of such servers, and start none."""
+
+    def run(self):
+        began, self.shown = time.monotonic(), "Valkey"
+        options, secret = ["--ram", "64MiB"], secret_in(self.top)
+        with Network(self.NODES) as network:
+            with ExistingServers(network, self.NODES, self.top, 512 << 20, self.program) as servers:
+                with Cluster(network, self.samples, self.top, [options] * self.NODES, secret, servers=servers) as cluster:
+                    with Watchdog(PATIENCE, cluster.nodes) as dog:
+                        self.share(cluster)
+                        self.lose_server(servers, cluster)
+                    check(not dog.bitten, f"{self.name}: readers hang")
+        say(f"ok  {self.name}: share, lose_server ({time.monotonic() - began:.0f} s)")
+
+    def lose_server(self, servers, cluster):
+        """A server is killed while samples are read."""
+        with Meanwhile(.2, lambda: end_group(servers.processes[1])) as struck:
+            self.read(cluster)
+            check(struck.began, f"{self.name}: all was read before the strike")
+        cluster.members -= 1
+        cluster.await_homes()
+        self.read(cluster)
+
+
 # By name: the checks, the server, and which checks are made beside those of all servers.
 KINDS = {
     "redis": (Servers, Redis, ()),
     "valkey": (Servers, Valkey, ()),
     "shards": (Shards, Valkey, ()),
+    "existing": (Existing, Valkey, ()),
     "azurite": (Servers, Azurite, ()),
     "radosgw": (Bucket, Ceph, (Bucket.changes, Bucket.waits_for_names, Bucket.refuses_strangers, Bucket.restarts)),
     "cassandra": (Rows, Cassandra, (Rows.finds_sizes, Rows.shows_tables_of_dali, Rows.changes, Rows.waits_for_names,

@@ -21,7 +21,7 @@ use crate::cluster::{EpochHomes, Holder, Homes, Question, Role, Search, Worth};
 use crate::disk::Buffer;
 use crate::ids::BlockId;
 use crate::peers::{Answer, Ask, Give, Key, Membership, Shards};
-use crate::source::{Pool, Urgency};
+use crate::source::{Pool, Urgency, User};
 use crate::sync::RwLock;
 
 /// Answers of members that are landed at once for prefetches, and further ones for readers.
@@ -133,6 +133,8 @@ pub(super) struct Sharing {
     /// How long the source usually takes, in microseconds.
     source_us: AtomicU64,
     landing: Arc<Pool>,
+    /// The user of this process. Members are asked for no file that the user may not read.
+    user: User,
     /// Blocks that move on without a flight at this moment.
     moving: AtomicUsize,
 }
@@ -147,6 +149,7 @@ impl Sharing {
             worth,
             source_us: AtomicU64::new(0),
             landing,
+            user: User::own(),
             moving: AtomicUsize::new(0),
         }
     }
@@ -191,6 +194,12 @@ impl Sharing {
         PATIENCE_MIN.max(PATIENCE * self.shards.usual_wait())
     }
 
+    /// The homes, if a block may come from members.
+    fn placed_for(&self, at: &Located) -> Option<Placed> {
+        let may_come = at.is_sized && self.user.may_read(at.rights);
+        self.placed.read().clone().filter(|_| may_come)
+    }
+
     /// A search for a block; `None` if no member may have it.
     pub(super) fn search(
         &self,
@@ -198,8 +207,7 @@ impl Sharing {
         at: &Located,
         urgency: Urgency,
     ) -> Option<(Search, Key)> {
-        let placed = self.placed.read().clone().filter(|_| at.is_sized)?;
-        let Placed { membership, homes, moved } = placed;
+        let Placed { membership, homes, moved } = self.placed_for(at)?;
         let holders = homes.holders(block.0, moved.take(block));
         if holders.is_empty() {
             return None;
@@ -231,8 +239,7 @@ impl Sharing {
 
     /// Has a block that is read here move on to its next home, if it has not done so. If many are under way, it stays.
     pub(super) fn move_on(self: &Arc<Self>, block: BlockId, at: &Located, memory: &Memory) {
-        let placed = self.placed.read().clone().filter(|_| at.is_sized);
-        let Some(Placed { membership, homes, moved }) = placed else { return };
+        let Some(Placed { membership, homes, moved }) = self.placed_for(at) else { return };
         if homes.moves().is_none() || self.moving.load(Ordering::Relaxed) >= MOVING_MOST {
             return;
         }
@@ -296,8 +303,7 @@ impl Sharing {
 
     /// Asks this node's own shard for a block. If it has the block, `deliver` is called by a thread that may block.
     pub(super) fn ask_own(&self, at: &Located, deliver: impl FnOnce(Vec<u8>) + Send + 'static) {
-        let placed = self.placed.read().clone().filter(|_| at.is_sized);
-        let Some(Placed { membership, .. }) = placed else { return };
+        let Some(Placed { membership, .. }) = self.placed_for(at) else { return };
         let (member, key) = (membership.own, key(&membership, at));
         self.ask(Question::for_bytes(member), (key, at.length), Urgency::Prefetch, move |answer| {
             if let Answer::Found(bytes) = answer {

@@ -51,7 +51,7 @@ use crate::disk::AtomicFile;
 use crate::ids::{BlockId, FileId};
 use crate::limiter::MetadataLimits;
 use crate::plan::Layout;
-use crate::source::{Fingerprint, Source, Stat};
+use crate::source::{Fingerprint, Rights, Source, Stat};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use bits::Bits;
 use checks::Clock;
@@ -111,6 +111,8 @@ pub struct Located {
     pub fingerprint: Fingerprint,
     /// Whether its size is known.
     pub is_sized: bool,
+    /// Who may read it.
+    pub rights: Rights,
     /// First byte in the file.
     pub offset: u64,
     pub length: usize,
@@ -553,6 +555,7 @@ impl Catalog {
             path: tree.path(file).into(),
             fingerprint: stat.fingerprint(),
             is_sized: stat.is_sized,
+            rights: stat.rights(),
             offset,
             length: length as usize,
         })

@@ -10,7 +10,7 @@ use crate::control::Request;
 use crate::engine::Status;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::absolute;
-use crate::peers::{ClusterStatus, MemberStatus, TrafficStatus};
+use crate::peers::{ClusterStatus, MemberStatus, NodesStatus, TrafficStatus};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
@@ -72,6 +72,9 @@ fn table(cluster: &ClusterStatus) -> String {
         }
         out.push('\n');
     }
+    if let Some(nodes) = cluster.nodes {
+        let _ = writeln!(out, "{}", users(nodes));
+    }
     let view = cluster.view.as_deref().unwrap_or_default();
     let _ = writeln!(out, "view {view}");
     let TrafficStatus {
@@ -86,7 +89,7 @@ fn table(cluster: &ClusterStatus) -> String {
         moved,
         ..
     } = cluster.traffic;
-    let _ = writeln!(out, "{}; {missing} not there", found(&cluster.traffic));
+    let _ = writeln!(out, "{}; {missing} not there", found(cluster));
     let given_bytes = Bytes(given_bytes).human();
     let _ = writeln!(out, "{given} samples ({given_bytes}) given, {refused} not taken");
     if cluster.moves_in.is_some() {
@@ -98,22 +101,45 @@ fn table(cluster: &ClusterStatus) -> String {
     if waited + silent + damaged > 0 {
         let _ = writeln!(
             out,
-            "{waited} times another node was bringing a sample, {silent} times a node did not answer, {damaged} samples \
-             were damaged"
+            "{waited} times another node was bringing a sample, {silent} times a {} did not answer, {damaged} samples \
+             were damaged",
+            if cluster.nodes.is_some() { "server" } else { "node" }
         );
     }
     out
 }
 
-/// What was found, and how fast.
-fn found(traffic: &TrafficStatus) -> String {
-    let TrafficStatus { found_here, found_bytes_here, found, found_bytes, p99_us, .. } = traffic;
-    let (here, others) = (Bytes(*found_bytes_here).human(), Bytes(*found_bytes).human());
-    let wait = *p99_us as f64 / 1000.0;
-    format!(
-        "found {found_here} samples ({here}) at this node and {found} ({others}) at others; 99 of 100 answers within \
-         {wait:.1} ms"
-    )
+/// The samples that were found, and how fast.
+fn found(cluster: &ClusterStatus) -> String {
+    let TrafficStatus { found_here, found_bytes_here, found, found_bytes, p99_us, .. } =
+        cluster.traffic;
+    let (here, others) = (Bytes(found_bytes_here).human(), Bytes(found_bytes).human());
+    let wait = p99_us as f64 / 1000.0;
+    let found = match cluster.nodes {
+        Some(_) => format!("found {found} samples ({others}) at the servers"),
+        None => {
+            format!(
+                "found {found_here} samples ({here}) at this node and {found} ({others}) at others"
+            )
+        }
+    };
+    format!("{found}; 99 of 100 answers within {wait:.1} ms")
+}
+
+/// How many nodes use existing servers.
+fn users(nodes: NodesStatus) -> String {
+    let NodesStatus { count, differing } = nodes;
+    let mut text = match count {
+        1 => "this node alone uses them".to_owned(),
+        count => format!("{count} nodes use them"),
+    };
+    if differing > 0 {
+        let _ = write!(
+            text,
+            "; of these have other files: {differing}, which share those that are the same"
+        );
+    }
+    text
 }
 
 /// The line of `belady status`.
@@ -124,9 +150,14 @@ pub(super) fn line(cluster: &ClusterStatus) -> String {
     let (there, known) = cluster.counts();
     let server = cluster.server.as_deref().unwrap_or_default();
     let address = cluster.address.as_deref().unwrap_or_default();
-    let mut line = format!("{there} of {known} nodes; this one is {address}, by {server}");
+    let mut line = match cluster.nodes {
+        Some(nodes) => {
+            format!("servers that answer: {there} of {known}, {server}; {}", users(nodes))
+        }
+        None => format!("{there} of {known} nodes; this one is {address}, by {server}"),
+    };
     if cluster.traffic != TrafficStatus::default() {
-        let _ = write!(line, "\n           {}", found(&cluster.traffic));
+        let _ = write!(line, "\n           {}", found(cluster));
     }
     line
 }
@@ -167,6 +198,18 @@ mod tests {
         assert_eq!(table(&cluster), expected);
         let shown = "1 of 2 nodes; this one is 10.0.0.1:7100, by /bin/redis-server 7.0.15";
         assert_eq!(line(&cluster), shown);
+        let nodes = NodesStatus { count: 3, differing: 1 };
+        let guest = ClusterStatus {
+            server: Some("Redis 7.0.15".to_owned()),
+            address: None,
+            nodes: Some(nodes),
+            members: vec![member("10.0.0.1:6379", MemberState::Member, None)],
+            ..cluster
+        };
+        let shown = "servers that answer: 1 of 1, Redis 7.0.15; 3 nodes use them; of these have other files: 1, \
+                     which share those that are the same";
+        assert_eq!(line(&guest), shown);
+        assert!(table(&guest).contains("room for 3 MiB\n3 nodes use them; of these"));
         let off = ClusterStatus { why: Some("no server".to_owned()), ..ClusterStatus::default() };
         assert_eq!(table(&off), "no cluster: no server\n");
         assert_eq!(line(&off), "off: no server; it is tried again");

@@ -73,7 +73,7 @@ pub(super) struct SettingsArgs {
     /// What is shown: the `directory`, or the `files` in its tar and zip files
     #[arg(long = "as", value_name = "VIEW")]
     pub(super) view: Option<String>,
-    /// Nodes that work together: hosts:A,B:PORT,..., dns:NAME:PORT, or slurm
+    /// Nodes that work together: hosts:A,B:PORT,..., dns:NAME:PORT, slurm, or by existing servers redis[s]://A,B:PORT,...
     #[arg(long, value_name = "NODES")]
     pub(super) cluster: Option<String>,
     /// Memory of this node's shard of the cluster, a part of --ram: 16GiB, 25%, auto

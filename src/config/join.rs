@@ -12,7 +12,11 @@ use crate::error::Error;
 /// The port of a shard if none is written. Its cluster bus is at the next one.
 const PORT: u16 = 7100;
 
-const FORMS: &str = "write hosts:HOST,HOST:PORT..., dns:NAME:PORT or slurm";
+/// The port of a server that others administer, if none is written.
+const SERVER_PORT: u16 = 6379;
+
+const FORMS: &str =
+    "write hosts:HOST,HOST:PORT..., dns:NAME:PORT, slurm or redis[s]://HOST:PORT,HOST:PORT...";
 
 /// A node as it is written: a name or an address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +38,16 @@ pub enum Join {
     Dns(HostPort),
     /// `slurm`: the nodes of the Slurm job that the mount is made in.
     Slurm,
+    /// `redis://A,B`: nodes have no shards of their own, and use these servers.
+    Servers(Servers),
+}
+
+/// Servers that others administer. One of them tells the other ones of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Servers {
+    pub hosts: Vec<HostPort>,
+    /// Whether they are asked over TLS.
+    pub tls: bool,
 }
 
 /// Where a node's shard is reached: the value of `cluster.address`.
@@ -51,20 +65,34 @@ impl Join {
     pub fn is_off(&self) -> bool {
         *self == Join::Off
     }
+
+    /// The servers of others, if it uses those.
+    pub fn servers(&self) -> Option<&Servers> {
+        match self {
+            Join::Servers(servers) => Some(servers),
+            Join::Off | Join::Hosts(_) | Join::Dns(_) | Join::Slurm => None,
+        }
+    }
 }
 
 impl FromStr for HostPort {
     type Err = Error;
 
-    /// Reads `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
     fn from_str(text: &str) -> Result<Self, Error> {
+        HostPort::parse(text, PORT)
+    }
+}
+
+impl HostPort {
+    /// Reads `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
+    fn parse(text: &str, default_port: u16) -> Result<Self, Error> {
         let refused = || config_error(format!("{} is no host", shown(text))).hint(FORMS);
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, None),
             Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(refused)?)),
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
-        let port = port.map_or(Ok(PORT), |port| port.parse().map_err(|_| refused()))?;
+        let port = port.map_or(Ok(default_port), |port| port.parse().map_err(|_| refused()))?;
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || ".-_:".contains(letter);
         let is_none = host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
         if host.is_empty() || !host.chars().all(is_name) || is_none || !is_shard_port(port) {
@@ -107,10 +135,8 @@ impl FromStr for Join {
                 list.split(',').map(str::parse).collect::<Result<_, _>>().map(Join::Hosts)
             }
             Some(("dns", name)) => name.parse().map(Join::Dns),
-            Some(("redis" | "rediss" | "valkey" | "valkeys", _)) => {
-                Err(config_error("cluster.join: a cluster that exists cannot be joined yet".into())
-                    .hint(FORMS))
-            }
+            Some(("redis" | "valkey", list)) => Servers::parse(list, false).map(Join::Servers),
+            Some(("rediss" | "valkeys", list)) => Servers::parse(list, true).map(Join::Servers),
             _ => {
                 let message = format!("cluster.join: {} names no nodes", shown(text));
                 Err(config_error(message).hint(FORMS))
@@ -119,15 +145,39 @@ impl FromStr for Join {
     }
 }
 
+impl Servers {
+    /// Reads `//HOST:PORT,HOST:PORT...`.
+    fn parse(text: &str, tls: bool) -> Result<Self, Error> {
+        let refused = |what: &str| config_error(format!("cluster.join: {what}"));
+        let list = text.strip_prefix("//").ok_or_else(|| refused("no URL").hint(FORMS))?;
+        if list.contains('@') {
+            return Err(refused("a URL with a password").hint(
+                "write USER:PASSWORD into a file of your own, and name it in cluster.login",
+            ));
+        }
+        let list = list.strip_suffix('/').unwrap_or(list);
+        if list.contains(['/', '?', '#']) {
+            return Err(refused("a URL with more than servers").hint(FORMS));
+        }
+        let hosts = list.split(',').map(|host| HostPort::parse(host, SERVER_PORT));
+        Ok(Servers { hosts: hosts.collect::<Result<_, _>>()?, tls })
+    }
+}
+
+/// Hosts with a comma between them.
+fn list(hosts: &[HostPort]) -> String {
+    hosts.iter().map(HostPort::to_string).collect::<Vec<_>>().join(",")
+}
+
 impl fmt::Display for Join {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Join::Off => Ok(()),
             Join::Dns(name) => write!(f, "dns:{name}"),
             Join::Slurm => f.write_str("slurm"),
-            Join::Hosts(hosts) => {
-                let hosts: Vec<String> = hosts.iter().map(HostPort::to_string).collect();
-                write!(f, "hosts:{}", hosts.join(","))
+            Join::Hosts(hosts) => write!(f, "hosts:{}", list(hosts)),
+            Join::Servers(Servers { hosts, tls }) => {
+                write!(f, "{}://{}", if *tls { "rediss" } else { "redis" }, list(hosts))
             }
         }
     }
@@ -183,6 +233,14 @@ mod tests {
         assert_eq!(dns.to_string(), "dns:belady.default.svc:7100");
         assert_eq!("slurm".parse::<Join>().unwrap().to_string(), "slurm");
         assert!("".parse::<Join>().unwrap().is_off());
+        for text in ["redis://a,[fd00::1]:7300", "redis://a:6379,[fd00::1]:7300/", "valkey://a"] {
+            let join: Join = text.parse().unwrap();
+            let host = &join.servers().unwrap().hosts[0];
+            assert_eq!((&*host.host, host.port), ("a", 6379));
+            assert_eq!(join.to_string().parse::<Join>().unwrap(), join);
+        }
+        let secure: Join = "rediss://a:7".parse().unwrap();
+        assert!(secure.servers().unwrap().tls && secure.to_string() == "rediss://a:7");
     }
 
     #[test]
@@ -206,8 +264,12 @@ mod tests {
             assert!(text.parse::<Join>().is_err(), "{text}");
         }
         for (text, said) in [
-            ("redis://me:SECRET@host:6379", "yet"),
-            ("valkey://me:SECRET@host:6379", "yet"),
+            ("redis://me:SECRET@host:6379", "cluster.login"),
+            ("valkey://me:SECRET@host:6379", "cluster.login"),
+            ("redis://host/SECRET", "more than servers"),
+            ("redis:host", "no URL"),
+            ("redis://", "is no host"),
+            ("redis://a,0.0.0.0", "is no host"),
             ("other://me:SECRET@host", "names no nodes"),
             ("me:SECRET@host", "names no nodes"),
             ("hosts:a,redis://me:SECRET@host", "is no host"),

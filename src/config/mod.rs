@@ -27,7 +27,7 @@ mod tests;
 mod units;
 
 pub use budget::{Budget, Reading};
-pub use join::{HostPort, Join, OwnAddress};
+pub use join::{HostPort, Join, OwnAddress, Servers};
 pub use keys::Key;
 pub use layers::{Layers, Origin, Origins};
 pub use resolve::{hanging_disk_error, resolve};

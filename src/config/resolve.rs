@@ -3,6 +3,7 @@
 //! RAM comes first, since the prefetch window is a part of it, then the disk tier, then keys that depend on
 //! no others. Each choice adds a line to `decisions`. The first relation that does not hold is the error.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::settings::{
 use super::units::{Bytes, Size, share};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BLOCK_BYTES;
+use crate::tls::Tls;
 
 /// The most that `cache.ram = "auto"` takes of the memory limit. Loaders and the framework need the rest.
 /// With more page cache, the out-of-memory killer may come.
@@ -36,6 +38,10 @@ const LARGE_FILE_MIN: u64 = 2 * BLOCK_BYTES;
 
 /// The smallest shard: an idle server takes some 8 MB.
 const SHARD_MIN: u64 = 16 << 20;
+
+/// How long existing servers may keep samples that nobody reads.
+const EXPIRES: RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(366 * 86_400);
 
 /// By default, one thread for this many processors searches for seeds.
 const LEARN_SHARE: u32 = 8;
@@ -126,6 +132,100 @@ fn cluster(
     if cluster.join.is_off() {
         return Ok(None);
     }
+    let secret = path("cluster.secret", &cluster.secret)?.ok_or_else(|| {
+        config_error("cluster.join is set, but cluster.secret is empty".to_owned())
+            .hint("name a file in a directory that all nodes see and only you can enter")
+    })?;
+    let has_servers = cluster.join.servers().is_some();
+    if !EXPIRES.contains(&cluster.expires.0) {
+        let message = format!("cluster.expires {} is not between 1m and 366d", cluster.expires);
+        return Err(config_error(message));
+    }
+    if !has_servers && !cluster.login.as_os_str().is_empty() {
+        let message = "cluster.login is set, but cluster.join names no existing servers";
+        return Err(config_error(message.to_owned()).hint("leave it out, or write redis://HOST"));
+    }
+    let (ram_bytes, servers_bytes) = match has_servers {
+        true => (0, servers(cluster)?),
+        false => (shard(cluster, ram_bytes, decisions)?, None),
+    };
+    Ok(Some(ClusterSettings {
+        join: cluster.join.clone(),
+        ram_bytes,
+        servers_bytes,
+        secret,
+        login: path("cluster.login", &cluster.login)?.unwrap_or_default(),
+        tls: tls(cluster)?,
+        expires: cluster.expires.0,
+        address: cluster.address.parse()?,
+        group: cluster.group.clone(),
+        source_rate: Some(cluster.source_rate.0).filter(|rate| *rate > 0),
+        disk: cluster.disk && !has_servers,
+        follow: cluster.follow,
+        server: path("cluster.server", &cluster.server)?.unwrap_or_default(),
+    }))
+}
+
+/// Bytes of servers that others administer, for all nodes together.
+fn servers(cluster: &ClusterConfig) -> Result<Option<u64>> {
+    let ClusterConfig { address, group, server, .. } = cluster;
+    let of_shards = [
+        ("address", !address.is_empty()),
+        ("group", !group.is_empty()),
+        ("server", !server.as_os_str().is_empty()),
+    ];
+    if let Some((key, _)) = of_shards.into_iter().find(|(_, is_set)| *is_set) {
+        let message = format!("cluster.{key} is set, but this node has no shard of its own");
+        return Err(
+            config_error(message).hint("leave it out, or write cluster.join without redis://")
+        );
+    }
+    match cluster.ram {
+        Size::Auto => Ok(None),
+        Size::Bytes(Bytes(bytes)) if bytes >= SHARD_MIN => Ok(Some(bytes)),
+        other => {
+            let least = human(SHARD_MIN);
+            let message = format!("cluster.ram {other} is no amount of at least {least}");
+            Err(config_error(message).hint("write the memory that all nodes use of all servers"))
+        }
+    }
+}
+
+/// The files for TLS; `None`: connections are without it.
+fn tls(cluster: &ClusterConfig) -> Result<Option<Tls>> {
+    let trusted = path("cluster.tls-ca", &cluster.tls_ca)?;
+    let own = path("cluster.tls-cert", &cluster.tls_cert)?;
+    let key = path("cluster.tls-key", &cluster.tls_key)?;
+    let refuse = |what: &str, fix: &str| Err(config_error(what.to_owned()).hint(fix));
+    let wants = cluster.join.servers().map(|servers| servers.tls);
+    match (wants, trusted, own, key) {
+        (None | Some(false), None, None, None) => Ok(None),
+        (None, Some(trusted), Some(own), Some(key))
+        | (Some(true), Some(trusted), Some(own), Some(key)) => {
+            Ok(Some(Tls { trusted, own: Some((own, key)) }))
+        }
+        (Some(true), Some(trusted), None, None) => Ok(Some(Tls { trusted, own: None })),
+        (Some(true), None, ..) => refuse(
+            "cluster.tls-ca is empty, but cluster.join asks for TLS",
+            "name a file of trusted certificates, such as /etc/ssl/certs/ca-certificates.crt",
+        ),
+        (Some(true), ..) => refuse(
+            "one of cluster.tls-cert and cluster.tls-key is empty",
+            "set both, or none of them",
+        ),
+        (Some(false), ..) => refuse(
+            "cluster.tls-... is set, but cluster.join does not ask for TLS",
+            "write rediss:// in place of redis://",
+        ),
+        (None, ..) => refuse(
+            "one of cluster.tls-ca, cluster.tls-cert and cluster.tls-key is empty",
+            "set all three, or none of them",
+        ),
+    }
+}
+
+/// Bytes of this node's shard.
+fn shard(cluster: &ClusterConfig, ram_bytes: u64, decisions: &mut Vec<String>) -> Result<u64> {
     let bytes = cluster.ram.of(ram_bytes).unwrap_or(ram_bytes / 2);
     let (shard, ram) = (human(bytes), human(ram_bytes));
     if bytes < SHARD_MIN || bytes > ram_bytes {
@@ -136,21 +236,7 @@ fn cluster(
     if !matches!(cluster.ram, Size::Bytes(_)) {
         decisions.push(format!("cluster.ram {}: {shard} of cache.ram {ram}", cluster.ram));
     }
-    let secret = path("cluster.secret", &cluster.secret)?.ok_or_else(|| {
-        config_error("cluster.join is set, but cluster.secret is empty".to_owned())
-            .hint("name a file in a directory that all nodes see and only you can enter")
-    })?;
-    Ok(Some(ClusterSettings {
-        join: cluster.join.clone(),
-        ram_bytes: bytes,
-        secret,
-        address: cluster.address.parse()?,
-        group: cluster.group.clone(),
-        source_rate: Some(cluster.source_rate.0).filter(|rate| *rate > 0),
-        disk: cluster.disk,
-        follow: cluster.follow,
-        server: path("cluster.server", &cluster.server)?.unwrap_or_default(),
-    }))
+    Ok(bytes)
 }
 
 /// The error of a cache disk that does not answer.

@@ -155,16 +155,23 @@ sections! {
     [cluster] ClusterConfig {
         /// The nodes of the cluster: "hosts:A,B:PORT,...", or "dns:NAME:PORT" for all addresses of a name,
         /// or "slurm" for the nodes of a Slurm job; empty: no cluster. Each node lists all of them, itself,
-        /// too. The port is 7100 if none is written, and the next one is used as well.
+        /// too. The port is 7100 if none is written, and the next one is used as well. Or else
+        /// "redis://A,B:PORT,...": existing servers, in place of shards of the nodes.
         join: Join = Join::Off,
         /// Memory of this node's shard, a part of cache.ram: "16GiB", "25%" of cache.ram, or "auto":
-        /// half of it.
+        /// half of it. With existing servers: memory of all servers for all nodes, or "auto": all that
+        /// they have.
         ram: Size = Size::Auto,
         /// Whether cache.dir holds samples for all nodes, too, if the shards of all nodes cannot hold all.
         disk: bool = true,
         /// A file that all nodes see, an absolute path. The first node puts a secret in it. Who can read
         /// the file can read the samples of the cluster.
         secret: PathBuf = PathBuf::new(),
+        /// With existing servers: a file with a line USER:PASSWORD or :PASSWORD, an absolute path; empty:
+        /// no login.
+        login: PathBuf = PathBuf::new(),
+        /// With existing servers: after this time without a read a sample leaves them.
+        expires: Period = Period(Duration::from_secs(24 * 3600)),
         /// Where the other nodes reach this one: "IP" or "IP:PORT". If it is empty, belady finds which
         /// address of the cluster this machine has.
         address: String = String::new(),
@@ -176,6 +183,14 @@ sections! {
         /// Whether orders say what each node holds: samples move to the nodes that read them next. If
         /// several jobs read more than the nodes can hold, these hold what is read soonest.
         follow: bool = true,
+        /// A file of the certificates that are trusted, in PEM, an absolute path. If it is set, all
+        /// connections between nodes are encrypted (TLS): then all nodes set the next two keys as well.
+        /// With existing servers, "rediss://" in cluster.join asks for TLS.
+        tls_ca: PathBuf = PathBuf::new(),
+        /// The certificate of this node. It has the node's name or address, as cluster.join writes it.
+        tls_cert: PathBuf = PathBuf::new(),
+        /// The key of that certificate.
+        tls_key: PathBuf = PathBuf::new(),
         /// The server program, an absolute path; empty: valkey-server or redis-server on the PATH.
         server: PathBuf = PathBuf::new(),
     }

@@ -7,6 +7,7 @@ use super::join::{Join, OwnAddress};
 use super::schema::{LogConfig, Manners, MountConfig, PolicyKind, Start, StreamConfig, View};
 use crate::buffer::{Classes, Rules};
 use crate::error::Error;
+use crate::tls::Tls;
 
 /// What was found on the host. It is detected elsewhere, and made up in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +70,18 @@ pub struct SourceSettings {
 pub struct ClusterSettings {
     /// It is not off.
     pub join: Join,
-    /// Bytes of this node's shard. They are not a part of `ram_bytes` any more.
+    /// Bytes of this node's shard; 0 if it has none. They are not a part of `ram_bytes` any more.
     pub ram_bytes: u64,
+    /// Bytes of servers that others administer, for all nodes together; `None`: as much as these have.
+    pub servers_bytes: Option<u64>,
     /// An absolute path.
     pub secret: PathBuf,
+    /// An absolute path, or empty.
+    pub login: PathBuf,
+    /// The files with which connections are encrypted; `None`: they are not.
+    pub tls: Option<Tls>,
+    /// After this time without a read a sample leaves servers that others administer.
+    pub expires: Duration,
     pub address: OwnAddress,
     pub group: String,
     /// Bytes a second that all nodes together ask the source for.

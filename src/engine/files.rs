@@ -112,8 +112,15 @@ fn prometheus(status: &Status) -> String {
     if let Some(cluster) = &status.cluster {
         let traffic = &cluster.traffic;
         let (members, known) = cluster.counts();
-        let nodes = [("{state=\"member\"}", members as u64), ("{state=\"known\"}", known as u64)];
-        metric("cluster_nodes", "gauge", "Nodes of the cluster.", &nodes);
+        let counts = [("{state=\"member\"}", members as u64), ("{state=\"known\"}", known as u64)];
+        match cluster.nodes {
+            None => metric("cluster_nodes", "gauge", "Nodes of the cluster.", &counts),
+            Some(nodes) => {
+                metric("cluster_servers", "gauge", "Existing servers that nodes use.", &counts);
+                let nodes = [("{state=\"member\"}", nodes.count)];
+                metric("cluster_nodes", "gauge", "Nodes of the cluster.", &nodes);
+            }
+        }
         let asked = [
             ("{found=\"here\"}", traffic.found_here),
             ("{found=\"at_another\"}", traffic.found),

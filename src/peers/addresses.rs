@@ -20,7 +20,7 @@ pub(super) fn find(join: &Join) -> Result<Vec<SocketAddr>, String> {
         Err(error) => unknown.push(format!("{}: {error}", name.host)),
     };
     match join {
-        Join::Off => {}
+        Join::Off | Join::Servers(_) => {}
         // Each of them is one node, however many addresses it has.
         Join::Hosts(hosts) => hosts.iter().for_each(|host| add(host, 1)),
         Join::Dns(name) => add(name, usize::MAX),
@@ -36,6 +36,21 @@ pub(super) fn find(join: &Join) -> Result<Vec<SocketAddr>, String> {
         true => Err(format!("the nodes of the cluster are not known: {}", unknown.join(", "))),
         false => Ok(found),
     }
+}
+
+/// The names of the nodes as they are written, which their certificates may have.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn names(join: &Join) -> Result<Vec<String>, String> {
+    let hosts = match join {
+        Join::Off => &[],
+        Join::Servers(servers) => &servers.hosts[..],
+        Join::Hosts(hosts) => hosts,
+        Join::Dns(name) => std::slice::from_ref(name),
+        Join::Slurm => slurm::nodes()?,
+    };
+    Ok(hosts.iter().map(|host| host.host.clone()).collect())
 }
 
 /// A search for the addresses in a thread of its own, since a name server may not answer for a long time.

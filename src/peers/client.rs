@@ -1,7 +1,8 @@
 //! Asks the shards of the members for blocks, and gives them blocks.
 //!
 //! There is one connection to each member, which many questions share. A member that does not answer within a second is
-//! left alone for a while ([`Breaker`]): it lacks every block meanwhile. Values are compared with their checksums here.
+//! left alone for a while ([`Breaker`]): it lacks every block meanwhile. Here values are
+//! protected, and taken only if they are not damaged.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,13 +18,13 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::breaker::Breaker;
-use super::connection::Login;
+use super::connection::Endpoint;
 use super::pipeline::{Pipeline, Reply, Request};
-use super::shard::{MEMBER, member_password};
+use super::shard::key;
 use super::shards::{Answer, Ask, Give, Membership, Note};
 use super::status::TrafficStatus;
-use super::values::{self, Key, LEASE, ON_DISK};
-use super::wants;
+use super::values::{Key, Keys, LEASE, ON_DISK, Seal};
+use super::wants::{self, List, ListPlace};
 use crate::cluster::Lack;
 use crate::disk::Buffer;
 use crate::sync::Mutex;
@@ -39,15 +40,26 @@ pub(super) const ANSWER: Duration = Duration::from_secs(1);
 /// Blocks that one member is given at once.
 const GIVEN_AT_ONCE: usize = 8;
 
+/// After so many seconds a list is gone whose node does not take messages any more.
+const LIST_EXPIRES_S: &str = "60";
+
 /// The longest latency that is told apart, in microseconds: no answer takes longer.
 const LATENCY_US_MAX: u64 = 2_000_000;
 
 /// Where a member is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Reached {
     pub(super) id: u64,
-    pub(super) address: SocketAddr,
+    pub(super) endpoint: Endpoint,
     pub(super) tag: String,
+}
+
+/// How members store blocks.
+#[derive(Clone)]
+pub(super) struct Terms {
+    pub(super) seal: Seal,
+    /// After so many seconds without a read a block is gone. None: a block stays until a member removes it.
+    pub(super) expires_s: Option<u64>,
 }
 
 /// What was asked and given since the start.
@@ -74,18 +86,30 @@ fn add(counter: &AtomicU64, count: u64) {
 
 struct Link {
     reached: Reached,
-    password: String,
+    terms: Terms,
     connection: tokio::sync::Mutex<Option<Arc<Pipeline>>>,
     breaker: Mutex<Breaker>,
     gives: Semaphore,
     limit: Duration,
 }
 
+/// All that is needed to ask the members of a cluster.
+pub(super) struct Reach {
+    /// `None` as long as this node has no tag.
+    pub(super) membership: Option<Membership>,
+    pub(super) members: Vec<Reached>,
+    pub(super) terms: Terms,
+    /// The nodes whose daemons can be asked, this one, too, and their lists.
+    pub(super) nodes: HashMap<u64, List>,
+}
+
 /// The members that can be asked.
 #[derive(Default)]
 struct Known {
     membership: Option<Arc<Membership>>,
+    seal: Option<Seal>,
     links: HashMap<u64, Arc<Link>>,
+    nodes: HashMap<u64, List>,
 }
 
 struct Shared {
@@ -127,21 +151,25 @@ impl Client {
         Ok(Client { runtime: Some(builder.build()?), shared: Arc::new(shared), limit })
     }
 
+    /// From now on nobody is asked.
+    pub(super) fn clear(&self) {
+        let before = std::mem::take(&mut *self.shared.known.lock());
+        // Under no lock: connections end.
+        drop(before);
+    }
+
     /// From now on these are the members. Without a membership nobody is asked.
-    pub(super) fn set_members(
-        &self,
-        membership: Option<Membership>,
-        reached: &[Reached],
-        secret: &str,
-    ) {
+    pub(super) fn set(&self, reach: Reach) {
+        let Reach { membership, members, terms, nodes } = reach;
         let mut known = self.shared.known.lock();
         let before = std::mem::take(&mut known.links);
-        let link = |reached: &Reached| {
-            let same = before.get(&reached.id).filter(|link| link.reached == *reached).cloned();
-            (reached.id, same.unwrap_or_else(|| Link::new(reached, secret, self.limit).into()))
+        let link = |reached: Reached| {
+            let same = before.get(&reached.id).filter(|link| link.reached == reached).cloned();
+            (reached.id, same.unwrap_or_else(|| Link::new(reached, &terms, self.limit).into()))
         };
-        known.links = reached.iter().map(link).collect();
+        known.links = members.into_iter().map(link).collect();
         known.membership = membership.map(Arc::new);
+        (known.seal, known.nodes) = (Some(terms.seal.clone()), nodes);
         let is_new = |link: &&Arc<Link>| !before.contains_key(&link.reached.id);
         let new: Vec<Arc<Link>> = known.links.values().filter(is_new).cloned().collect();
         drop(known);
@@ -157,11 +185,23 @@ impl Client {
         self.shared.known.lock().membership.clone()
     }
 
+    /// How values are named and protected.
+    pub(super) fn keys(&self) -> Option<(Keys, Seal)> {
+        let known = self.shared.known.lock();
+        let keys = known.membership.as_ref()?.keys.clone();
+        known.seal.clone().map(|seal| (keys, seal))
+    }
+
+    /// The nodes whose daemons can be asked, this one, too.
+    pub(super) fn nodes(&self) -> Vec<u64> {
+        self.shared.known.lock().nodes.keys().copied().collect()
+    }
+
     /// The addresses of the members that are left alone because they did not answer.
     pub(super) fn left_alone(&self) -> Vec<SocketAddr> {
         let links: Vec<_> = self.shared.known.lock().links.values().cloned().collect();
         let left = links.into_iter().filter(|link| link.breaker.lock().is_open());
-        left.map(|link| link.reached.address).collect()
+        left.map(|link| link.reached.endpoint.address).collect()
     }
 
     fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
@@ -193,7 +233,11 @@ impl Client {
             }
             let answer = link.answer((key, length), lease, &shared).await;
             shared.count(&link, &answer);
+            let is_found = matches!(answer, Answer::Found(_));
             deliver(answer);
+            if is_found {
+                link.keep(key).await;
+            }
         });
     }
 
@@ -225,16 +269,22 @@ impl Client {
         });
     }
 
-    /// Makes requests to a member, one after the other, until it refuses one or does not answer. Then calls `done` with
-    /// whether it has done all of them. `requests` makes them for the tag of the member.
+    /// Makes requests to the shard that has the list of a node, one after the other, until it refuses one or does not
+    /// answer. Then calls `done` with whether it has done all of them. `requests` makes them for the place of
+    /// the list.
     pub(super) fn send<R: Iterator<Item = Request> + Send + 'static>(
         &self,
-        member: u64,
-        requests: impl FnOnce(String) -> R,
+        node: u64,
+        requests: impl FnOnce(&ListPlace) -> R,
         done: impl FnOnce(bool) + Send + 'static,
     ) {
-        let Some(link) = self.link(member) else { return done(false) };
-        let requests = requests(link.reached.tag.clone());
+        let list = self.shared.known.lock().nodes.get(&node).cloned();
+        let at = list.and_then(|list| Some((self.link(list.shard)?, list.name)));
+        let (Some((link, list)), Some((keys, seal))) = (at, self.keys()) else {
+            return done(false);
+        };
+        let place = ListPlace { tag: link.reached.tag.clone(), list, keys, seal };
+        let requests = requests(&place);
         self.spawn(async move {
             for request in requests {
                 if link.request(request).await != Some(Reply::Done) {
@@ -242,6 +292,12 @@ impl Client {
                 }
             }
             done(true);
+            if link.terms.expires_s.is_some() {
+                // The node may be gone, and nobody else removes its list.
+                let name = key(&place.tag, &place.list);
+                let words = [b"EXPIRE", name.as_bytes(), LIST_EXPIRES_S.as_bytes()];
+                drop(link.request(Request::new(&words)).await);
+            }
         });
     }
 
@@ -317,10 +373,10 @@ impl Shared {
 }
 
 impl Link {
-    fn new(reached: &Reached, secret: &str, limit: Duration) -> Self {
+    fn new(reached: Reached, terms: &Terms, limit: Duration) -> Self {
         Link {
-            reached: reached.clone(),
-            password: member_password(secret, reached.address),
+            reached,
+            terms: terms.clone(),
             connection: tokio::sync::Mutex::default(),
             breaker: Mutex::default(),
             gives: Semaphore::new(GIVEN_AT_ONCE),
@@ -330,7 +386,17 @@ impl Link {
 
     async fn store(&self, key: Key, block: &Arc<Buffer>) -> Option<Reply> {
         let _turn = timeout(self.limit, self.gives.acquire()).await.ok()?;
-        self.request(Request::storing(&key.at(&self.reached.tag), key, block)).await
+        let (value, name) = (self.terms.seal.close(key, block)?, key.at(&self.reached.tag));
+        self.request(Request::storing(&name, value, self.terms.expires_s)).await
+    }
+
+    /// Has a block that was read stay for its whole time again.
+    async fn keep(&self, key: Key) {
+        if let Some(seconds) = self.terms.expires_s {
+            let (name, seconds) = (key.at(&self.reached.tag), seconds.to_string());
+            let words = [b"EXPIRE", name.as_bytes(), seconds.as_bytes()];
+            drop(self.request(Request::new(&words)).await);
+        }
     }
 
     /// Sends a note to the member's daemon. If it is lost, the sender notices nothing.
@@ -368,7 +434,7 @@ impl Link {
             Reply::Nil if takes => Answer::Lacks(Lack::Missing),
             Reply::Value(value) if value == LEASE => Answer::Lacks(Lack::Leased),
             Reply::Value(value) if value == ON_DISK => Answer::Lacks(Lack::OnDisk),
-            Reply::Value(value) => match values::open(key, length, value) {
+            Reply::Value(value) => match self.terms.seal.open(key, length, value) {
                 Some(bytes) => Answer::Found(bytes),
                 None => {
                     add(&shared.traffic.damaged, 1);
@@ -403,10 +469,10 @@ impl Link {
         if let Some(connection) = slot.as_ref().filter(|connection| !connection.has_ended()) {
             return Some(Arc::clone(connection));
         }
-        let login = Login { user: MEMBER, password: &self.password };
-        let connected = Pipeline::connect(self.reached.address, &login).await;
+        let endpoint = &self.reached.endpoint;
+        let connected = Pipeline::connect(endpoint).await;
         let failed = |error: &std::io::Error| {
-            tracing::debug!(%error, address = %self.reached.address, "a member cannot be asked");
+            tracing::debug!(%error, address = %endpoint.address, "a member cannot be asked");
         };
         let connection = Arc::new(connected.inspect_err(failed).ok()?);
         Some(Arc::clone(slot.insert(connection)))

@@ -6,25 +6,27 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use redis::{Connection, ErrorKind, cmd};
+use redis::{ErrorKind, cmd};
 
 use super::addresses::Search;
-use super::client::Reached;
-use super::connection::{Login, SHORT, connect_to};
+use super::client::{Reach, Reached, Terms};
+use super::connection::{Connection, Encryption, Endpoint};
+use super::control_connection::ControlConnection;
 use super::nodes::{Health, Node};
 use super::own_shard::OwnShard;
 use super::record::{self, Record};
-use super::shard::{MEMBER, Shard, ShardSettings, make_directory, member_password};
+use super::shard::{Shard, ShardSettings, make_directory, member_login};
 use super::shards::Membership;
 use super::status::{ClusterStatus, MemberState, MemberStatus};
-use super::values::Keys;
+use super::values::{Keys, Seal};
+use super::wants::{List, OwnList};
 use super::{Program, addresses, secret};
 use crate::cluster::{self, Report, View};
 use crate::config::ClusterSettings;
 use crate::process::Process;
 
 /// Tags are the numbers below this.
-const TAGS: usize = 1024;
+pub(super) const TAGS: usize = 1024;
 
 /// How often shards of the list that are not known are told of this one.
 const MEET_EVERY: Duration = Duration::from_secs(10);
@@ -40,10 +42,6 @@ const CLAIM_WAIT: Duration = Duration::from_secs(3);
 
 /// After this time a shard that does not answer is forgotten, if the rest is too few to agree that it has failed.
 const FORGET_AFTER: Duration = Duration::from_secs(15);
-
-/// The pause after which a member that did not answer is asked again. It doubles each time.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// How long the others are asked at a look. The rest of them is asked at the next one.
 const HEAR_FOR: Duration = Duration::from_secs(2);
@@ -61,28 +59,24 @@ const SAMPLES: (u64, u64) = (17, 20);
 /// The part of that with which a shard counts as full.
 const FULL: (u64, u64) = (19, 20);
 
-/// The connection to another member.
-struct Link {
+/// Another member.
+struct Other {
     /// The member's shard.
     id: String,
-    connection: Option<Connection>,
+    control: ControlConnection,
     /// What it told last, and when.
     record: Option<Record>,
     heard: Instant,
-    /// Why it does not answer.
-    why: Option<String>,
-    pause: Duration,
-    next: Instant,
 }
 
 /// What a look at the cluster has shown.
 pub(super) struct Seen {
     pub(super) status: ClusterStatus,
-    /// `None` as long as this node has no tag.
-    pub(super) membership: Option<Membership>,
-    pub(super) reached: Vec<Reached>,
+    pub(super) reach: Reach,
+    /// This node's own shard, if it has one and knows its tag.
     pub(super) own: Option<OwnShard>,
-    /// Whether its shard has hardly any room left.
+    pub(super) own_list: Option<OwnList>,
+    /// Whether the own shard has hardly any room left.
     pub(super) is_full: bool,
     /// The reports of the others, by their ids.
     pub(super) reports: Vec<(u64, Report)>,
@@ -92,6 +86,8 @@ pub(super) struct Member {
     settings: ClusterSettings,
     program: Program,
     secret: String,
+    /// How connections are encrypted, if they are.
+    encryption: Option<Encryption>,
     shard: Shard,
     /// The addresses of the cluster, as they were found last.
     addresses: Vec<SocketAddr>,
@@ -100,7 +96,7 @@ pub(super) struct Member {
     slots: Vec<u16>,
     /// What this node tells of itself.
     record: Record,
-    links: HashMap<SocketAddr, Link>,
+    others: HashMap<SocketAddr, Other>,
     /// Since when the shard has known no others, and whom it knew before.
     anew: Instant,
     /// When the shard was started, until it is patient with others.
@@ -130,13 +126,16 @@ impl Member {
         let addresses = addresses::find(&settings.join)?;
         let address = addresses::own(settings.address, &addresses)?;
         let secret = secret::read_or_make(&settings.secret)?;
+        let hosts = addresses::names(&settings.join)?;
+        let encryption = settings.tls.as_ref().map(|tls| tls.config(&hosts)).transpose()?;
         make_directory(place)?;
-        let memory_bytes = settings.ram_bytes / FRAGMENTED.0 * FRAGMENTED.1;
+        let memory_bytes = used_at_most(settings.ram_bytes);
         let of_shard = ShardSettings {
             directory: place,
             address,
             memory_bytes,
             secret: &secret,
+            tls: settings.tls.as_ref(),
             outlives: true,
         };
         let mut shard = Shard::start(&program, &of_shard)?;
@@ -152,12 +151,13 @@ impl Member {
             settings: settings.clone(),
             program,
             secret,
+            encryption: encryption.map(Encryption),
             shard,
             addresses,
             search: Search::default(),
             slots,
             record,
-            links: HashMap::new(),
+            others: HashMap::new(),
             anew: Instant::now(),
             impatient: Some(Instant::now()),
             known_before: Vec::new(),
@@ -166,11 +166,6 @@ impl Member {
             met: None,
             told: None,
         })
-    }
-
-    /// What all members of the cluster know.
-    pub(super) fn secret(&self) -> &str {
-        &self.secret
     }
 
     /// The server's process.
@@ -197,19 +192,33 @@ impl Member {
         let tag = self.own_tag(&nodes);
         let others = nodes.iter().filter(|node| !node.is_self);
         let report = |node: &Node| {
-            let ago = self.links.get(&node.address?)?.heard.elapsed();
+            let ago = self.others.get(&node.address?)?.heard.elapsed();
             Some((id(node), self.heard_of(node)?.report(ago)))
         };
         let reports = others.filter_map(report).collect();
         let keys = Keys::new(&self.secret);
-        Ok(Seen {
-            status: self.status(&nodes, &view),
+        let status = self.status(&nodes, &view);
+        let reach = Reach {
             membership: own.map(|own| Membership { own, view, keys }),
-            reached,
-            own: tag.map(|tag| OwnShard { access: self.shard.access(), tag }),
+            nodes: reached.iter().map(|it| (it.id, List::of(it.id))).collect(),
+            members: reached,
+            terms: Terms { seal: Seal::Checksum, expires_s: None },
+        };
+        let own = tag.map(|tag| OwnShard { access: self.shard.access(), tag });
+        Ok(Seen {
+            status,
+            reach,
+            own_list: own.as_ref().map(OwnList::own),
+            own,
             is_full: self.record.used >= self.record.capacity / FULL.1 * FULL.0,
             reports,
         })
+    }
+
+    /// How the member at this address is asked.
+    fn endpoint(&self, address: SocketAddr) -> Endpoint {
+        let login = member_login(&self.secret, address);
+        Endpoint { address, login, encryption: self.encryption.clone() }
     }
 
     /// The members that take part, and their view.
@@ -224,7 +233,8 @@ impl Member {
             let Some(address) = address else { continue };
             let Record { capacity, disk, seed, ref group, .. } = *record;
             let group = number(group.as_bytes()) as u32;
-            reached.push(Reached { id, address, tag });
+            let endpoint = self.endpoint(address);
+            reached.push(Reached { id, endpoint, tag });
             members.push(cluster::Member { id, capacity, disk, seed, group });
         }
         (reached, View::new(members))
@@ -391,7 +401,7 @@ impl Member {
 
     /// Writes the own record, if that is due. A shard that has just started does not take it yet.
     fn tell(&mut self, nodes: &[Node]) -> Result<(), String> {
-        let knows_all = self.links.values().all(|link| link.record.is_some());
+        let knows_all = self.others.values().all(|other| other.record.is_some());
         let pause = if knows_all { Duration::from_secs(record::EVERY_S) } else { SOON };
         if self.told.is_some_and(|told| told.elapsed() < pause) {
             return Ok(());
@@ -420,23 +430,25 @@ impl Member {
         let there = silent.into_iter().chain(answering);
         let there: HashMap<SocketAddr, &Node> =
             there.filter_map(|node| Some((node.address?, node))).collect();
-        self.links
-            .retain(|address, link| there.get(address).is_some_and(|node| node.id == link.id));
+        self.others
+            .retain(|address, other| there.get(address).is_some_and(|node| node.id == other.id));
         let mut asked = Vec::new();
         for (address, node) in there {
             let tag = self.tag(node);
-            let link = self.links.entry(address).or_insert_with(|| Link::new(&node.id));
+            let other = self.others.entry(address).or_insert_with(|| Other::new(&node.id));
             match tag {
                 Some(tag) if node.health == Health::Connected => {
                     asked.push((address, Record::key(&tag)));
                 }
                 tag => {
-                    link.rest();
-                    link.record = link.record.take().filter(|_| tag.is_some());
+                    other.control.rest();
+                    other.record = other.record.take().filter(|_| tag.is_some());
                 }
             }
         }
-        hear_in_turn(&mut self.links, asked, &self.secret, HEAR_FOR);
+        let endpoint = |(address, key)| (self.endpoint(address), key);
+        let asked = asked.into_iter().map(endpoint).collect();
+        hear_in_turn(&mut self.others, asked, HEAR_FOR);
     }
 
     fn status(&self, nodes: &[Node], view: &View) -> ClusterStatus {
@@ -463,15 +475,15 @@ impl Member {
 
     /// What another member told of itself a short while ago.
     fn heard_of(&self, node: &Node) -> Option<&Record> {
-        let link = self.links.get(&node.address?)?;
+        let other = self.others.get(&node.address?)?;
         // A short pause of a member moves no homes.
-        link.told().filter(|_| matches!(node.health, Health::Connected | Health::Suspected))
+        other.told().filter(|_| matches!(node.health, Health::Connected | Health::Suspected))
     }
 
     fn member_status(&self, node: &Node) -> Option<MemberStatus> {
         let address = node.address?;
         let record = if node.is_self { Some(&self.record) } else { self.heard_of(node) };
-        let why = self.links.get(&address).and_then(|link| link.why.clone());
+        let why = self.others.get(&address).and_then(|other| other.control.why.clone());
         let state = match node.health {
             _ if node.is_self => MemberState::Here,
             Health::Failed => MemberState::Failed,
@@ -490,23 +502,14 @@ impl Member {
     }
 }
 
-impl Link {
+impl Other {
     fn new(id: &str) -> Self {
-        Link {
+        Other {
             id: id.to_owned(),
-            connection: None,
+            control: ControlConnection::new(),
             record: None,
             heard: Instant::now(),
-            why: None,
-            pause: PAUSE_MIN,
-            next: Instant::now(),
         }
-    }
-
-    /// Waits until the member can be asked again.
-    fn rest(&mut self) {
-        (self.connection, self.why) = (None, None);
-        (self.pause, self.next) = (PAUSE_MIN, Instant::now());
     }
 
     /// What the member told of itself, as long as that counts.
@@ -516,75 +519,55 @@ impl Link {
     }
 
     /// Reads the member's record. If it does not answer, what it told before counts for a while.
-    fn hear(&mut self, address: SocketAddr, key: &str, secret: &str) {
-        match self.read(address, key, secret) {
+    fn hear(&mut self, endpoint: &Endpoint, key: &str) {
+        let read = |connection: &mut Connection| cmd("GET").arg(key).query(connection);
+        match self.control.ask::<Option<Vec<u8>>>(endpoint, SOON, read) {
             Ok(text) => {
-                (self.record, self.heard) =
-                    (text.as_deref().and_then(Record::parse), Instant::now());
-                (self.why, self.pause) = (None, PAUSE_MIN);
-                let pause =
-                    if self.record.is_some() { Duration::from_secs(record::EVERY_S) } else { SOON };
-                self.next = Instant::now() + pause;
+                self.record = text.as_deref().and_then(Record::parse);
+                self.heard = Instant::now();
+                if self.record.is_some() {
+                    self.control.next = self.heard + Duration::from_secs(record::EVERY_S);
+                }
             }
-            Err(error) => {
-                self.connection = None;
-                self.why = Some(match error.kind() {
-                    ErrorKind::AuthenticationFailed => {
-                        self.record = None;
-                        "it has another secret".to_owned()
-                    }
-                    _ => error.to_string(),
-                });
-                self.next = Instant::now() + self.pause;
-                self.pause = (self.pause * 2).min(PAUSE_MAX);
+            Err(error) if error.kind() == ErrorKind::AuthenticationFailed => {
+                self.record = None;
+                self.control.why = Some("it has another secret".to_owned());
             }
+            Err(_) => {}
         }
-    }
-
-    fn read(
-        &mut self,
-        address: SocketAddr,
-        key: &str,
-        secret: &str,
-    ) -> redis::RedisResult<Option<Vec<u8>>> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let password = member_password(secret, address);
-                connect_to(address, &Login { user: MEMBER, password: &password }, SHORT)?
-            }
-        };
-        let text = cmd("GET").arg(key).query(&mut connection)?;
-        self.connection = Some(connection);
-        Ok(text)
     }
 }
 
 /// Reads the records of members that are due, each under its key, until the time is over. First are those that
 /// answered last time, then those that have waited longest, so that each has its turn.
 fn hear_in_turn(
-    links: &mut HashMap<SocketAddr, Link>,
-    asked: Vec<(SocketAddr, String)>,
-    secret: &str,
+    others: &mut HashMap<SocketAddr, Other>,
+    asked: Vec<(Endpoint, String)>,
     most: Duration,
 ) {
     let begun = Instant::now();
-    let due = asked.into_iter().filter_map(|(address, key)| {
-        let link = links.get(&address).filter(|link| link.next <= begun)?;
-        Some((link.connection.is_none(), link.next, address, key))
+    let due = asked.into_iter().filter_map(|(endpoint, key)| {
+        let control = &others.get(&endpoint.address).filter(|it| it.control.next <= begun)?.control;
+        Some((!control.is_connected(), control.next, endpoint, key))
     });
     let mut due: Vec<_> = due.collect();
-    due.sort_unstable();
-    for (_, _, address, key) in due {
-        links.get_mut(&address).into_iter().for_each(|link| link.hear(address, &key, secret));
+    due.sort_by_key(|(is_new, next, endpoint, _)| (*is_new, *next, endpoint.address));
+    for (_, _, endpoint, key) in due {
+        let other = others.get_mut(&endpoint.address);
+        other.into_iter().for_each(|other| other.hear(&endpoint, &key));
         if begun.elapsed() >= most {
             break;
         }
     }
 }
 
+/// What a server may count as used if its process is to take so many bytes.
+pub(super) fn used_at_most(bytes: u64) -> u64 {
+    bytes / FRAGMENTED.0 * FRAGMENTED.1
+}
+
 /// Bytes of samples that a shard with this memory holds.
-fn capacity(memory_bytes: u64) -> u64 {
+pub(super) fn capacity(memory_bytes: u64) -> u64 {
     (memory_bytes - ON_THE_WAY.min(memory_bytes / 4)) / SAMPLES.1 * SAMPLES.0
 }
 
@@ -599,7 +582,7 @@ fn id(node: &Node) -> u64 {
 }
 
 /// A number for a name, the same on all nodes.
-fn number(name: &[u8]) -> u64 {
+pub(super) fn number(name: &[u8]) -> u64 {
     let add = |hash: u64, byte: &u8| cluster::mix(hash ^ u64::from(*byte));
     name.iter().fold(name.len() as u64 + 1, add)
 }
@@ -623,6 +606,10 @@ mod tests {
         let settings = ClusterSettings {
             join: format!("hosts:{}", list.join(",")).parse().unwrap(),
             ram_bytes: 16 << 20,
+            servers_bytes: None,
+            login: PathBuf::new(),
+            tls: None,
+            expires: Duration::ZERO,
             secret: top.join("secret"),
             address: OwnAddress::Exact(own),
             group: String::new(),
@@ -656,25 +643,29 @@ mod tests {
     }
 
     /// Links to these addresses, of which none has been asked.
-    fn links(addresses: &[SocketAddr]) -> HashMap<SocketAddr, Link> {
-        addresses.iter().map(|address| (*address, Link::new("x"))).collect()
+    fn endpoint(address: SocketAddr) -> Endpoint {
+        Endpoint { address, login: member_login("secret", address), encryption: None }
+    }
+
+    fn others(addresses: &[SocketAddr]) -> HashMap<SocketAddr, Other> {
+        addresses.iter().map(|address| (*address, Other::new("x"))).collect()
     }
 
     #[test]
     fn what_a_member_told_counts_after_a_late_answer() {
         // Nobody listens there.
         let address = free_addresses(1)[0];
-        let mut link = Link::new("x");
+        let mut other = Other::new("x");
         let record = Record { capacity: 7, ..Record::default() };
-        link.record = Some(record.clone());
-        link.hear(address, "key", "secret");
-        assert!(link.why.is_some() && link.next > link.heard);
-        assert_eq!(link.told(), Some(&record));
+        other.record = Some(record.clone());
+        other.hear(&endpoint(address), "key");
+        assert!(other.control.why.is_some() && other.control.next > other.heard);
+        assert_eq!(other.told(), Some(&record));
         let long_ago = Instant::now().checked_sub(Duration::from_secs(record::FOR_S));
-        link.heard = long_ago.expect("this machine runs for longer than that");
-        assert_eq!(link.told(), None);
-        link.rest();
-        assert_eq!(link.why, None);
+        other.heard = long_ago.expect("this machine runs for longer than that");
+        assert_eq!(other.told(), None);
+        other.control.rest();
+        assert_eq!(other.control.why, None);
     }
 
     #[test]
@@ -683,19 +674,22 @@ mod tests {
         let silent: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let silent = silent.iter().map(|listener| listener.local_addr().unwrap());
         let addresses: Vec<SocketAddr> = silent.collect();
-        let mut links = links(&addresses);
-        let asked = |links: &HashMap<SocketAddr, Link>| {
-            links.values().filter(|link| link.why.is_some()).count()
+        let mut others = others(&addresses);
+        let asked = |others: &HashMap<SocketAddr, Other>| {
+            others.values().filter(|other| other.control.why.is_some()).count()
         };
         for count in 1..=3 {
-            let all = addresses.iter().map(|address| (*address, "key".to_owned())).collect();
-            hear_in_turn(&mut links, all, "secret", Duration::ZERO);
-            assert_eq!(asked(&links), count, "one has used all of the time");
+            let all = addresses.iter().map(|it| (endpoint(*it), "key".to_owned())).collect();
+            hear_in_turn(&mut others, all, Duration::ZERO);
+            assert_eq!(asked(&others), count, "one has used all of the time");
         }
-        let none = addresses.iter().map(|address| (*address, "key".to_owned())).collect();
-        links.values_mut().for_each(|link| (link.why, link.next) = (None, Instant::now() + LIMIT));
-        hear_in_turn(&mut links, none, "secret", LIMIT);
-        assert_eq!(asked(&links), 0, "none is due");
+        let none = addresses.iter().map(|it| (endpoint(*it), "key".to_owned())).collect();
+        let wait = |other: &mut Other| {
+            (other.control.why, other.control.next) = (None, Instant::now() + LIMIT);
+        };
+        others.values_mut().for_each(wait);
+        hear_in_turn(&mut others, none, LIMIT);
+        assert_eq!(asked(&others), 0, "none is due");
     }
 
     fn tags(members: &mut [Member]) -> Vec<Option<String>> {

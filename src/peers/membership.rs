@@ -3,6 +3,8 @@
 //! Nothing waits for it: a mount serves before its node is a member, and without that. If the node cannot become one,
 //! or its shard ends, the thread tries again after a while.
 
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,12 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::client::{ANSWER, Client};
+use super::existing::ExistingServers;
 use super::member::{Member, Seen, view_name};
 use super::own_shard::OwnShard;
 use super::shards::{Ask, Give, Listed, Membership, Shards, TakeNote};
 use super::status::{ClusterStatus, HomesStatus};
 use super::values::Key;
-use super::wants::{self, Provider, Want, Wanted, Wants};
+use super::wants::{self, OwnList, Provider, Want, Wanted, Wants};
 use crate::cluster::Report;
 use crate::config::ClusterSettings;
 use crate::process::Process;
@@ -42,6 +45,7 @@ struct Shared {
     client: Arc<Client>,
     wanted: Arc<Wanted>,
     own: Mutex<Option<OwnShard>>,
+    own_list: Mutex<Option<OwnList>>,
     is_full: AtomicBool,
     /// `None` until homes are known.
     homes: Mutex<Option<HomesStatus>>,
@@ -79,6 +83,7 @@ impl Peers {
             client: Arc::new(Client::new(ANSWER)?),
             wanted: Arc::new(Wanted::new()),
             own: Mutex::default(),
+            own_list: Mutex::default(),
             is_full: AtomicBool::new(false),
             homes: Mutex::default(),
             report: Mutex::default(),
@@ -86,7 +91,7 @@ impl Peers {
         });
         let sharing = Arc::clone(&shared);
         let (wanted, client) = (Arc::clone(&shared.wanted), Arc::clone(&shared.client));
-        wants::listen(wanted, client, move || sharing.own.lock().clone())?;
+        wants::listen(wanted, client, move || sharing.own_list.lock().clone())?;
         let ((end, over), (ending, ended)) = (channel(), channel());
         let found = Arc::clone(&shared);
         let keep = move || {
@@ -104,8 +109,49 @@ impl Peers {
         if let Some(Running { end, ended }) = running {
             drop(end);
             if ended.recv_timeout(LEAVE_WAIT) == Err(RecvTimeoutError::Timeout) {
-                tracing::warn!("the shard does not end");
+                tracing::warn!("the cluster is not left in time");
             }
+        }
+    }
+}
+
+/// How this node takes part.
+enum Part {
+    /// With a shard of its own.
+    Member(Box<Member>),
+    /// With servers that others administer.
+    Existing(Box<ExistingServers>),
+}
+
+impl Part {
+    /// Joins. `own` is the id of this node, if it has no shard.
+    fn join(
+        settings: &ClusterSettings,
+        place: &Path,
+        search_path: &OsStr,
+        own: u64,
+    ) -> Result<Self, String> {
+        match settings.join.servers() {
+            Some(servers) => {
+                let existing = ExistingServers::join(settings, servers, own)?;
+                Ok(Part::Existing(Box::new(existing)))
+            }
+            None => Member::join(settings, place, search_path).map(|it| Part::Member(Box::new(it))),
+        }
+    }
+
+    /// The process of its own shard.
+    fn server(&self) -> Option<Process> {
+        match self {
+            Part::Member(member) => Some(member.server()),
+            Part::Existing(_) => None,
+        }
+    }
+
+    fn look(&mut self, digest: u64, report: Report) -> Result<Seen, String> {
+        match self {
+            Part::Member(member) => member.look(digest, report),
+            Part::Existing(existing) => existing.look(digest, report),
         }
     }
 }
@@ -118,28 +164,34 @@ fn keep(
     over: &Receiver<()>,
 ) {
     let search_path = std::env::var_os("PATH").unwrap_or_default();
-    let mut member: Option<Member> = None;
+    let own = RandomState::new().build_hasher().finish();
+    let mut part: Option<Part> = None;
     let mut next = Instant::now();
     let mut said = None;
     loop {
-        if member.is_none() && Instant::now() >= next {
+        if part.is_none() && Instant::now() >= next {
             next = Instant::now() + TRY_EVERY;
-            match Member::join(settings, place, &search_path) {
+            match Part::join(settings, place, &search_path, own) {
                 Ok(joined) => {
-                    tell(joined.server());
-                    tracing::info!(server = joined.server().pid, "the shard of this node runs");
-                    (member, said) = (Some(joined), None);
+                    if let Some(server) = joined.server() {
+                        tell(server);
+                        tracing::info!(server = server.pid, "the shard of this node runs");
+                    }
+                    part = Some(joined);
                 }
                 Err(why) => shared.set_none(why, &mut said),
             }
         }
-        if let Some(present) = &mut member {
+        if let Some(present) = &mut part {
             let digest = shared.homes.lock().map_or(0, |homes| homes.digest);
             let report = shared.report.lock().clone();
             match present.look(digest, report) {
-                Ok(seen) => shared.set(seen, present.secret()),
+                Ok(seen) => {
+                    said = None;
+                    shared.set(seen);
+                }
                 Err(why) => {
-                    member = None;
+                    part = None;
                     shared.set_none(why, &mut said);
                 }
             }
@@ -151,12 +203,12 @@ fn keep(
 }
 
 impl Shared {
-    fn set(&self, seen: Seen, secret: &str) {
-        let Seen { status, membership, reached, own, is_full, reports } = seen;
+    fn set(&self, seen: Seen) {
+        let Seen { status, reach, own, own_list, is_full, reports } = seen;
         *self.reports.lock() = reports;
         self.is_full.store(is_full, Ordering::Relaxed);
-        self.client.set_members(membership, &reached, secret);
-        *self.own.lock() = own;
+        self.client.set(reach);
+        (*self.own.lock(), *self.own_list.lock()) = (own, own_list);
         *self.status.lock() = status;
     }
 
@@ -171,8 +223,8 @@ impl Shared {
             tracing::warn!(%why, "no cluster");
             *said = Some(why.clone());
         }
-        self.client.set_members(None, &[], "");
-        *self.own.lock() = None;
+        self.client.clear();
+        (*self.own.lock(), *self.own_list.lock()) = (None, None);
         self.reports.lock().clear();
         *self.status.lock() = ClusterStatus { why: Some(why), ..ClusterStatus::default() };
     }
@@ -253,9 +305,7 @@ impl Shards for Peers {
 
 impl Wants for Peers {
     fn members(&self) -> Option<(u64, Vec<u64>)> {
-        let membership = self.shared.client.membership()?;
-        let ids = membership.view.members().iter().map(|member| member.id).collect();
-        Some((membership.own, ids))
+        Some((self.shared.client.membership()?.own, self.shared.client.nodes()))
     }
 
     fn want(&self, want: Want) {

@@ -1,6 +1,7 @@
 //! Servers that can carry what the nodes of a cluster share.
 //!
-//! Each node has one server of Redis's protocol, its *shard*. The servers find each other and watch each other by
+//! Each node has one server of Redis's protocol, its *shard*, or all use servers that others administer
+//! ([`existing`]). The servers find each other and watch each other by
 //! themselves: that is Redis's cluster bus. No shard is copied, and no sample is written to a disk.
 //!
 //! 1. [`Program::find`] looks for a server program that is new enough.
@@ -20,6 +21,8 @@ mod addresses;
 mod breaker;
 mod client;
 mod connection;
+mod control_connection;
+mod existing;
 mod member;
 mod membership;
 mod nodes;
@@ -40,7 +43,9 @@ pub use membership::Peers;
 pub use program::Program;
 pub use shard::{end_left, kill_server, left_server};
 pub use shards::{Answer, Ask, Give, Listed, Membership, Note, Shards, TakeNote};
-pub use status::{ClusterStatus, HomesStatus, MemberState, MemberStatus, TrafficStatus};
+pub use status::{
+    ClusterStatus, HomesStatus, MemberState, MemberStatus, NodesStatus, TrafficStatus,
+};
 pub use trial::{Trial, try_out};
 pub use values::{Key, Keys};
 pub use wants::{Answering, Deliver, Provider, Want, Wants};

@@ -52,7 +52,7 @@ fn parse_line(line: &str) -> Option<Node> {
     };
     Some(Node {
         id: id.to_owned(),
-        address: address.split('@').next().and_then(parse_address),
+        address: parse_address(address),
         is_self,
         is_replica: has("slave"),
         health,
@@ -60,10 +60,16 @@ fn parse_line(line: &str) -> Option<Node> {
     })
 }
 
-/// An IPv6 address has no brackets here.
+/// `IP:PORT@BUS,NAME`. An IPv6 address has no brackets here.
 fn parse_address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.rsplit_once(':')?;
-    Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?))
+    let (address, bus) = text.split_once('@')?;
+    let (ip, port) = address.rsplit_once(':')?;
+    let port = match port.parse().ok()? {
+        // Over its socket, a shard tells no port that asks for TLS. The one of its bus is the next one.
+        0 => bus.split(',').next()?.parse::<u16>().ok()?.checked_sub(1)?,
+        port => port,
+    };
+    Some(SocketAddr::new(ip.parse().ok()?, port))
 }
 
 /// One slot, or a range of them. A slot that moves, in brackets, is left out.
@@ -87,7 +93,7 @@ mod tests {
             d4 10.0.0.4:7100@7101 master,fail - 1690000000000 0 1 disconnected\n\
             e5 10.0.0.5:7100@7101 handshake - 1690000000000 0 0 connected\n\
             f6 :0@0 master,noaddr - 0 0 0 disconnected\n\
-            g7 10.0.0.7:7100@7101 master - 0 0 1 disconnected\n\
+            g7 10.0.0.7:0@7101,host master - 0 0 1 disconnected\n\
             h8 10.0.0.8:7100@7101 slave a1 0 1690000000000 3 connected\n\
             \n\
             not a node\n";
@@ -113,5 +119,6 @@ mod tests {
         assert_eq!(found[1].slots, [(0, 0), (128, 130)]);
         assert_eq!(found[1].address, Some("[fd00::2]:7100".parse().unwrap()));
         assert_eq!(found[5].address, None);
+        assert_eq!(found[6].address, Some("10.0.0.7:7100".parse().unwrap()));
     }
 }

@@ -3,9 +3,9 @@
 //! Homes move when members come and go, and files change. Nobody asks the shard for such blocks any more, but they take
 //! room.
 
-use redis::{Connection, RedisResult, cmd, pipe};
+use redis::{RedisResult, cmd, pipe};
 
-use super::shard::Access;
+use super::connection::{Access, Connection};
 use super::shards::Listed;
 use super::values::{self, Key, TRAILER};
 

@@ -9,7 +9,6 @@
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, IoSlice, Result, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -17,10 +16,11 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
+use tokio_rustls::TlsConnector;
 
-use super::connection::Login;
-use super::values::{self, Key, TRAILER};
-use crate::disk::{Buffer, memory_for};
+use super::connection::{Endpoint, Login};
+use super::values::{Sealed, TRAILER_MOST};
+use crate::disk::memory_for;
 use crate::ids::BLOCK_BYTES;
 use crate::sync::Mutex;
 
@@ -28,7 +28,7 @@ use crate::sync::Mutex;
 const AT_ONCE: usize = 32;
 
 /// The longest value that is read, in bytes. No value of ours is longer.
-const VALUE_MOST: usize = BLOCK_BYTES as usize + TRAILER;
+const VALUE_MOST: usize = BLOCK_BYTES as usize + TRAILER_MOST;
 
 /// The longest line that is read, in bytes.
 const LINE_MOST: u64 = 4096;
@@ -41,40 +41,47 @@ const LINE_END: &[u8; 2] = b"\r\n";
 /// A command with its arguments.
 pub(super) struct Request {
     words: Vec<u8>,
-    /// The last argument of a command that stores a block: the block, and what comes after it.
-    block: Option<(Arc<Buffer>, [u8; TRAILER + LINE_END.len()])>,
+    /// If it stores a value: that, and the words after it.
+    value: Option<(Sealed, Vec<u8>)>,
 }
 
 impl Request {
     pub(super) fn new(words: &[&[u8]]) -> Self {
-        Request { words: encoded(words.len(), words), block: None }
+        let mut all = beginning(words.len());
+        push_words(&mut all, words);
+        Request { words: all, value: None }
     }
 
-    /// Stores a block under the name of its key.
-    pub(super) fn storing(name: &str, key: Key, block: &Arc<Buffer>) -> Self {
-        let mut words = encoded(3, &[b"SET", name.as_bytes()]);
-        push_length(&mut words, block.len() + TRAILER);
-        let mut end = [0; TRAILER + LINE_END.len()];
-        end[..TRAILER].copy_from_slice(&values::trailer(key, block));
-        end[TRAILER..].copy_from_slice(LINE_END);
-        Request { words, block: Some((Arc::clone(block), end)) }
+    /// Stores a value under a name, for a time in seconds if one is given.
+    pub(super) fn storing(name: &str, value: Sealed, seconds: Option<u64>) -> Self {
+        let seconds = seconds.map(|seconds| seconds.to_string());
+        let more: Vec<&[u8]> = seconds.iter().flat_map(|it| [b"EX", it.as_bytes()]).collect();
+        let mut words = beginning(3 + more.len());
+        push_words(&mut words, &[b"SET", name.as_bytes()]);
+        push_length(&mut words, value.len());
+        let mut end = LINE_END.to_vec();
+        push_words(&mut end, &more);
+        Request { words, value: Some((value, end)) }
     }
 
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let block = self.block.iter().flat_map(|(block, end)| [&block[..], &end[..]]);
-        std::iter::once(&self.words[..]).chain(block)
+        let value = self.value.iter();
+        let value = value.flat_map(|(value, end)| [&value.bytes[..], &value.trailer[..], &end[..]]);
+        std::iter::once(&self.words[..]).chain(value)
     }
 }
 
-/// The first words of a request of `count` words.
-fn encoded(count: usize, words: &[&[u8]]) -> Vec<u8> {
-    let mut all = format!("*{count}\r\n").into_bytes();
+/// The beginning of a request of `count` words.
+fn beginning(count: usize) -> Vec<u8> {
+    format!("*{count}\r\n").into_bytes()
+}
+
+fn push_words(all: &mut Vec<u8>, words: &[&[u8]]) {
     for word in words {
-        push_length(&mut all, word.len());
+        push_length(all, word.len());
         all.extend_from_slice(word);
         all.extend_from_slice(LINE_END);
     }
-    all
 }
 
 fn push_length(words: &mut Vec<u8>, length: usize) {
@@ -116,15 +123,22 @@ impl Pipeline {
     ///
     /// # Errors
     /// If nobody answers there, or the login is refused.
-    pub(super) async fn connect(address: SocketAddr, login: &Login<'_>) -> Result<Self> {
-        let stream = TcpStream::connect(address).await?;
+    pub(super) async fn connect(endpoint: &Endpoint) -> Result<Self> {
+        let stream = TcpStream::connect(endpoint.address).await?;
         // A request is not held back until the one before it is answered.
         stream.set_nodelay(true)?;
         let (requests, queue) = channel(AT_ONCE);
-        let task = tokio::spawn(carry(stream, queue)).abort_handle();
+        let carrying = match &endpoint.encryption {
+            None => tokio::spawn(carry(stream.into_split(), queue)),
+            Some(encryption) => {
+                let connector = TlsConnector::from(Arc::clone(&encryption.0));
+                let encrypted = connector.connect(endpoint.address.ip().into(), stream).await?;
+                tokio::spawn(carry(tokio::io::split(encrypted), queue))
+            }
+        };
+        let task = carrying.abort_handle();
         let pipeline = Pipeline { requests, places: Semaphore::new(AT_ONCE), task };
-        let words = [b"AUTH", login.user.as_bytes(), login.password.as_bytes()];
-        match pipeline.ask(Request::new(&words)).await {
+        match pipeline.ask(first_request(&endpoint.login)).await {
             Some(Reply::Done) => Ok(pipeline),
             Some(Reply::Refused(why)) => Err(Error::new(ErrorKind::PermissionDenied, why)),
             _ => Err(ErrorKind::InvalidData.into()),
@@ -145,12 +159,20 @@ impl Pipeline {
     }
 }
 
+/// The login, or a question that anybody may ask.
+fn first_request(login: &Login) -> Request {
+    let words = login.words().unwrap_or_else(|| vec!["PING"]);
+    Request::new(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())
+}
+
 /// The requests whose replies are still to come, in their order.
 type Waiting = Mutex<VecDeque<oneshot::Sender<Reply>>>;
 
 /// Carries requests and replies until the connection ends.
-async fn carry(mut stream: TcpStream, queue: Receiver<Sent>) {
-    let (reads, writes) = stream.split();
+async fn carry(
+    (reads, writes): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    queue: Receiver<Sent>,
+) {
     let waiting = Waiting::default();
     let ended = tokio::select! {
         ended = write_requests(writes, queue, &waiting) => ended,
@@ -183,6 +205,8 @@ async fn write_requests(
                 written => IoSlice::advance_slices(&mut left, written),
             }
         }
+        // What is encrypted may still be here.
+        stream.flush().await?;
     }
     Ok(())
 }
@@ -239,8 +263,9 @@ async fn read_value(
 
 #[cfg(test)]
 mod tests {
-    use super::super::values::Keys;
+    use super::super::values::{self, Keys, Seal};
     use super::*;
+    use crate::disk::Buffer;
 
     fn replies(bytes: &[u8]) -> Vec<Result<Reply>> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -310,6 +335,10 @@ mod tests {
             &values::trailer(key, &block),
             LINE_END,
         ];
-        assert_eq!(written(&Request::storing("n", key, &block)), expected.concat());
+        let sealed = || Seal::Checksum.close(key, &block).unwrap();
+        assert_eq!(written(&Request::storing("n", sealed(), None)), expected.concat());
+        let for_a_time = written(&Request::storing("n", sealed(), Some(60)));
+        assert!(for_a_time.starts_with(b"*5\r\n$3\r\nSET\r\n"));
+        assert!(for_a_time.ends_with(b"\r\n$2\r\nEX\r\n$2\r\n60\r\n"));
     }
 }

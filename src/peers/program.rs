@@ -14,7 +14,7 @@ const NAMES: [&str; 2] = ["valkey-server", "redis-server"];
 
 /// Before Redis 7.0, no command both reads a value and takes its place if there is none (`SET NX GET`). Valkey
 /// began at 7.2.
-const LEAST: Version = Version(7, 0, 0);
+pub(super) const LEAST: Version = Version(7, 0, 0);
 
 /// How long a program may take to tell its version, and how many bytes are read of that.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
@@ -129,12 +129,18 @@ pub(super) fn output_of(
 
 /// The version in a line such as `Redis server v=7.0.15 sha=...`.
 fn parse_version(said: &str) -> Option<Version> {
-    let version = said.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
-    let mut numbers = version.split('.').map(|number| {
-        let digits = number.split(|letter: char| !letter.is_ascii_digit()).next();
-        digits.and_then(|digits| digits.parse().ok())
-    });
-    Some(Version(numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0)))
+    Version::parse(said.split_whitespace().find_map(|word| word.strip_prefix("v="))?)
+}
+
+impl Version {
+    /// Reads a version such as `7.0.15`.
+    pub(super) fn parse(version: &str) -> Option<Self> {
+        let mut numbers = version.split('.').map(|number| {
+            let digits = number.split(|letter: char| !letter.is_ascii_digit()).next();
+            digits.and_then(|digits| digits.parse().ok())
+        });
+        Some(Version(numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0)))
+    }
 }
 
 #[cfg(test)]

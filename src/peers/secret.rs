@@ -1,4 +1,4 @@
-//! What all members of a cluster know, and nobody else.
+//! What all members of a cluster know, and nobody else: its secret, and the login of its servers.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -7,6 +7,7 @@ use std::path::Path;
 
 use nix::libc::{ELOOP, O_NOFOLLOW, O_NONBLOCK};
 
+use super::connection::Login;
 use super::fresh_password;
 
 /// The shortest secret that is taken, in bytes: nobody guesses 16 letters by chance.
@@ -18,20 +19,37 @@ const MOST: u64 = 4096;
 /// # Errors
 /// If the file cannot be used, or others may read it.
 pub(super) fn read_or_make(path: &Path) -> Result<String, String> {
-    match read(path)? {
-        Some(secret) => Ok(secret),
+    let found = match read(path)? {
+        Some(found) => found,
         None => {
             make(path)?;
             // Another node may have been faster.
-            read(path)?.ok_or_else(|| refuse(path, "is gone again"))
+            read(path)?.ok_or_else(|| refuse(path, "is gone again"))?
         }
+    };
+    match found.len() < LEAST {
+        true => Err(refuse(path, format!("is shorter than {LEAST} letters"))),
+        false => Ok(found),
     }
 }
 
-fn refuse(path: &Path, why: impl std::fmt::Display) -> String {
-    format!("the secret {}: {why}", path.display())
+/// Reads the login of servers that others administer: a line `USER:PASSWORD` or `:PASSWORD`.
+///
+/// # Errors
+/// If there is no such file, or it cannot be used, or others may read it.
+pub(super) fn read_login(path: &Path) -> Result<Login, String> {
+    let text = read(path)?.ok_or_else(|| refuse(path, "is missing"))?;
+    let (user, password) =
+        text.split_once(':').ok_or_else(|| refuse(path, "is not USER:PASSWORD"))?;
+    let user = Some(user.to_owned()).filter(|user| !user.is_empty());
+    Ok(Login { user, password: Some(password.to_owned()) })
 }
 
+fn refuse(path: &Path, why: impl std::fmt::Display) -> String {
+    format!("{}: {why}", path.display())
+}
+
+/// The text of a file that only this user can read; `None` if there is no file.
 fn read(path: &Path) -> Result<Option<String>, String> {
     let mut options = OpenOptions::new();
     // A pipe would wait for who writes into it.
@@ -55,11 +73,7 @@ fn read(path: &Path) -> Result<Option<String>, String> {
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|error| refuse(path, error))?;
-    let secret = text.trim();
-    match secret.len() < LEAST {
-        true => Err(refuse(path, format!("is shorter than {LEAST} letters"))),
-        false => Ok(Some(secret.to_owned())),
-    }
+    Ok(Some(text.trim().to_owned()))
 }
 
 /// Makes the file at once with its content, so that no node reads a part of it.
@@ -112,6 +126,14 @@ mod tests {
         assert_eq!(read_or_make(&path).unwrap(), "0123456789abcdef");
         fs::write(&path, "short").unwrap();
         assert!(read_or_make(&path).unwrap_err().contains("shorter"));
+        fs::write(&path, ":pass:word\n").unwrap();
+        let Ok(Login { user, password }) = read_login(&path) else { panic!("it is a login") };
+        assert_eq!((user, password.as_deref()), (None, Some("pass:word")));
+        fs::write(&path, "me:").unwrap();
+        assert!(read_login(&path).is_ok_and(|login| login.user.as_deref() == Some("me")));
+        fs::write(&path, "me").unwrap();
+        assert!(read_login(&path).is_err_and(|why| why.contains("is not USER:PASSWORD")));
+        assert!(read_login(&top.path().join("x")).is_err_and(|why| why.contains("is missing")));
         let none = top.path().join("none/secret");
         assert!(read_or_make(&none).unwrap_err().contains("cannot be made"));
         assert!(read_or_make(top.path()).unwrap_err().contains("is no file"));

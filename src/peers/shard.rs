@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 
 use nix::libc::O_NOFOLLOW;
 use nix::sys::signal::Signal;
-use redis::{Connection, FromRedisValue};
+use redis::FromRedisValue;
 use rustix::process::configure_io_flusher_behavior;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::connection::{Login, connect_to_socket};
+use super::connection::{Access, Connection, Login, connect_to_socket};
 use super::nodes::{self, Node};
 use super::{Program, fresh_password, hexadecimal};
 use crate::process::{Process, is_stopped, wait_until_gone};
+use crate::tls::Tls;
 
 /// Files of a shard's directory. The server's working directory is there, so its names are short: the name of a
 /// socket has at most 107 bytes.
@@ -67,6 +68,8 @@ pub(super) struct ShardSettings<'a> {
     pub memory_bytes: u64,
     /// What all members of the cluster know, and nobody else.
     pub secret: &'a str,
+    /// The files with which connections to it are encrypted.
+    pub tls: Option<&'a Tls>,
     /// Whether the server goes on if this process is killed.
     pub outlives: bool,
 }
@@ -78,23 +81,6 @@ struct Ownership {
     server: Process,
     daemon: Process,
     password: String,
-}
-
-/// How its owner reaches a server.
-#[derive(Clone)]
-pub(super) struct Access {
-    socket: PathBuf,
-    password: String,
-}
-
-impl Access {
-    /// Connects to the server as its owner.
-    ///
-    /// # Errors
-    /// If it does not answer.
-    pub(super) fn connect(&self) -> redis::RedisResult<Connection> {
-        connect_to_socket(&self.socket, &Login { user: OWNER, password: &self.password })
-    }
 }
 
 /// A server that runs. It ends when this is dropped.
@@ -143,7 +129,7 @@ impl Shard {
         let process = Process::of(child.id()).unwrap_or_default();
         let mut starting = Starting { child: Some(child), directory: directory.clone() };
         own(&directory, process, &password).map_err(failed)?;
-        let login = Login { user: OWNER, password: &password };
+        let login = Login::new(OWNER, &password);
         let owner = starting.await_answer(settings, &login)?;
         let (child, address) = (starting.child.take(), settings.address);
         Ok(Shard { process, child, directory, address, owner, password, is_silent: false })
@@ -160,7 +146,7 @@ impl Shard {
         if !is_same || process.has_ended() || is_stopped(process.pid) {
             return None;
         }
-        let login = Login { user: OWNER, password: &password };
+        let login = Login::new(OWNER, &password);
         let owner = connect_to_socket(&settings.path(SOCKET), &login).ok()?;
         let address = settings.address;
         // Without this, it would be ended as one that is left.
@@ -186,7 +172,7 @@ impl Shard {
 
     /// What another thread of this process needs to administer it.
     pub(super) fn access(&self) -> Access {
-        Access { socket: self.directory.join(SOCKET), password: self.password.clone() }
+        Access::Socket(self.directory.join(SOCKET), Login::new(OWNER, &self.password))
     }
 
     /// The slot of a tag.
@@ -334,7 +320,7 @@ pub fn end_left(directory: &Path) {
     if !daemon.has_ended() && daemon.pid != std::process::id() {
         return;
     }
-    let login = Login { user: OWNER, password: &password };
+    let login = Login::new(OWNER, &password);
     if !is_stopped(server.pid)
         && let Ok(mut owner) = connect_to_socket(&directory.join(SOCKET), &login)
     {
@@ -346,7 +332,7 @@ pub fn end_left(directory: &Path) {
 /// Tells a server to end, unless it is stopped and hears nothing.
 fn shut_down(server: Process, owner: &mut Connection) {
     if !is_stopped(server.pid) {
-        let _ = owner.set_read_timeout(Some(SHUTDOWN_WAIT));
+        let _ = owner.set_read_timeout(SHUTDOWN_WAIT);
         // It closes the connection instead of an answer.
         let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").query::<()>(owner);
     }
@@ -448,8 +434,12 @@ impl ShardSettings<'_> {
         let [member_hash, owner_hash] = [&*member_password, owner_password]
             .map(|password| hexadecimal(&Sha256::digest(password.as_bytes())));
         let timeout_ms = FIRST_TIMEOUT_MS;
+        let ports = match self.tls {
+            None => format!("port {port}\n"),
+            Some(tls) => of_tls(port, tls),
+        };
         let mut text = format!(
-            "# {program}\nport {port}\nbind {ip}\nunixsocket {SOCKET}\nunixsocketperm 600\ndaemonize no\n\
+            "# {program}\n{ports}bind {ip}\nunixsocket {SOCKET}\nunixsocketperm 600\ndaemonize no\n\
              save \"\"\nappendonly no\nmaxmemory {memory_bytes}\nmaxmemory-policy noeviction\n\
              lazyfree-lazy-user-del yes\ndisable-thp yes\ntcp-keepalive 10\n\
              client-output-buffer-limit normal 256mb 64mb 10\n"
@@ -472,6 +462,18 @@ impl ShardSettings<'_> {
     }
 }
 
+/// The lines of a configuration for a server whose connections are all encrypted.
+fn of_tls(port: u16, tls: &Tls) -> String {
+    let quoted = |path: &Path| format!("{:?}", path.display().to_string());
+    let own = tls.own.as_ref().map_or_else(String::new, |(own, key)| {
+        format!("tls-cert-file {}\ntls-key-file {}\n", quoted(own), quoted(key))
+    });
+    let trusted = quoted(&tls.trusted);
+    format!(
+        "port 0\ntls-port {port}\ntls-cluster yes\ntls-auth-clients yes\ntls-ca-cert-file {trusted}\n{own}"
+    )
+}
+
 /// The lines of a configuration without those that can be changed while the server runs.
 fn rest_of(config: &str) -> impl Iterator<Item = &str> {
     config.lines().filter(|line| !line.starts_with("maxmemory "))
@@ -487,7 +489,7 @@ impl Starting {
     fn await_answer(
         &mut self,
         settings: &ShardSettings<'_>,
-        login: &Login<'_>,
+        login: &Login,
     ) -> Result<Connection, String> {
         let begun = Instant::now();
         loop {
@@ -522,8 +524,13 @@ impl Drop for Starting {
 
 /// The password of members at the shard with this address. A server that is not of the cluster learns only the one of its
 /// own address, since servers of Redis are known to each other without a password.
-pub(super) fn member_password(secret: &str, address: SocketAddr) -> String {
+fn member_password(secret: &str, address: SocketAddr) -> String {
     hexadecimal(&Sha256::digest(format!("{address} {secret}").as_bytes()))
+}
+
+/// How a member logs in at the shard with this address.
+pub(super) fn member_login(secret: &str, address: SocketAddr) -> Login {
+    Login::new(MEMBER, &member_password(secret, address))
 }
 
 /// A key that the shard with this tag has.
@@ -557,6 +564,7 @@ mod tests {
             address: "10.0.0.1:7100".parse().unwrap(),
             memory_bytes: 1 << 30,
             secret: "SECRET",
+            tls: None,
             outlives: true,
         };
         let program = Program::find(&std::env::var_os("PATH").unwrap()).unwrap();
@@ -584,7 +592,8 @@ mod tests {
     fn start(directory: &Path, address: SocketAddr, memory_bytes: u64, secret: &str) -> Shard {
         let program = Program::find(&std::env::var_os("PATH").unwrap()).unwrap();
         make_directory(directory).unwrap();
-        let settings = ShardSettings { directory, address, memory_bytes, secret, outlives: false };
+        let settings =
+            ShardSettings { directory, address, memory_bytes, secret, tls: None, outlives: false };
         Shard::start(&program, &settings).unwrap()
     }
 
@@ -667,6 +676,7 @@ mod tests {
             address: free_addresses(1)[0],
             memory_bytes: 16 << 20,
             secret: "secret",
+            tls: None,
             outlives: false,
         };
         assert!(

@@ -8,13 +8,20 @@ use super::values::{Key, Keys};
 use crate::cluster::{Lack, Report, View};
 use crate::disk::Buffer;
 
-/// The members of a cluster, as one of them knows them.
+/// The members of a cluster, as a node knows them.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    /// The id of this member.
+    /// The id of this node. If it has a shard, it is a member of the view. Else it uses servers of others, which are.
     pub own: u64,
     pub view: View,
     pub keys: Keys,
+}
+
+impl Membership {
+    /// Whether this node has a shard of its own.
+    pub fn has_shard(&self) -> bool {
+        self.view.members().iter().any(|member| member.id == self.own)
+    }
 }
 
 /// What a member answers.

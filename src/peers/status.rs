@@ -20,8 +20,10 @@ pub struct ClusterStatus {
     pub on_disks: bool,
     /// The epoch of this node's readers, from 0, if samples move to the nodes that read them next.
     pub moves_in: Option<u32>,
-    /// By address. All nodes of the cluster that are known, this one, too.
+    /// By address. All nodes of the cluster that are known, this one, too; or else the servers of others that nodes use.
     pub members: Vec<MemberStatus>,
+    /// The nodes, if the members are servers that others administer.
+    pub nodes: Option<NodesStatus>,
     pub traffic: TrafficStatus,
 }
 
@@ -66,6 +68,16 @@ pub struct TrafficStatus {
     pub moved: u64,
     /// Microseconds that 99 of 100 answers did not exceed.
     pub p99_us: u64,
+}
+
+/// The nodes that use servers of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodesStatus {
+    /// All nodes that are known, this one, too.
+    pub count: u64,
+    /// Those whose catalogs have other files than this node's, or other numbers or times of files.
+    pub differing: u64,
 }
 
 /// A node, as this one sees it.
@@ -124,7 +136,12 @@ impl MemberState {
 }
 
 impl ClusterStatus {
-    /// How many nodes are members, and how many are known.
+    /// How many nodes of belady are known, those that are missing, too.
+    pub fn nodes_known(&self) -> u64 {
+        self.nodes.map_or(self.members.len() as u64, |nodes| nodes.count)
+    }
+
+    /// How many nodes or servers are members, and how many are known.
     pub fn counts(&self) -> (usize, usize) {
         let there = self.members.iter().filter(|member| member.state.is_there());
         (there.count(), self.members.len())

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::{Connection, Value, cmd};
+use redis::{Value, cmd};
 
-use super::connection::{LONG, Login, connect_to};
+use super::connection::{Connection, Endpoint, LONG, Login};
 use super::nodes::Health;
-use super::shard::{MEMBER, Shard, ShardSettings, key, member_password};
+use super::shard::{MEMBER, Shard, ShardSettings, key, member_login};
 use super::{Program, fresh_password};
 
 /// The memory of a trial's shard.
@@ -71,7 +71,8 @@ fn start(program: &Program, directory: &Path, ip: IpAddr, secret: &str) -> Resul
     for _ in 0..STARTS_MOST {
         let address = free_address(ip)?;
         let memory_bytes = MEMORY_BYTES;
-        let settings = ShardSettings { directory, address, memory_bytes, secret, outlives: false };
+        let settings =
+            ShardSettings { directory, address, memory_bytes, secret, tls: None, outlives: false };
         started = Shard::start(program, &settings);
         if started.is_ok() {
             break;
@@ -107,9 +108,8 @@ fn knows(shard: &mut Shard, other: &Shard) -> Result<bool, String> {
 /// Leases a key, stores a sample under it and reads it, as a member. Returns the median time of a read.
 fn pass_sample(at: SocketAddr, secret: &str) -> Result<Duration, String> {
     let words = |error: redis::RedisError| error.to_string();
-    let password = member_password(secret, at);
-    let login = Login { user: MEMBER, password: &password };
-    let mut member = connect_to(at, &login, LONG).map_err(words)?;
+    let endpoint = Endpoint { address: at, login: member_login(secret, at), encryption: None };
+    let mut member = endpoint.connect(LONG).map_err(words)?;
     let key = key("1", "sample");
     for expected in [Value::Nil, Value::BulkString(b"lease".to_vec())] {
         let mut lease = cmd("SET");
@@ -152,7 +152,9 @@ fn check_refusals(member: &mut Connection, at: SocketAddr, secret: &str) -> Resu
     }
     let strangers = [(MEMBER, "guess"), (MEMBER, secret), ("default", ""), ("default", secret)];
     for (user, password) in strangers {
-        if connect_to(at, &Login { user, password }, LONG).is_ok() {
+        let stranger =
+            Endpoint { address: at, login: Login::new(user, password), encryption: None };
+        if stranger.connect(LONG).is_ok() {
             return Err(format!("the user {user} can log in with another password"));
         }
     }

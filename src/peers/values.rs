@@ -2,18 +2,33 @@
 //!
 //! A key is a hash of the path, the version of the file and the offset of the block, by a number that only members know.
 //! A value is the bytes of the block, and then a trailer with a checksum of the bytes and of the key. So a value under a
-//! key of another block is found out, too.
+//! key of another block is found out, too. On servers that others administer, the bytes are encrypted, and the trailer
+//! shows that a member has made them (AES-256-GCM, NIST SP 800-38D): a [`Seal`] is one of both.
 
 use std::fmt::{self, Display, Formatter};
 use std::hash::Hasher;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::rand;
+use sha2::{Digest, Sha256};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::shard::KEYS;
+use crate::disk::{Buffer, memory_for};
 
-/// The trailer: a checksum, the length of the block, and a mark.
+/// The trailer with a checksum: the checksum, the length of the block, and a mark.
 pub(super) const TRAILER: usize = 16;
+
+/// The trailer of encrypted bytes: a tag of the bytes and of the key, and a nonce that is drawn anew each time.
+const TAG: usize = 16;
+const CIPHER_TRAILER: usize = TAG + NONCE_LEN;
+
+/// The longest trailer, in bytes.
+pub(super) const TRAILER_MOST: usize = CIPHER_TRAILER;
+
 const MARK: [u8; 8] = *b"belady1\n";
 
 /// The value of a block that somebody brings. It is shorter than any trailer.
@@ -46,6 +61,11 @@ impl Keys {
         hasher.write(version);
         hasher.write(&offset.to_le_bytes());
         Key(hasher.finish128().as_u128())
+    }
+
+    /// The key of a text with a name.
+    fn text(&self, name: &str) -> Key {
+        self.key(b"text", name.as_bytes(), 0)
     }
 }
 
@@ -114,6 +134,93 @@ pub(super) fn open(key: Key, length: usize, mut value: Vec<u8>) -> Option<Vec<u8
     })
 }
 
+/// How values are protected.
+#[derive(Clone)]
+pub(super) enum Seal {
+    /// By a checksum: it finds out damage. Members alone can write values.
+    Checksum,
+    /// By encryption with authentication: others can write values, too.
+    Cipher(Arc<LessSafeKey>),
+}
+
+/// A value that is to be stored: one part after the other.
+pub(super) struct Sealed {
+    pub(super) bytes: Arc<Buffer>,
+    pub(super) trailer: Vec<u8>,
+}
+
+impl Sealed {
+    /// All bytes of the value.
+    pub(super) fn all(&self) -> Vec<u8> {
+        [&self.bytes[..], &self.trailer].concat()
+    }
+
+    /// How many these are.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() + self.trailer.len()
+    }
+}
+
+impl Seal {
+    /// Encrypts with the secret of a cluster.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub(super) fn cipher(secret: &str) -> Result<Self, Unspecified> {
+        let key = Sha256::digest(format!("values {secret}").as_bytes());
+        Ok(Seal::Cipher(Arc::new(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key)?))))
+    }
+
+    /// The value of a block. None if the system gives no random bytes.
+    pub(super) fn close(&self, key: Key, block: &Arc<Buffer>) -> Option<Sealed> {
+        let cipher = match self {
+            Seal::Checksum => {
+                let trailer = trailer(key, block).to_vec();
+                return Some(Sealed { bytes: Arc::clone(block), trailer });
+            }
+            Seal::Cipher(cipher) => cipher,
+        };
+        let mut nonce = [0; NONCE_LEN];
+        rand::fill(&mut nonce).ok()?;
+        let mut bytes = memory_for(block.len() + CIPHER_TRAILER);
+        bytes.extend_from_slice(block);
+        let name = Aad::from(key.0.to_le_bytes());
+        cipher.seal_in_place_append_tag(Nonce::from(&nonce), name, &mut bytes).ok()?;
+        Some(Sealed { bytes: Arc::new(Buffer::from(bytes)), trailer: nonce.to_vec() })
+    }
+
+    /// The value of a text with a name, such as a message. Where members alone can write, it is the text itself.
+    pub(super) fn close_text(&self, keys: &Keys, name: &str, text: &[u8]) -> Vec<u8> {
+        let Seal::Cipher(_) = self else { return text.to_vec() };
+        let sealed = self.close(keys.text(name), &Arc::new(Buffer::from(text.to_vec())));
+        // Without random bytes there is nothing that could be read.
+        sealed.map(|sealed| sealed.all()).unwrap_or_default()
+    }
+
+    /// The text of such a value; `None` if no member has made it.
+    pub(super) fn open_text(&self, keys: &Keys, name: &str, value: Vec<u8>) -> Option<Vec<u8>> {
+        let Seal::Cipher(_) = self else { return Some(value) };
+        let length = value.len().checked_sub(CIPHER_TRAILER)?;
+        self.open(keys.text(name), length, value)
+    }
+
+    /// The block of a value; `None` if it is damaged, or not a block of this key and length.
+    pub(super) fn open(&self, key: Key, length: usize, mut value: Vec<u8>) -> Option<Vec<u8>> {
+        let cipher = match self {
+            Seal::Checksum => return open(key, length, value),
+            Seal::Cipher(cipher) => cipher,
+        };
+        if value.len().checked_sub(CIPHER_TRAILER) != Some(length) {
+            return None;
+        }
+        let (bytes, nonce) = value.split_at_mut(length + TAG);
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        cipher.open_in_place(nonce, Aad::from(key.0.to_le_bytes()), bytes).ok()?;
+        value.truncate(length);
+        Some(value)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +253,36 @@ mod tests {
                 assert_eq!(open(keys.key(path, version, offset), length, value.clone()), None);
             }
         }
+    }
+
+    #[test]
+    fn an_encrypted_value_is_read_with_the_secret_and_the_key_alone() {
+        let (keys, block) = (Keys::new("secret"), (0..=255).collect::<Vec<u8>>());
+        let key = keys.key(b"a/b", b"version", 0);
+        let seal = Seal::cipher("secret").unwrap();
+        let value = || seal.close(key, &Arc::new(Buffer::from(block.clone()))).unwrap().all();
+        let sealed = value();
+        assert_eq!(seal.open(key, block.len(), sealed.clone()), Some(block.clone()));
+        assert_ne!(sealed, value(), "a nonce is used once");
+        assert!(!sealed.windows(8).any(|part| block.windows(8).any(|plain| plain == part)));
+        for bit in 0..sealed.len() * 8 {
+            let mut damaged = sealed.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(seal.open(key, block.len(), damaged), None, "bit {bit}");
+        }
+        for other in [&sealed[1..], &sealed[..sealed.len() - 1], LEASE, b"", &block] {
+            assert_eq!(seal.open(key, block.len(), other.to_vec()), None);
+        }
+        assert_eq!(seal.open(key, block.len() + 1, sealed.clone()), None);
+        assert_eq!(seal.open(key, usize::MAX - 20, sealed.clone()), None);
+        let text = seal.close_text(&keys, "w:1", b"{}");
+        assert_eq!(seal.open_text(&keys, "w:1", text.clone()), Some(b"{}".to_vec()));
+        assert_eq!(seal.open_text(&keys, "w:2", text), None);
+        assert_eq!(seal.open_text(&keys, "w:1", b"{}".to_vec()), None);
+        let elsewhere = keys.key(b"a/c", b"version", 0);
+        assert_eq!(seal.open(elsewhere, block.len(), sealed.clone()), None);
+        let stranger = Seal::cipher("other").unwrap();
+        assert_eq!(stranger.open(key, block.len(), sealed), None);
     }
 
     #[test]

@@ -16,17 +16,22 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use redis::{Connection, RedisResult, cmd};
+use redis::{RedisResult, cmd};
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
+use super::connection::{Access, Connection};
 use super::own_shard::OwnShard;
 use super::pipeline::Request;
 use super::shard::key;
 use super::shards::{Note, TakeNote};
-use super::values::{self, Key, Keys};
+use super::values::{Key, Keys, Seal};
+use crate::disk::Buffer;
 use crate::ids::BLOCK_BYTES;
 use crate::sync::Mutex;
+
+/// The name of a member's list in its own shard.
+const LIST: &str = "w";
 
 /// For how many seconds an answer stays in a shard.
 const KEPT_S: &str = "10";
@@ -119,24 +124,70 @@ enum Message {
 }
 
 impl Message {
-    fn push(&self, tag: &str) -> Request {
-        let text = serde_json::to_vec(self).unwrap_or_default();
-        Request::new(&[b"RPUSH", list(tag).as_bytes(), &text])
+    fn push(&self, place: &ListPlace) -> Request {
+        let ListPlace { tag, list, keys, seal } = place;
+        let text = seal.close_text(keys, list, &serde_json::to_vec(self).unwrap_or_default());
+        Request::new(&[b"RPUSH", key(tag, list).as_bytes(), &text])
     }
 }
 
-/// Sends a note to the member with this tag.
+/// Sends a note to the member with this tag, in its own shard.
 pub(super) fn noting(tag: &str, note: Note) -> Request {
     let message = match note {
         Note::Given(key) => Message::Given(key.to_string()),
         Note::Asked(key) => Message::Asked(key.to_string()),
     };
-    message.push(tag)
+    let text = serde_json::to_vec(&message).unwrap_or_default();
+    Request::new(&[b"RPUSH", key(tag, LIST).as_bytes(), &text])
 }
 
-/// The name of the list of a member.
-fn list(tag: &str) -> String {
-    key(tag, "w")
+/// Where the list of a node is, and how its messages are protected.
+pub(super) struct ListPlace {
+    /// The tag of the shard that has it.
+    pub(super) tag: String,
+    /// Its name there.
+    pub(super) list: String,
+    pub(super) keys: Keys,
+    pub(super) seal: Seal,
+}
+
+/// The list of a node: the shard that has it, and its name there.
+#[derive(Clone)]
+pub(super) struct List {
+    /// The id of a member.
+    pub(super) shard: u64,
+    pub(super) name: String,
+}
+
+impl List {
+    /// The list of a member with a shard of its own.
+    pub(super) fn of(member: u64) -> Self {
+        List { shard: member, name: LIST.to_owned() }
+    }
+}
+
+/// Where this node takes messages from its list.
+#[derive(Clone)]
+pub(super) struct OwnList {
+    access: Access,
+    tag: String,
+    list: String,
+}
+
+impl OwnList {
+    /// Its list in a shard with this tag.
+    pub(super) fn new(access: Access, tag: &str, list: String) -> Self {
+        OwnList { access, tag: tag.to_owned(), list }
+    }
+
+    /// Its list in its own shard.
+    pub(super) fn own(shard: &OwnShard) -> Self {
+        OwnList::new(shard.access.clone(), &shard.tag, LIST.to_owned())
+    }
+
+    fn is(&self, other: &OwnList) -> bool {
+        (&self.tag, &self.list) == (&other.tag, &other.list)
+    }
 }
 
 /// The name of a value of an answer, and the key that its checksum is made with.
@@ -177,7 +228,7 @@ impl Wanted {
         self.open.lock().insert(id, deliver);
         let question = Message::Question { id, from, topic, text };
         let (refused, late) = (Arc::clone(self), Arc::clone(self));
-        let push = move |tag: String| std::iter::once(question.push(&tag));
+        let push = move |place: &ListPlace| std::iter::once(question.push(place));
         client.send(member, push, move |is_sent| match is_sent {
             true => {}
             false => refused.deliver(id, None),
@@ -201,6 +252,11 @@ impl Wanted {
         }
     }
 
+    /// Whether the asker still waits.
+    fn is_open(&self, id: u64) -> bool {
+        self.open.lock().contains_key(&id)
+    }
+
     /// Delivers an answer, unless the asker waits no longer.
     fn deliver(&self, id: u64, answer: Option<Vec<u8>>) {
         let deliver = self.open.lock().remove(&id);
@@ -218,22 +274,23 @@ impl Wanted {
     }
 }
 
-/// Starts the thread that takes messages from the list in the own shard.
+/// Starts the thread that takes messages from the list of this node.
 ///
 /// # Errors
 /// If it cannot be started.
 pub(super) fn listen(
     wanted: Arc<Wanted>,
     client: Arc<Client>,
-    own: impl Fn() -> Option<OwnShard> + Send + 'static,
+    own_list: impl Fn() -> Option<OwnList> + Send + 'static,
 ) -> std::io::Result<()> {
     let listen = move || {
         // Nobody waits any more for what an earlier daemon was asked.
         let mut is_first = true;
         while !wanted.has_ended.load(Ordering::Acquire) {
-            if let Some(own) = own() {
-                let listener = Listener { wanted: &wanted, client: &client, own };
-                if let Err(error) = listener.run(&mut is_first) {
+            if let Some(known) = own_list() {
+                let is_current = || own_list().is_some_and(|now| now.is(&known));
+                let listener = Listener { wanted: &wanted, client: &client, own_list: &known };
+                if let Err(error) = listener.run(&mut is_first, &is_current) {
                     tracing::debug!(%error, "questions of other nodes are not heard");
                 }
             }
@@ -246,26 +303,32 @@ pub(super) fn listen(
 struct Listener<'a> {
     wanted: &'a Arc<Wanted>,
     client: &'a Arc<Client>,
-    own: OwnShard,
+    own_list: &'a OwnList,
 }
 
 impl Listener<'_> {
-    /// Takes messages until the shard does not answer. The first time, those that are there already are removed.
-    fn run(&self, is_first: &mut bool) -> RedisResult<()> {
-        let (mut connection, list) = (self.own.access.connect()?, list(&self.own.tag));
+    /// Takes messages until the shard does not answer, or the list is elsewhere. The first time, those that are there
+    /// already are removed.
+    fn run(&self, is_first: &mut bool, is_current: &dyn Fn() -> bool) -> RedisResult<()> {
+        let OwnList { access, tag, list } = self.own_list;
+        let (mut connection, list) = (access.connect()?, key(tag, list));
         if *is_first {
             cmd("UNLINK").arg(&list).query::<()>(&mut connection)?;
             *is_first = false;
         }
-        while !self.wanted.has_ended.load(Ordering::Acquire) {
+        while !self.wanted.has_ended.load(Ordering::Acquire) && is_current() {
             let taken: Option<(String, Vec<u8>)> =
                 cmd("BLPOP").arg(&list).arg(LISTEN_S).query(&mut connection)?;
-            let message = taken.and_then(|(_, text)| serde_json::from_slice(&text).ok());
+            let Some((_, text)) = taken else { continue };
+            let Some((keys, seal)) = self.client.keys() else { continue };
+            let text = seal.open_text(&keys, &self.own_list.list, text);
+            let message = text.and_then(|text| serde_json::from_slice(&text).ok());
             match message {
                 Some(Message::Question { id, from, topic, text }) => {
                     self.provide(id, from, &topic, text);
                 }
                 Some(Message::Answer { id, parts }) => {
+                    let parts = parts.filter(|_| self.wanted.is_open(id));
                     let answer = parts.map(|parts| self.read(&mut connection, id, &parts));
                     self.wanted.deliver(id, answer.transpose()?.flatten());
                 }
@@ -293,15 +356,13 @@ impl Listener<'_> {
         id: u64,
         parts: &[usize],
     ) -> RedisResult<Option<Vec<u8>>> {
-        let Some(keys) = self.client.membership().map(|membership| membership.keys.clone()) else {
-            return Ok(None);
-        };
+        let Some((keys, seal)) = self.client.keys() else { return Ok(None) };
         let (mut answer, mut is_whole) = (Vec::new(), parts.len() <= PARTS_MOST);
         for (part, length) in parts.iter().enumerate().take(PARTS_MOST) {
-            let (name, key) = part_of_answer(&self.own.tag, &keys, id, part);
+            let (name, key) = part_of_answer(&self.own_list.tag, &keys, id, part);
             let value: Option<Vec<u8>> = cmd("GET").arg(&name).query(connection)?;
             cmd("UNLINK").arg(&name).query::<()>(connection)?;
-            match value.and_then(|value| values::open(key, *length, value)) {
+            match value.and_then(|value| seal.open(key, *length, value)) {
                 Some(bytes) => answer.extend(bytes),
                 None => is_whole = false,
             }
@@ -312,29 +373,32 @@ impl Listener<'_> {
 
 /// Sends the answer to a question. If the asker's shard does not take it, the asker is told that there is none.
 fn send(client: &Arc<Client>, id: u64, to: u64, answer: Option<Vec<u8>>) {
-    let keys = client.membership().map(|membership| membership.keys.clone());
-    let whole = answer.zip(keys).filter(|(bytes, _)| bytes.len() <= PARTS_MOST * PART);
-    let Some((bytes, keys)) = whole else {
+    let Some(bytes) = answer.filter(|bytes| bytes.len() <= PARTS_MOST * PART) else {
         let none = Message::Answer { id, parts: None };
-        return client.send(to, move |tag| std::iter::once(none.push(&tag)), |_| ());
+        let push = move |place: &ListPlace| std::iter::once(none.push(place));
+        return client.send(to, push, |_| ());
     };
     let lengths: Vec<usize> = bytes.chunks(PART).map(<[u8]>::len).collect();
-    let (count, keys_of_parts) = (lengths.len(), keys.clone());
-    let store = move |tag: String| {
-        let told = Message::Answer { id, parts: Some(lengths) }.push(&tag);
+    let count = lengths.len();
+    let store = move |place: &ListPlace| {
+        let told = Message::Answer { id, parts: Some(lengths) }.push(place);
+        let (tag, keys, seal) = (place.tag.clone(), place.keys.clone(), place.seal.clone());
         let store = move |part: usize| {
             let bytes = bytes.chunks(PART).nth(part).unwrap_or_default();
             let (name, key) = part_of_answer(&tag, &keys, id, part);
-            let value = [bytes, &values::trailer(key, bytes)].concat();
+            // Without random bytes there is nothing that could be read.
+            let value = seal.close(key, &Arc::new(Buffer::from(bytes.to_vec())));
+            let value = value.map(|value| value.all()).unwrap_or_default();
             Request::new(&[b"SETEX", name.as_bytes(), KEPT_S.as_bytes(), &value])
         };
         (0..count).map(store).chain([told])
     };
     // Without this, a part of it would be in the way of what the asker is told.
-    let take_back = move |tag: String| {
-        let told = Message::Answer { id, parts: None }.push(&tag);
+    let take_back = move |place: &ListPlace| {
+        let told = Message::Answer { id, parts: None }.push(place);
+        let (tag, keys) = (place.tag.clone(), place.keys.clone());
         let remove = move |part: usize| {
-            let (name, _) = part_of_answer(&tag, &keys_of_parts, id, part);
+            let (name, _) = part_of_answer(&tag, &keys, id, part);
             Request::new(&[b"UNLINK", name.as_bytes()])
         };
         (0..count).map(remove).chain([told])

@@ -26,6 +26,7 @@ mod posix;
 mod prompt;
 mod redis;
 mod remote;
+mod rights;
 #[cfg(test)]
 pub(crate) mod stub;
 #[cfg(test)]
@@ -46,6 +47,7 @@ pub use opening::{Opening, lasting_identity};
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;
 pub use prompt::is_prompt;
+pub use rights::{Rights, User};
 use serde::{Deserialize, Serialize};
 
 /// Identity of one version of a file: device, inode, size, modification time and change time. Equal

@@ -317,7 +317,7 @@ fn settings_that_make_no_cluster_are_refused() {
     assert!(refused(3, &["--cluster", "hosts:a"]).contains("cluster.secret is empty"));
     assert!(refused(3, &["--cluster", "a,b"]).contains("names no nodes"));
     let exists = refused(3, &["--cluster", "redis://me:SECRET@host:6379"]);
-    assert!(exists.contains("cannot be joined yet") && !exists.contains("SECRET"), "{exists}");
+    assert!(exists.contains("cluster.login") && !exists.contains("SECRET"), "{exists}");
     let other = refused(3, &["--cluster", "other://me:SECRET@host:6379"]);
     assert!(other.contains("names no nodes") && !other.contains("SECRET"), "{other}");
     let secret = ["--cluster", "hosts:a", "--set", "cluster.secret=/run/secret"];

@@ -6,32 +6,35 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, cmd};
 use sha2::{Digest, Sha256};
 
+use crate::certificates::Certificates;
 use crate::doctor::working_in;
-use crate::fixture::{Fixture, content, wait_until};
+use crate::fixture::{Fixture, content, said, wait_until};
 use crate::free_ports::free_ports;
 use crate::mounted::{Mounted, Slowpfs};
 use crate::programs::signal;
 
 pub(crate) const FILES: u64 = 90;
-const SIZE: usize = 20_000;
+pub(crate) const SIZE: usize = 20_000;
 pub(crate) const ALL: u64 = FILES * SIZE as u64;
 
 /// The fields are dropped in their order: the mount before its directory.
 pub(crate) struct Node {
     pub(crate) mounted: Mounted,
     pub(crate) fixture: Fixture,
-    address: String,
     options: Vec<String>,
 }
 
 /// A cluster over one source. The nodes are dropped before what they need.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
+    /// Where the nodes' shards are; none if they have none.
+    addresses: Vec<String>,
     slow: Slowpfs,
     fixture: Fixture,
 }
@@ -53,45 +56,56 @@ impl Cluster {
         count: usize,
         options: impl Fn(usize) -> Vec<String>,
     ) -> Self {
-        let fixture = Fixture::new();
-        fixture.write_many("d", files, size);
-        let slow = Slowpfs::new(&fixture, &[]);
         let ports = free_ports(count);
         let addresses: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let join = format!("hosts:{}", addresses.join(","));
-        let secret = format!("cluster.secret={}", fixture.path("secret").display());
-        let node = |(nth, address): (usize, String)| {
-            let (own, at) = (Fixture::new(), format!("cluster.address={address}"));
-            let set = ["--set", &secret, "--set", &at, "--set", "prefetch.enabled=false"];
-            let memory = ["--ram", "64MiB", "--cluster-ram", "32MiB", "--cluster", &join];
-            let options = options(nth);
-            let options: Vec<&str> = options.iter().map(String::as_str).collect();
-            let all = [&set[..], &memory, &options].concat();
-            let mounted = Mounted::at(&own, &slow.point, &own.path("mount"), &all);
-            let options = all.into_iter().map(str::to_owned).collect();
-            Node { fixture: own, address, options, mounted }
+        let with_shard = |nth: usize| {
+            let at = format!("cluster.address={}", addresses[nth]);
+            let shard = ["--cluster-ram", "32MiB", "--set", &at].map(str::to_owned);
+            shard.into_iter().chain(options(nth)).collect()
         };
-        let nodes = addresses.into_iter().enumerate().map(node).collect();
-        let cluster = Cluster { nodes, slow, fixture };
+        let cluster = Cluster::joining(&join, (files, size), count, with_shard);
+        Cluster { addresses, ..cluster }
+    }
+
+    /// The same with another value of `cluster.join`.
+    pub(crate) fn joining(
+        join: &str,
+        (files, size): (u64, usize),
+        count: usize,
+        options: impl Fn(usize) -> Vec<String>,
+    ) -> Self {
+        let fixture = Fixture::new();
+        fixture.write_many("d", files, size);
+        let slow = Slowpfs::new(&fixture, &[]);
+        let secret = format!("cluster.secret={}", fixture.path("secret").display());
+        let node = |nth: usize| {
+            let own = Fixture::new();
+            let set = ["--set", &secret, "--set", "prefetch.enabled=false"];
+            let all = [&set[..], &["--ram", "64MiB", "--cluster", join]].concat();
+            let all: Vec<String> = all.into_iter().map(str::to_owned).chain(options(nth)).collect();
+            let words: Vec<&str> = all.iter().map(String::as_str).collect();
+            let mounted = Mounted::at(&own, &slow.point, &own.path("mount"), &words);
+            Node { fixture: own, options: all, mounted }
+        };
+        let nodes = (0..count).map(node).collect();
+        let cluster = Cluster { nodes, addresses: Vec::new(), slow, fixture };
         cluster.await_homes();
         cluster
     }
 
     /// Unmounts the last node. Returns what it needs to come back.
-    pub(crate) fn leave(&mut self) -> (Fixture, String, Vec<String>) {
-        let Node { mounted, fixture, address, options } = self.nodes.pop().unwrap();
+    pub(crate) fn leave(&mut self) -> (Fixture, Vec<String>) {
+        let Node { mounted, fixture, options } = self.nodes.pop().unwrap();
         mounted.umount();
         self.await_homes();
-        (fixture, address, options)
+        (fixture, options)
     }
 
-    pub(crate) fn come_back(
-        &mut self,
-        (fixture, address, options): (Fixture, String, Vec<String>),
-    ) {
+    pub(crate) fn come_back(&mut self, (fixture, options): (Fixture, Vec<String>)) {
         let words: Vec<&str> = options.iter().map(String::as_str).collect();
         let mounted = Mounted::at(&fixture, &self.slow.point, &fixture.path("mount"), &words);
-        self.nodes.push(Node { mounted, fixture, address, options });
+        self.nodes.push(Node { mounted, fixture, options });
         self.await_homes();
     }
 
@@ -107,7 +121,9 @@ impl Cluster {
                     });
                     let is_placed =
                         cluster["placed"].is_string() && cluster["placed"] == cluster["view"];
-                    match is_placed && there.count() == self.nodes.len() {
+                    let (there, nodes) = (there.count(), &cluster["nodes"]["count"]);
+                    let known = nodes.as_u64().map_or(there, |count| count as usize);
+                    match is_placed && there > 0 && known == self.nodes.len() {
                         true => cluster["view"].to_string(),
                         false => String::new(),
                     }
@@ -122,7 +138,7 @@ impl Cluster {
     }
 
     /// Each node reads its part: who reads which sample depends on `turn`.
-    fn read(&self, turn: u64) {
+    pub(crate) fn read(&self, turn: u64) {
         let count = self.nodes.len() as u64;
         for number in 0..FILES {
             let node = &self.nodes[((number + turn) % count) as usize];
@@ -137,7 +153,7 @@ impl Cluster {
     }
 
     /// Waits until nodes have all samples in their shards: then an epoch needs no source.
-    fn await_epoch_without_source(&self) {
+    pub(crate) fn await_epoch_without_source(&self) {
         let mut turn = 0;
         wait_until("an epoch without the source", || {
             let before = self.source_bytes();
@@ -169,7 +185,7 @@ impl Cluster {
     /// A connection to the shard of a node, as another member has it.
     fn connect(&self, node: usize) -> Connection {
         let secret = fs::read_to_string(self.fixture.path("secret")).unwrap();
-        let address = &self.nodes[node].address;
+        let address = &self.addresses[node];
         let hash = Sha256::digest(format!("{address} {}", secret.trim()).as_bytes());
         let password: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
@@ -189,6 +205,27 @@ pub(crate) fn check(mounted: &Mounted, number: u64, seed: u64) {
 }
 
 pub(crate) const NEVER_CHANGES: [&str; 2] = ["--set", "source.consistency=immutable"];
+
+#[test]
+fn connections_between_nodes_may_be_encrypted() {
+    let files = Fixture::new();
+    let certificates = Certificates::make(&files);
+    let options = |_| {
+        let plain = NEVER_CHANGES.iter().map(ToString::to_string);
+        plain.chain(certificates.options()).collect()
+    };
+    let cluster = Cluster::with(3, options);
+    cluster.read(0);
+    assert_eq!(cluster.source_bytes(), ALL);
+    cluster.await_epoch_without_source();
+    assert!(cluster.traffic("found") > 0);
+    assert_eq!(cluster.traffic("damaged"), 0);
+    // Without TLS nobody is heard.
+    let (_, port) = cluster.addresses[0].split_once(':').unwrap();
+    let output = Command::new("redis-cli").args(["-p", port, "PING"]).output().unwrap();
+    assert!(!said(&output).contains("PONG") && !said(&output).contains("NOAUTH"), "{output:?}");
+    cluster.umount();
+}
 
 #[test]
 fn a_sample_leaves_the_source_once() {

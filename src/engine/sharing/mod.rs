@@ -175,7 +175,7 @@ impl Keeper {
         self.keep(membership.own, &streams);
         self.settle();
         // A catalog that is being checked may lack files that others have given.
-        if state != CatalogState::Checking {
+        if membership.has_shard() && state != CatalogState::Checking {
             self.sweep();
         }
     }
@@ -198,7 +198,7 @@ impl Keeper {
         let settings = &self.core.settings;
         let limit = settings.cluster.as_ref().and_then(|cluster| cluster.source_rate);
         let Some(limit) = limit else { return };
-        let nodes = self.shards.status().members.len().max(1) as u64;
+        let nodes = self.shards.status().nodes_known().max(1);
         let Demand { asked, wants_more } = self.told.demand;
         let is_active = wants_more || asked > limit / nodes / 2;
         if nodes != self.nodes || !is_active {
@@ -229,6 +229,8 @@ impl Keeper {
         let follows = self.core.settings.cluster.as_ref().is_some_and(|cluster| cluster.follow);
         let jobs = if follows { Job::all(streams) } else { Vec::new() };
         self.suggest(&jobs, membership.own);
+        // Samples stay at their homes if nobody has a shard of its own.
+        let jobs = if membership.has_shard() { jobs } else { Vec::new() };
         let epoch = jobs.first().map_or(0, |job| job.epoch(membership.own, streams));
         let wanted = Wanted {
             membership: Arc::clone(membership),

@@ -11,8 +11,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::client::{ANSWER, Client, Reached};
-use super::values::{self, LEASE, ON_DISK};
+use super::client::{ANSWER, Client, Reach, Reached, Terms};
+use super::connection::{Endpoint, Login};
+use super::values::{self, LEASE, ON_DISK, Seal};
+use super::wants::List;
 use super::{Answer, Ask, Give, Key, Keys, Membership};
 use crate::cluster::{Lack, Member, View};
 use crate::disk::Buffer;
@@ -127,8 +129,13 @@ fn client_with(address: SocketAddr, limit: Duration) -> Client {
     let member = |id| Member { id, capacity: 1 << 20, disk: 0, seed: 0, group: 0 };
     let view = View::new(vec![member(OWN), member(OTHER)]);
     let membership = Membership { own: OWN, view, keys: Keys::new("secret") };
-    let reached = Reached { id: OTHER, address, tag: "7".to_owned() };
-    client.set_members(Some(membership), &[reached], "secret");
+    let endpoint = Endpoint { address, login: Login::new("belady", "secret"), encryption: None };
+    client.set(Reach {
+        membership: Some(membership),
+        members: vec![Reached { id: OTHER, endpoint, tag: "7".to_owned() }],
+        terms: Terms { seal: Seal::Checksum, expires_s: None },
+        nodes: [OWN, OTHER].map(|id| (id, List::of(id))).into(),
+    });
     client
 }
 
@@ -245,7 +252,7 @@ fn nobody_at_an_address_and_an_unknown_member_are_silent() {
     drop(free);
     let client = client_of(address);
     assert_eq!(lacks(ask(&client, true)), Lack::Silent);
-    client.set_members(None, &[], "");
+    client.clear();
     assert_eq!(lacks(ask(&client, true)), Lack::Silent);
     assert!(client.membership().is_none());
 }

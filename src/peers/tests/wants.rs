@@ -23,6 +23,10 @@ fn peers(top: &Path) -> Vec<Arc<Peers>> {
         let settings = ClusterSettings {
             join: format!("hosts:{}", list.join(",")).parse().unwrap(),
             ram_bytes: 24 << 20,
+            servers_bytes: None,
+            login: PathBuf::new(),
+            tls: None,
+            expires: Duration::ZERO,
             secret: top.join("secret"),
             address: OwnAddress::Exact(address),
             group: String::new(),

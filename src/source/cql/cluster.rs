@@ -7,11 +7,12 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 
 use super::template::Template;
-use super::tls::{self, Tls};
+use super::tls;
 use crate::config::SourceConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::address::{self, KnownOptions, Options};
 use crate::source::tree::hash;
+use crate::tls::Tls;
 
 const PORT: u16 = 9042;
 
@@ -134,7 +135,7 @@ impl Cluster {
             keyspace: keyspace.to_owned(),
             shown,
             name: name.into(),
-            tls: Tls::of(&options)?,
+            tls: tls::of(&options)?,
             options,
         })
     }
@@ -175,7 +176,8 @@ impl Cluster {
     /// # Errors
     /// If a file cannot be used.
     pub(super) fn tls(&self) -> Result<Option<Arc<ClientConfig>>> {
-        self.tls.as_ref().map(|tls| tls.config(&self.hosts)).transpose()
+        let config = self.tls.as_ref().map(|tls| tls.config(&self.hosts));
+        config.transpose().map_err(tls::refuse)
     }
 
     /// The error of a mount whose server does not answer as it should.
