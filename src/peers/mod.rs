@@ -1,7 +1,7 @@
 //! Servers that can carry what the nodes of a cluster share.
 //!
 //! Each node has one server of Redis's protocol, its *shard*, or all use servers that others administer
-//! ([`existing`]). The servers find each other and watch each other by
+//! (`existing`). The servers find each other and watch each other by
 //! themselves: that is Redis's cluster bus. No shard is copied, and no sample is written to a disk.
 //!
 //! 1. [`Program::find`] looks for a server program that is new enough.
