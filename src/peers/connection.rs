@@ -61,7 +61,7 @@ impl PartialEq for Encryption {
     }
 }
 
-/// Where a server is asked over the network, and as whom.
+/// The address of a server, and the login there.
 #[derive(Clone, PartialEq)]
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,

@@ -561,7 +561,7 @@ fn hear_in_turn(
     }
 }
 
-/// What a server may count as used if its process is to take so many bytes.
+/// The bytes that a server may count as used, so that its process takes `bytes`.
 pub(super) fn used_at_most(bytes: u64) -> u64 {
     bytes / FRAGMENTED.0 * FRAGMENTED.1
 }

@@ -1,4 +1,4 @@
-//! What all members of a cluster know, and nobody else: its secret, and the login of its servers.
+//! The secret that all members of a cluster know, and the login of existing servers.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};

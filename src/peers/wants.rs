@@ -141,7 +141,7 @@ pub(super) fn noting(tag: &str, note: Note) -> Request {
     Request::new(&[b"RPUSH", key(tag, LIST).as_bytes(), &text])
 }
 
-/// Where the list of a node is, and how its messages are protected.
+/// The place of a node's list, and the protection of its messages.
 pub(super) struct ListPlace {
     /// The tag of the shard that has it.
     pub(super) tag: String,

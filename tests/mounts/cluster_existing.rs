@@ -204,7 +204,7 @@ fn servers_of_others_hold_samples_for_all_nodes() {
     assert!(cluster.traffic("damaged") > 0);
     cluster.await_epoch_without_source();
 
-    // What it had is read from the source, and then has its home at another one.
+    // Its samples are read from the source. Then they have their homes at other servers.
     servers.kill(1);
     for turn in 0..3 {
         cluster.evict();
