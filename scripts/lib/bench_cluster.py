@@ -13,14 +13,14 @@ disks: shards hold a quarter of the data, and cache directories as much as the d
 the questions to disks for each read of an epoch after the first.
 existing: nodes have no shards, and use a cluster of three servers that are there already; local is the part of the reads
 whose samples were on the reader's own node.
-jobs3 are three jobs, a rank of each on each
-node, a third of an epoch apart, and shards that hold a fifth of the data; hits are reads that needed no source, over a
-minute.
+jobs3 are three jobs, a rank of each on each node, a third of an epoch apart, and shards that hold a fifth of the data;
+hits are reads that needed no source, over a minute.
 wait is a reader's longest read, less the longest request to the source of the same run; the best of three.  In kill, a
 shard is killed in the middle of an epoch; in partition, a node is cut off for ten seconds.  peer.cpu_us is the CPU time
 of all daemons for an epoch from shards, less that for an epoch from their cache disks with as much page cache, for each
 sample that a shard gave, if samples stay at their homes; engine.cpu_us is that of the shards.  Both are read with
-`hotpath`, which does nothing else.
+`hotpath`, which does nothing else.  bare.engine.cpu_us and bare.client.cpu_us are of four redis-servers and four
+redis-benchmarks over the same network, which read values of the mean size of a sample, and do nothing with them.
 rehearsal: the buffers of the nodes keep 10, 20, 30 and 40 samples.  max_over_min is the count of the sample that is drawn
 most often over that of the one drawn least often, of 1,000,000 draws.  chi_square_p is of 100,000 first draws of epochs
 from 10,000 small samples, on nodes that keep 1,000, 2,000, 3,000 and 4,000 of them: as many epochs as are drawn ahead of
@@ -51,7 +51,7 @@ import torch
 from driver import FAILURES, RunError, end_group, files_of, stopwatch
 from make_data import default_files, ensure
 from mounts import Belady, Slowpfs, Watchdog, binary, fresh_dir, kill_hard, say
-from nodes import Cluster, Network, Node, Ranks, Servers, secret_in
+from nodes import SERVER_PORT, Cluster, Network, Node, Ranks, Servers, secret_in
 from parts import Parts, arguments
 from readers import write_list
 from report import publish
@@ -72,20 +72,27 @@ KEPT = (10, 20, 30, 40)      # samples that the buffers of nodes keep
 DRAWS = 1_000_000
 EPOCHS_DRAWN, FIRST_DRAWS = 100, 1000
 SERVERS = 3                  # existing servers
+IN_FLIGHT = 8                # requests of a client that does nothing else
 MANY, MANY_PORT, IDLE_S = 64, 7300, 30    # members of the part size, the first of their ports, seconds without reads
 ELASTIC = 1.6                # the room of all shards in the part elastic
 
 
 class Bench(Parts):
-    PARTS = ("whole", "less", "unequal", "disks", "existing", "shared_read", "jobs", "kill", "partition", "solo", "cost", "rehearsal", "elastic", "budget", "size")
-    BARS = {"cold.x_bytes": 1.01, "steady.r110.x_bytes": .005, "steady.r80.x_bytes": .205,
-            "steady.r25.x_bytes": .755, "local.r25": .23, "local.r80": .77, "local.r102": .97, "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
-            "disks.cold.x_bytes": 1.01, "disks.steady.x_bytes": .005, "existing.cold.x_bytes": 1.01, "existing.steady.r110.x_bytes": .005,
-            "existing.steady.r80.x_bytes": .205, "shared_read.x_bytes": 1.01, "jobs3.hits": .46, "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
-            "cold.x_link": 1.05, "solo.x_without": 1.03, "peer.cpu_us": 40, "engine.cpu_us": 25, "peer.files_per_s": 6000,
-            "rehearsal.max_over_min": 1.1, "rehearsal.chi_square_p": .001, "elastic.leave.x_bytes": .26, "elastic.join.x_bytes": .01,
-            "elastic.leave.local": .9 * .97, "elastic.join.local": .9 * .97, "budget.four.x_rate": .95, "budget.one.x_rate": .95, "size.view_s": 10, "size.idle_percent": 1}
-
+    PARTS = ("whole", "less", "unequal", "disks", "existing", "shared_read", "jobs", "kill", "partition", "solo", "cost",
+             "rehearsal", "elastic", "budget", "size")
+    BARS = {"cold.x_bytes": 1.01, "steady.r110.x_bytes": .005, "steady.r80.x_bytes": .205, "steady.r25.x_bytes": .755,
+            "local.r25": .23, "local.r80": .77, "local.r102": .97,
+            "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
+            "disks.cold.x_bytes": 1.01, "disks.steady.x_bytes": .005,
+            "existing.cold.x_bytes": 1.01, "existing.steady.r110.x_bytes": .005, "existing.steady.r80.x_bytes": .205,
+            "shared_read.x_bytes": 1.01, "jobs3.hits": .46,
+            "kill.errors": 0, "kill.extra_wait_s": .5, "partition.extra_wait_s": 1.5,
+            "cold.x_link": 1.05, "solo.x_without": 1.03,
+            "peer.cpu_us": 40, "engine.cpu_us": 25, "peer.files_per_s": 6000,
+            "rehearsal.max_over_min": 1.1, "rehearsal.chi_square_p": .001,
+            "elastic.leave.x_bytes": .26, "elastic.join.x_bytes": .01,
+            "elastic.leave.local": .9 * .97, "elastic.join.local": .9 * .97,
+            "budget.four.x_rate": .95, "budget.one.x_rate": .95, "size.view_s": 10, "size.idle_percent": 1}
     AT_LEAST = ("peer.files_per_s", "jobs3.hits", "local.r25", "local.r80", "local.r102", "rehearsal.chi_square_p",
                 "elastic.leave.local", "elastic.join.local", "budget.four.x_rate", "budget.one.x_rate")
 
@@ -94,7 +101,8 @@ class Bench(Parts):
         self.rig, self.network = rig, network
         self.names = files_of(rig.data)
 
-    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, own_ram=OWN_RAM, follows=True, streams=None, on_disk=0, servers=None):
+    def cluster(self, slow, held, weights=(1,) * NODES, ranks=NODES, own_ram=OWN_RAM, follows=True, streams=None,
+                on_disk=0, servers=None):
         """A cluster whose shards hold a share of the data, and its disks another one.  With `servers` these hold it."""
         options = []
         for nth, weight in enumerate(weights):
@@ -337,6 +345,39 @@ class Bench(Parts):
         self.add("peer.cpu_us", peer, "us", digits=1)
         self.add("engine.cpu_us", engine, "us", digits=1)
         self.add("peer.files_per_s", rate, "/s", digits=0)
+        bare = [self.bare() for _ in range(self.pairs)]
+        self.add("bare.engine.cpu_us", [engine for engine, _ in bare], "us", digits=1)
+        self.add("bare.client.cpu_us", [client for _, client in bare], "us", digits=1)
+
+    def bare(self):
+        """CPU microseconds of servers, and of the clients that come with them, for a value of the mean size."""
+        size, keys = self.rig.bytes // self.rig.files, self.rig.files // NODES
+        with Servers(self.network, NODES, self.rig.work, 4 * keys * size, is_cluster=False) as servers:
+            self.benchmark("set", 10 * keys, keys, size)        # so that a key without a value is rare
+            before = sum(cpu_us(process.pid) for process in servers.processes)
+            reads = 4 * keys
+            clients = self.benchmark("get", reads, keys, size)
+            engine = sum(cpu_us(process.pid) for process in servers.processes) - before
+            return engine / reads / NODES, clients / reads / NODES
+
+    def benchmark(self, kind, count, keys, size):
+        """Each node sends requests to the next one's server.  Returns CPU microseconds of all clients."""
+        clients, before = [], os.times()
+        try:
+            for nth in range(NODES):
+                words = ["redis-benchmark", "-h", self.network.address((nth + 1) % NODES), "-p", SERVER_PORT,
+                         "-c", IN_FLIGHT, "-t", kind, "-n", count, "-r", keys, "-d", size, "-q"]
+                command = self.network.inside(nth, list(map(str, words)))
+                clients.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True))
+            ended = [client.wait(120) for client in clients]
+        finally:
+            for client in clients:
+                end_group(client)
+        if any(ended):
+            raise RunError(f"redis-benchmark ended with {ended}")
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        return used * 1e6
 
     def parts_of(self, epoch):
         """The names that each rank reads in an epoch, in its order."""

@@ -141,11 +141,12 @@ def shards(mountpoint):
 
 
 class Servers:
-    """A cluster of servers that no node administers, each in the namespace of a node."""
+    """A cluster of servers that no node administers, each in the namespace of a node, or servers without a cluster."""
 
-    def __init__(self, network, count, work, memory, program="redis-server"):
+    def __init__(self, network, count, work, memory, program="redis-server", is_cluster=True):
         """`memory`: bytes of each server."""
         self.network, self.count, self.memory, self.program = network, count, memory, program
+        self.is_cluster = is_cluster
         self.directory, self.processes = fresh_dir(os.path.join(work, "servers")), []
 
     def ask(self, nth, *words):
@@ -160,23 +161,29 @@ class Servers:
                 if time.monotonic() > deadline:
                     raise RunError("the servers do not answer")
                 time.sleep(.1)
-            share = -(-SLOTS // self.count)
-            for nth in range(self.count):
-                self.ask(nth, "CLUSTER", "ADDSLOTSRANGE", nth * share, min((nth + 1) * share, SLOTS) - 1)
-                self.ask(0, "CLUSTER", "MEET", self.network.address(nth), SERVER_PORT)
-            while not all("cluster_slots_ok:16384" in self.ask(nth, "CLUSTER", "INFO") for nth in range(self.count)):
-                if time.monotonic() > deadline:
-                    raise RunError("the servers do not find each other")
-                time.sleep(.1)
+            if self.is_cluster:
+                self.deal_slots(deadline)
         except BaseException:
             self.__exit__()
             raise
         return self
 
+    def deal_slots(self, deadline):
+        share = -(-SLOTS // self.count)
+        for nth in range(self.count):
+            self.ask(nth, "CLUSTER", "ADDSLOTSRANGE", nth * share, min((nth + 1) * share, SLOTS) - 1)
+            self.ask(0, "CLUSTER", "MEET", self.network.address(nth), SERVER_PORT)
+        while not all("cluster_slots_ok:16384" in self.ask(nth, "CLUSTER", "INFO") for nth in range(self.count)):
+            if time.monotonic() > deadline:
+                raise RunError("the servers do not find each other")
+            time.sleep(.1)
+
     def start(self, nth):
         directory = fresh_dir(os.path.join(self.directory, str(nth)))
         words = [self.program, "--bind", self.network.address(nth), "--port", SERVER_PORT, "--save", "", "--maxmemory",
-                 self.memory, "--cluster-enabled", "yes", "--protected-mode", "no", "--cluster-require-full-coverage", "no"]
+                 self.memory, "--protected-mode", "no"]
+        if self.is_cluster:
+            words += ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
         with open(os.path.join(directory, "log"), "w") as log:
             return subprocess.Popen(self.network.inside(nth, [*map(str, words)]), cwd=directory, stdout=log,
                                     stderr=subprocess.STDOUT, start_new_session=True)

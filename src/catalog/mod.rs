@@ -555,7 +555,7 @@ impl Catalog {
             path: tree.path(file).into(),
             fingerprint: stat.fingerprint(),
             is_sized: stat.is_sized,
-            rights: stat.rights(),
+            rights: Rights::of(&stat),
             offset,
             length: length as usize,
         })

@@ -139,7 +139,7 @@ fn cluster(
     let has_servers = cluster.join.servers().is_some();
     if !EXPIRES.contains(&cluster.expires.0) {
         let message = format!("cluster.expires {} is not between 1m and 366d", cluster.expires);
-        return Err(config_error(message));
+        return Err(config_error(message).hint("a day is 1d, and a week 7d"));
     }
     if !has_servers && !cluster.login.as_os_str().is_empty() {
         let message = "cluster.login is set, but cluster.join names no existing servers";

@@ -1,18 +1,15 @@
 //! A connection to a server.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::{
-    Client, ConnectionAddr, ConnectionLike, ErrorKind, IntoConnectionInfo, Parser,
-    RedisConnectionInfo, RedisResult, Value, cmd,
-};
+use redis::{ConnectionLike, ErrorKind, Parser, RedisResult, Value, cmd};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 /// How long a connection may take, and each answer.
@@ -78,17 +75,38 @@ pub(super) enum Access {
     Network(Endpoint),
 }
 
-/// A connection to a server.
-pub(super) enum Connection {
-    Plain(redis::Connection),
-    Encrypted(Box<Encrypted>),
-}
-
-/// A connection with TLS. The library's own one compares certificates with addresses, which few of them have.
-pub(super) struct Encrypted {
-    stream: StreamOwned<ClientConnection, TcpStream>,
+/// A connection to a server, on which each request waits for its answer.
+///
+/// The library's own one compares certificates with addresses, which few of them have.
+pub(super) struct Connection {
+    stream: Box<dyn Stream>,
     parser: Parser,
     is_open: bool,
+}
+
+/// Bytes to a server and back.
+trait Stream: Read + Write + Send {
+    fn set_waits(&self, wait: Duration) -> io::Result<()>;
+}
+
+impl Stream for UnixStream {
+    fn set_waits(&self, wait: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(wait))?;
+        self.set_write_timeout(Some(wait))
+    }
+}
+
+impl Stream for TcpStream {
+    fn set_waits(&self, wait: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(wait))?;
+        self.set_write_timeout(Some(wait))
+    }
+}
+
+impl Stream for StreamOwned<ClientConnection, TcpStream> {
+    fn set_waits(&self, wait: Duration) -> io::Result<()> {
+        self.sock.set_waits(wait)
+    }
 }
 
 impl Access {
@@ -110,24 +128,17 @@ impl Endpoint {
     /// # Errors
     /// If it does not answer, or refuses the login.
     pub(super) fn connect(&self, waits: Waits) -> RedisResult<Connection> {
-        let address = self.address;
-        match &self.encryption {
-            None => {
-                let place = ConnectionAddr::Tcp(address.ip().to_string(), address.port());
-                connect(place, &self.login, waits)
+        let socket = TcpStream::connect_timeout(&self.address, waits.connect)?;
+        // A request is not held back until the one before it is answered.
+        socket.set_nodelay(true)?;
+        let stream: Box<dyn Stream> = match &self.encryption {
+            None => Box::new(socket),
+            Some(Encryption(config)) => {
+                let tls = ClientConnection::new(Arc::clone(config), self.address.ip().into());
+                Box::new(StreamOwned::new(tls.map_err(io::Error::other)?, socket))
             }
-            Some(encryption) => {
-                let mut encrypted = Encrypted::connect(address, encryption, waits)?;
-                if let Some(words) = self.login.words() {
-                    let mut login = cmd(words[0]);
-                    let done = login.arg(&words[1..]).query::<()>(&mut encrypted);
-                    done.map_err(|error| {
-                        (ErrorKind::AuthenticationFailed, "the login", error.to_string())
-                    })?;
-                }
-                Ok(Connection::Encrypted(Box::new(encrypted)))
-            }
-        }
+        };
+        Connection::new(stream, &self.login, waits)
     }
 }
 
@@ -139,17 +150,30 @@ impl Login {
     }
 }
 
-impl Encrypted {
-    fn connect(address: SocketAddr, encryption: &Encryption, waits: Waits) -> RedisResult<Self> {
-        let socket = TcpStream::connect_timeout(&address, waits.connect)?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(waits.answer))?;
-        socket.set_write_timeout(Some(waits.answer))?;
-        let config = Arc::clone(&encryption.0);
-        let tls =
-            ClientConnection::new(config, address.ip().into()).map_err(std::io::Error::other)?;
-        let stream = StreamOwned::new(tls, socket);
-        Ok(Encrypted { stream, parser: Parser::new(), is_open: true })
+impl Connection {
+    /// Logs in.
+    fn new(stream: Box<dyn Stream>, login: &Login, waits: Waits) -> RedisResult<Self> {
+        stream.set_waits(waits.answer)?;
+        let mut connection = Connection { stream, parser: Parser::new(), is_open: true };
+        if let Some(words) = login.words() {
+            let answer = cmd(words[0]).arg(&words[1..]).query::<()>(&mut connection);
+            answer.map_err(|error| match error.is_io_error() {
+                true => error,
+                false => {
+                    let why = error.to_string();
+                    (ErrorKind::AuthenticationFailed, "the login is refused", why).into()
+                }
+            })?;
+        }
+        Ok(connection)
+    }
+
+    /// Sets how long an answer may take.
+    ///
+    /// # Errors
+    /// If that cannot be set.
+    pub(super) fn set_wait(&self, wait: Duration) -> io::Result<()> {
+        self.stream.set_waits(wait)
     }
 
     fn send(&mut self, request: &[u8]) -> RedisResult<()> {
@@ -165,7 +189,7 @@ impl Encrypted {
     }
 }
 
-impl ConnectionLike for Encrypted {
+impl ConnectionLike for Connection {
     fn req_packed_command(&mut self, request: &[u8]) -> RedisResult<Value> {
         self.send(request)?;
         self.receive()
@@ -196,88 +220,19 @@ impl ConnectionLike for Encrypted {
     }
 }
 
-impl Connection {
-    fn inner(&mut self) -> &mut dyn ConnectionLike {
-        match self {
-            Connection::Plain(plain) => plain,
-            Connection::Encrypted(encrypted) => &mut **encrypted,
-        }
-    }
-
-    /// Sets how long an answer may take.
-    ///
-    /// # Errors
-    /// If that cannot be set.
-    pub(super) fn set_read_timeout(&self, wait: Duration) -> std::io::Result<()> {
-        match self {
-            Connection::Plain(plain) => {
-                plain.set_read_timeout(Some(wait)).map_err(std::io::Error::other)
-            }
-            Connection::Encrypted(encrypted) => encrypted.stream.sock.set_read_timeout(Some(wait)),
-        }
-    }
-}
-
-impl ConnectionLike for Connection {
-    fn req_packed_command(&mut self, request: &[u8]) -> RedisResult<Value> {
-        self.inner().req_packed_command(request)
-    }
-
-    fn req_packed_commands(
-        &mut self,
-        requests: &[u8],
-        offset: usize,
-        count: usize,
-    ) -> RedisResult<Vec<Value>> {
-        self.inner().req_packed_commands(requests, offset, count)
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
-
-    fn check_connection(&mut self) -> bool {
-        self.inner().check_connection()
-    }
-
-    fn is_open(&self) -> bool {
-        match self {
-            Connection::Plain(plain) => plain.is_open(),
-            Connection::Encrypted(encrypted) => encrypted.is_open,
-        }
-    }
-}
-
 /// Connects to a shard of this machine by its socket.
 ///
 /// # Errors
 /// If it does not answer, or refuses the login.
 pub(super) fn connect_to_socket(socket: &Path, login: &Login) -> RedisResult<Connection> {
     let (directory, name) = (socket.parent(), socket.file_name());
-    let (Some(directory), Some(name), true) =
-        (directory, name, socket.as_os_str().len() > SOCKET_NAME_MOST)
-    else {
-        return connect(ConnectionAddr::Unix(socket.to_owned()), login, LONG);
+    let stream = match (directory, name, socket.as_os_str().len() > SOCKET_NAME_MOST) {
+        (Some(directory), Some(name), true) => {
+            let directory = File::open(directory)?;
+            let short = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+            UnixStream::connect(short.join(name))?
+        }
+        _ => UnixStream::connect(socket)?,
     };
-    let directory = File::open(directory)?;
-    let short = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
-    connect(ConnectionAddr::Unix(short), login, LONG)
-}
-
-fn connect(place: ConnectionAddr, login: &Login, waits: Waits) -> RedisResult<Connection> {
-    // Redis 7.0 does not know the command that tells the name of a library.
-    let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
-    if let Some(user) = &login.user {
-        settings = settings.set_username(user);
-    }
-    if let Some(password) = &login.password {
-        settings = settings.set_password(password);
-    }
-    // A request is not held back until the one before it is answered.
-    let tcp = TcpSettings::default().set_nodelay(true);
-    let info = place.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp);
-    let connection = Client::open(info)?.get_connection_with_timeout(waits.connect)?;
-    connection.set_read_timeout(Some(waits.answer))?;
-    connection.set_write_timeout(Some(waits.answer))?;
-    Ok(Connection::Plain(connection))
+    Connection::new(Box::new(stream), login, LONG)
 }

@@ -332,7 +332,7 @@ pub fn end_left(directory: &Path) {
 /// Tells a server to end, unless it is stopped and hears nothing.
 fn shut_down(server: Process, owner: &mut Connection) {
     if !is_stopped(server.pid) {
-        let _ = owner.set_read_timeout(SHUTDOWN_WAIT);
+        let _ = owner.set_wait(SHUTDOWN_WAIT);
         // It closes the connection instead of an answer.
         let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").query::<()>(owner);
     }

@@ -21,9 +21,9 @@ pub struct User {
     gids: Vec<u32>,
 }
 
-impl Stat {
-    pub fn rights(&self) -> Rights {
-        Rights { mode: self.mode, uid: self.uid, gid: self.gid }
+impl Rights {
+    pub fn of(stat: &Stat) -> Self {
+        Rights { mode: stat.mode, uid: stat.uid, gid: stat.gid }
     }
 }
 

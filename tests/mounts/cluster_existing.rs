@@ -28,7 +28,7 @@ const SLOTS: usize = 16_384;
 const OF_CLUSTER: (u64, usize) = (FILES, SIZE);
 
 /// Servers. Those of a cluster have all slots.
-struct Servers {
+pub(crate) struct Servers {
     children: Vec<(Child, Watchdog)>,
     ports: Vec<u16>,
     /// Those of the servers, if they ask for TLS.
@@ -66,7 +66,7 @@ impl Servers {
     }
 
     /// A server without a cluster.
-    fn single(options: &[&str]) -> Self {
+    pub(crate) fn single(options: &[&str]) -> Self {
         let options = options.iter().map(ToString::to_string).collect();
         Servers::start(free_ports(1), &[options])
     }
@@ -139,12 +139,12 @@ impl Servers {
     }
 
     /// The value of `cluster.join`. One of the servers is named.
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.ports[0])
     }
 
     /// The options of a node that logs in.
-    fn options(&self) -> Vec<String> {
+    pub(crate) fn options(&self) -> Vec<String> {
         let login = format!("cluster.login={}", self.fixture.path("login").display());
         ["--set", &login].iter().chain(&NEVER_CHANGES).map(ToString::to_string).collect()
     }

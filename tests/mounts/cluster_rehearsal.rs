@@ -10,6 +10,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::cluster_existing::Servers;
 use crate::fixture::{content, wait_until};
 use crate::rehearsal::{rehearse, stats, wait_for_offers};
 use crate::sharing::{Cluster, Node};
@@ -26,6 +27,21 @@ struct Buffers {
 impl Buffers {
     /// Nodes whose buffers keep these shares of the dataset, one after the other.
     fn keeping(shares: &[u64]) -> Self {
+        let count = shares.len();
+        Buffers::of(shares, |options| Cluster::over((FILES, SIZE), count, options))
+    }
+
+    /// The same of nodes without shards, on servers that exist.
+    fn on(servers: &Servers, shares: &[u64]) -> Self {
+        let start = |options: &dyn Fn(usize) -> Vec<String>| {
+            let all = |node: usize| servers.options().into_iter().chain(options(node)).collect();
+            Cluster::joining(&servers.url(), (FILES, SIZE), shares.len(), all)
+        };
+        Buffers::of(shares, start)
+    }
+
+    /// `start` mounts nodes with such options.
+    fn of(shares: &[u64], start: impl FnOnce(&dyn Fn(usize) -> Vec<String>) -> Cluster) -> Self {
         let caches: Vec<_> = shares.iter().map(|_| tempfile::tempdir().unwrap()).collect();
         let options = |node: usize| {
             let cache = caches[node].path().to_str().unwrap();
@@ -34,7 +50,7 @@ impl Buffers {
                 keys.iter().flat_map(|key| ["--set".to_owned(), format!("rehearsal.old.{key}")]);
             ["--cache-dir".to_owned(), cache.to_owned()].into_iter().chain(sets).collect()
         };
-        let cluster = Cluster::over((FILES, SIZE), shares.len(), options);
+        let cluster = start(&options);
         let mut next = 0;
         for (node, share) in cluster.nodes.iter().zip(shares) {
             (next..next + share).for_each(|number| _ = read(&node.mounted.path("d"), number));
@@ -127,6 +143,21 @@ fn views_show_what_all_nodes_keep() {
         names(node, &format!("epoch-{epoch}")).len() as u64 == FILES - 30
     });
     cluster.umount();
+}
+
+#[test]
+fn servers_that_exist_carry_what_nodes_keep() {
+    let servers = Servers::single(&["--maxmemory", "64mb"]);
+    let buffers = Buffers::on(&servers, &[10, 20]);
+    let expected: BTreeSet<String> = (0..30).map(|number| format!("{number:04}")).collect();
+    for node in buffers.nodes() {
+        assert_eq!(names(node, "epoch-3"), expected);
+        expected.iter().for_each(|name| check(node, "epoch-3", name));
+        let joint = joint(node);
+        assert_eq!((&joint["nodes"], &joint["samples"]), (&2.into(), &30.into()), "{joint}");
+        assert!(joint["read"].as_u64().unwrap() > 0, "{joint}");
+    }
+    buffers.cluster.umount();
 }
 
 #[test]
