@@ -511,6 +511,7 @@ impl Cache {
                 late.push((*key, fetching.number));
             }
         });
+        sharing.note_passed_over(late.len() as u64);
         for (key, number) in late {
             match key.locate(&self.catalog) {
                 Some(at) => Attempt::new(self, key, number, at, Urgency::Demand).ask_source(),

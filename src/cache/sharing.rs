@@ -194,6 +194,13 @@ impl Sharing {
         PATIENCE_MIN.max(PATIENCE * self.shards.usual_wait())
     }
 
+    /// Counts blocks for which the source is asked as well.
+    pub(super) fn note_passed_over(&self, blocks: u64) {
+        if blocks > 0 {
+            self.shards.note_passed_over(blocks);
+        }
+    }
+
     /// The homes, if a block may come from members.
     fn placed_for(&self, at: &Located) -> Option<Placed> {
         let may_come = at.is_sized && self.user.may_read(at.rights);

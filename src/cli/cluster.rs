@@ -82,6 +82,7 @@ fn table(cluster: &ClusterStatus) -> String {
         from_disks,
         waited,
         silent,
+        passed_over,
         damaged,
         given,
         given_bytes,
@@ -98,12 +99,18 @@ fn table(cluster: &ClusterStatus) -> String {
     if cluster.on_disks {
         let _ = writeln!(out, "{from_disks} times a node was asked for a sample on its disk");
     }
+    let kind = if cluster.nodes.is_some() { "server" } else { "node" };
     if waited + silent + damaged > 0 {
         let _ = writeln!(
             out,
-            "{waited} times another node was bringing a sample, {silent} times a {} did not answer, {damaged} samples \
-             were damaged",
-            if cluster.nodes.is_some() { "server" } else { "node" }
+            "{waited} times another node was bringing a sample, {silent} times a {kind} did not answer, {damaged} \
+             samples were damaged"
+        );
+    }
+    if passed_over > 0 {
+        let _ = writeln!(
+            out,
+            "{passed_over} times a {kind} was late, and the source was asked as well"
         );
     }
     out

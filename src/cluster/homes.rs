@@ -118,21 +118,21 @@ impl Homes {
     }
 
     /// These homes, after those of `earlier`. A sample has the same number in both. The earlier homes are remembered if that
-    /// is worth it, and else those before them. If samples move, all have left earlier homes after two epochs.
+    /// is worth it, and else those before them. If samples move, all that this member's ranks read have left earlier homes
+    /// after two epochs.
     #[must_use]
     pub fn after(self, earlier: &Homes, is_worth: bool) -> Self {
+        let epoch = self.moves().and_then(Moves::own_epoch);
+        let until = epoch.map_or(u32::MAX, |epoch| epoch + 2);
         let before = match is_worth {
-            true => {
-                let until = self.moves().map_or(u32::MAX, |moves| moves.first() + 2);
-                Some(Earlier { placed: Arc::clone(&earlier.now), until })
+            true => Some(Earlier { placed: Arc::clone(&earlier.now), until }),
+            false => {
+                let before = earlier.before.clone();
+                before.map(|before| Earlier { until: before.until.min(until), ..before })
             }
-            false => earlier.before.clone().map(|before| match self.moves() {
-                Some(moves) => Earlier { until: before.until.min(moves.first() + 2), ..before },
-                None => before,
-            }),
         };
-        let epoch = self.moves().map_or(0, Moves::first);
-        Homes { before: before.filter(|before| epoch < before.until), ..self }
+        let is_over = |before: &Earlier| epoch.is_some_and(|epoch| epoch >= before.until);
+        Homes { before: before.filter(|before| !is_over(before)), ..self }
     }
 
     /// The same homes, without earlier ones.
@@ -362,6 +362,13 @@ mod tests {
             // They stay where they are if the job ends.
             let ended = Homes::new(1, &view, samples).after(&last, true);
             assert!(ended.has_earlier());
+            // A member without a rank hears of epochs late.
+            let of_others = |epoch| {
+                let moves = moving(1, &view, samples, epoch, None).moves().unwrap().clone();
+                Homes::moving(1, &view, moves.of_others())
+            };
+            let left = of_others(0).after(&last, true);
+            assert!(of_others(2).after(&left, false).has_earlier());
         });
     }
 }

@@ -120,6 +120,11 @@ impl Job {
         self.ranks.iter().all(|rank| rank.members.len() == 1)
     }
 
+    /// Whether a member has a rank of the job.
+    pub fn has_rank_at(&self, member: u64) -> bool {
+        self.ranks.iter().any(|rank| rank.members.contains(&member))
+    }
+
     /// The epoch in which the slowest rank of a member is; of all members, if it has no rank.
     pub fn epoch(&self, member: u64, streams: &Streams) -> u32 {
         let slowest = |fronts: &mut dyn Iterator<Item = Front>| fronts.map(|it| it.epoch).min();

@@ -66,6 +66,8 @@ pub struct Moves {
     epochs: Vec<Arc<EpochHomes>>,
     /// The epoch before, if it is known. Samples may have stayed there.
     past: Option<Arc<EpochHomes>>,
+    /// Whether this member has a rank of the job.
+    has_rank: bool,
 }
 
 impl Moves {
@@ -83,7 +85,19 @@ impl Moves {
             None => Arc::new(homes_of(epoch)),
         };
         let past = first.checked_sub(1).and_then(|past| known?.epoch(past).cloned());
-        Moves { first, past, epochs: (first..first + EPOCHS).map(homes).collect() }
+        let epochs = (first..first + EPOCHS).map(homes).collect();
+        Moves { first, epochs, past, has_rank: true }
+    }
+
+    /// The same for a member that has no rank of the job.
+    #[must_use]
+    pub fn of_others(self) -> Self {
+        Moves { has_rank: false, ..self }
+    }
+
+    /// The epoch of this member's own readers; `None` if it has none. What it hears of others may be epochs old.
+    pub(super) fn own_epoch(&self) -> Option<u32> {
+        self.has_rank.then_some(self.first)
     }
 
     /// The number of the first epoch.

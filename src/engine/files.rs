@@ -130,6 +130,8 @@ fn prometheus(status: &Status) -> String {
             ("{found=\"damaged\"}", traffic.damaged),
         ];
         metric("cluster_asked_total", "counter", "Questions for blocks, by what came.", &asked);
+        let help = "Blocks for which the source was asked as well, since a node was late.";
+        metric("cluster_passed_over_total", "counter", help, &one(traffic.passed_over));
         let given = [("{taken=\"yes\"}", traffic.given), ("{taken=\"no\"}", traffic.refused)];
         metric("cluster_given_total", "counter", "Blocks given to nodes.", &given);
         let moved = one(traffic.moved);

@@ -73,6 +73,7 @@ struct Traffic {
     from_disks: AtomicU64,
     waited: AtomicU64,
     silent: AtomicU64,
+    passed_over: AtomicU64,
     damaged: AtomicU64,
     given: AtomicU64,
     given_bytes: AtomicU64,
@@ -315,6 +316,11 @@ impl Client {
         self.spawn(async move { link.remove(key, &shared).await });
     }
 
+    /// Counts blocks for which the source was asked as well.
+    pub(super) fn note_passed_over(&self, blocks: u64) {
+        add(&self.shared.traffic.passed_over, blocks);
+    }
+
     /// The time that 99 of 100 answers did not exceed.
     pub(super) fn usual_wait(&self) -> Duration {
         let latencies = self.shared.latencies.as_ref();
@@ -334,6 +340,7 @@ impl Client {
             from_disks: count(&traffic.from_disks),
             waited: count(&traffic.waited),
             silent: count(&traffic.silent),
+            passed_over: count(&traffic.passed_over),
             damaged: count(&traffic.damaged),
             given: count(&traffic.given),
             given_bytes: count(&traffic.given_bytes),

@@ -268,6 +268,10 @@ impl Shards for Peers {
         self.shared.client.usual_wait()
     }
 
+    fn note_passed_over(&self, blocks: u64) {
+        self.shared.client.note_passed_over(blocks);
+    }
+
     fn is_full(&self) -> bool {
         self.shared.is_full.load(Ordering::Relaxed)
     }

@@ -104,6 +104,9 @@ pub trait Shards: Send + Sync + 'static {
     /// The time that an answer takes at most, but for one in a hundred.
     fn usual_wait(&self) -> Duration;
 
+    /// Counts blocks for which the source was asked as well, since a reader had waited long for a member.
+    fn note_passed_over(&self, blocks: u64);
+
     /// Whether this node's own shard has hardly any room left.
     fn is_full(&self) -> bool;
 

@@ -58,6 +58,8 @@ pub struct TrafficStatus {
     pub waited: u64,
     /// Questions that were not answered, or not asked since the member had not answered before.
     pub silent: u64,
+    /// Blocks for which the source was asked as well, since a reader had waited long for a member.
+    pub passed_over: u64,
     /// Values that were not what had been stored.
     pub damaged: u64,
     /// Blocks that shards have taken from this node, and those that were refused.

@@ -169,7 +169,7 @@ fn servers_of_others_hold_samples_for_all_nodes() {
     let mut servers = Servers::cluster(3);
     let cluster = Cluster::joining(&servers.url(), OF_CLUSTER, 2, |_| servers.options());
     cluster.read(0);
-    assert_eq!(cluster.source_bytes(), ALL);
+    cluster.assert_source_gave(ALL);
     wait_until("all samples are given", || cluster.traffic("given") >= FILES);
     cluster.await_epoch_without_source();
     assert_eq!(cluster.traffic("found_here"), 0, "nothing is at a node");
@@ -243,7 +243,7 @@ fn nodes_come_to_servers_with_what_they_hold() {
     cluster.come_back(last);
     let before = cluster.source_bytes();
     (0..FILES).for_each(|number| check(&cluster.nodes[1].mounted, number, number));
-    assert_eq!(cluster.source_bytes(), before);
+    cluster.assert_source_gave(before);
     cluster.umount();
 }
 
@@ -259,7 +259,7 @@ fn connections_to_servers_may_be_encrypted() {
     };
     let cluster = Cluster::joining(&url, OF_CLUSTER, 2, options);
     cluster.read(0);
-    assert_eq!(cluster.source_bytes(), ALL);
+    cluster.assert_source_gave(ALL);
     cluster.await_epoch_without_source();
     assert_eq!(cluster.traffic("damaged"), 0);
     cluster.umount();

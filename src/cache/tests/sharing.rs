@@ -32,6 +32,7 @@ struct InMemory {
     moods: Mutex<Vec<Mood>>,
     kept: Mutex<Vec<Ask>>,
     asked: AtomicU64,
+    passed_over: AtomicU64,
 }
 
 impl InMemory {
@@ -39,7 +40,8 @@ impl InMemory {
     fn with_moods(moods: &[Mood]) -> Arc<Self> {
         let moods = Mutex::new(moods.iter().rev().copied().collect());
         let (values, kept) = (Mutex::default(), Mutex::default());
-        Arc::new(InMemory { values, moods, kept, asked: AtomicU64::new(0) })
+        let (asked, passed_over) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(InMemory { values, moods, kept, asked, passed_over })
     }
 
     fn answer(&self, ask: &Ask) -> Answer {
@@ -88,6 +90,10 @@ impl Shards for InMemory {
 
     fn usual_wait(&self) -> Duration {
         Duration::ZERO
+    }
+
+    fn note_passed_over(&self, blocks: u64) {
+        self.passed_over.fetch_add(blocks, Ordering::Relaxed);
     }
 
     fn is_full(&self) -> bool {
@@ -272,6 +278,7 @@ fn a_member_that_hangs_is_passed_over_and_its_late_answer_does_no_harm() {
     };
     wait_until(passes_over, "the source is never asked");
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), bytes());
+    assert_eq!(node.shards.passed_over.load(Ordering::Relaxed), 1);
     wait_until(|| node.stand.cache.flights.is_empty(), "the flight never ends");
     let ask = node.shards.kept.lock().pop().unwrap();
     (ask.deliver)(Answer::Found(b"bytes".to_vec()));

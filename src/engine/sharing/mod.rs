@@ -182,8 +182,7 @@ impl Keeper {
 
     /// Tells the learner which jobs others have ranks of, each once. This node may have further ranks of them.
     fn suggest(&mut self, jobs: &[Job], own: u64) {
-        let is_here = |job: &&Job| job.ranks.iter().any(|rank| rank.members.contains(&own));
-        for job in jobs.iter().filter(|job| !is_here(job)) {
+        for job in jobs.iter().filter(|job| !job.has_rank_at(own)) {
             let spec = job.first.to_string();
             if self.suggested.len() < SUGGESTED_MOST && !self.suggested.contains(&spec) {
                 self.orders.suggest(&job.first);

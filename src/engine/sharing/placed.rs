@@ -45,7 +45,9 @@ pub(super) struct Placed {
     since: Instant,
     /// How long it took to compute them.
     took: Duration,
-    /// Blocks that this node had given before they were in force.
+    /// When such homes came into force first, and how many blocks this node had given before. Those of a job's next epoch
+    /// go on with what the ones before hold.
+    begun: Instant,
     given: u64,
     /// The homes before, as members that join are told of them.
     earlier: Option<ToldHomes>,
@@ -71,6 +73,9 @@ impl Placed {
                 true => Some(before.describe()),
                 false => before.earlier.clone(),
             });
+        let continued = before.as_ref().filter(|before| before.go_on_as(&wanted));
+        let (begun, given) =
+            continued.map_or((since, given), |before| (before.begun, before.given));
         let (blocks, next_readers, keeping) = match before {
             Some(before) => (Some(before.blocks), before.next_readers, before.keeping),
             None => (None, None, None),
@@ -92,7 +97,9 @@ impl Placed {
                     let readers = readers.in_epoch(epoch);
                     EpochHomes::new(own, view, samples, |block| readers[block as usize])
                 };
-                Homes::moving(own, view, Moves::from(*epoch, known, of_epoch))
+                let moves = Moves::from(*epoch, known, of_epoch);
+                let is_here = jobs.first().is_some_and(|job| job.has_rank_at(own));
+                Homes::moving(own, view, if is_here { moves } else { moves.of_others() })
             }
             None if keeping.is_some() => Homes::of_all(own, view, samples),
             None => Homes::new(own, view, samples),
@@ -119,6 +126,7 @@ impl Placed {
             keeping,
             since,
             took,
+            begun,
             given,
             earlier,
             is_told,
@@ -166,18 +174,24 @@ impl Placed {
         // Homes that are new have few blocks: most are still at those before.
         let has_many = given.saturating_sub(self.given) >= share as u64 / 2;
         let earlier = self.earlier.clone().filter(|_| self.homes.has_earlier() && !has_many);
-        let is_old = self.since.elapsed() >= SHORT;
+        let is_old = self.begun.elapsed() >= SHORT;
         earlier.or_else(|| (has_many || is_old).then(|| self.describe()))
     }
 
     /// Whether blocks may be found at these homes after they have changed. If they were in force for a short time, there are
     /// more at those before them, or hardly any at all.
     fn is_worth_remembering(&self, wanted: &Wanted, given: u64) -> bool {
-        let is_same = self.has(&wanted.membership)
-            && (self.wanted.jobs == wanted.jobs
-                || self.moves_in().is_none() && wanted.jobs.is_empty());
         let has_some = given > self.given && !self.homes.has_earlier();
-        self.is_told || !is_same && (has_some || self.since.elapsed() >= SHORT)
+        let has_any = has_some || self.begun.elapsed() >= SHORT;
+        self.is_told || !self.go_on_as(wanted) && has_any
+    }
+
+    /// Whether blocks are at the homes that are wanted once they have been read: these are the same ones, or those of
+    /// another epoch of the job.
+    fn go_on_as(&self, wanted: &Wanted) -> bool {
+        self.has(&wanted.membership)
+            && (self.wanted.jobs == wanted.jobs
+                || self.moves_in().is_none() && wanted.jobs.is_empty())
     }
 
     /// Whether these are the homes that are wanted. Without moves the epoch does not matter.
