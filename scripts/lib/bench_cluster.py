@@ -362,19 +362,12 @@ class Bench(Parts):
 
     def benchmark(self, kind, count, keys, size):
         """Each node sends requests to the next one's server.  Returns CPU microseconds of all clients."""
-        clients, before = [], os.times()
-        try:
-            for nth in range(NODES):
-                words = ["redis-benchmark", "-h", self.network.address((nth + 1) % NODES), "-p", SERVER_PORT,
-                         "-c", IN_FLIGHT, "-t", kind, "-n", count, "-r", keys, "-d", size, "-q"]
-                command = self.network.inside(nth, list(map(str, words)))
-                clients.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True))
-            ended = [client.wait(120) for client in clients]
-        finally:
-            for client in clients:
-                end_group(client)
-        if any(ended):
-            raise RunError(f"redis-benchmark ended with {ended}")
+        def command(nth):
+            words = ["redis-benchmark", "-h", self.network.address((nth + 1) % NODES), "-p", SERVER_PORT,
+                     "-c", IN_FLIGHT, "-t", kind, "-n", count, "-r", keys, "-d", size, "-q"]
+            return self.network.inside(nth, list(map(str, words)))
+        before = os.times()
+        run_together(map(command, range(NODES)))
         after = os.times()
         used = after.children_user + after.children_system - before.children_user - before.children_system
         return used * 1e6
@@ -394,16 +387,7 @@ class Bench(Parts):
             listed = write_list(os.path.join(self.rig.work, f"list{node.nth}"), paths)
             commands.append(node.wrapped([binary("hotpath"), "read", listed]))
         elapsed = stopwatch()
-        readers = []
-        try:
-            for command in commands:
-                readers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True))
-            ended = [reader.wait(120) for reader in readers]
-        finally:
-            for reader in readers:
-                end_group(reader)
-        if any(ended):
-            raise RunError(f"hotpath ended with {ended}")
+        run_together(commands)
         return elapsed()
 
     def read_held(self, slow, nodes, epoch):
@@ -444,7 +428,6 @@ class Bench(Parts):
                 before = sum(node.cpu_us() for node in cluster.nodes)
                 self.read_held(slow, cluster.nodes, 0)
                 return sum(node.cpu_us() for node in cluster.nodes) - before
-
 
     def rehearsal(self):
         """Buffers of all nodes, drawn from as one."""
@@ -615,6 +598,20 @@ class Bench(Parts):
             time.sleep(IDLE_S)
             used = sum(map(cpu_us, processes)) - before
             self.add("size.idle_percent", [used / MANY / IDLE_S / 1e4], "%")
+
+
+def run_together(commands):
+    """Runs programs side by side until all have ended."""
+    programs = []
+    try:
+        for command in commands:
+            programs.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True))
+        ended = [program.wait(120) for program in programs]
+    finally:
+        for program in programs:
+            end_group(program)
+    if any(ended):
+        raise RunError(f"{programs[0].args}: the programs ended with {ended}")
 
 
 def one_view(node, count):

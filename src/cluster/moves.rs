@@ -95,7 +95,7 @@ impl Moves {
         Moves { has_rank: false, ..self }
     }
 
-    /// The epoch of this member's own readers; `None` if it has none. What it hears of others may be epochs old.
+    /// The epoch of this member's own readers; `None` if it has none. The epochs that others have told may be over already.
     pub(super) fn own_epoch(&self) -> Option<u32> {
         self.has_rank.then_some(self.first)
     }
