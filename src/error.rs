@@ -44,6 +44,20 @@ impl ErrorKind {
             ErrorKind::Busy => 8,
         }
     }
+
+    /// The kind with this exit code. Of two with the same code it is the one that a daemon has.
+    pub fn of_exit_code(code: u8) -> Self {
+        let kinds = [
+            ErrorKind::Usage,
+            ErrorKind::Order,
+            ErrorKind::Source,
+            ErrorKind::Cache,
+            ErrorKind::Mount,
+            ErrorKind::Timeout,
+            ErrorKind::Busy,
+        ];
+        kinds.into_iter().find(|kind| kind.exit_code() == code).unwrap_or(ErrorKind::Internal)
+    }
 }
 
 /// An error for people: one line says what is wrong, and a hint says what to do.

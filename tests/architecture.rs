@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Rooms from the bottom up. A room imports only from rooms of earlier lines; rooms of one line do not import
 /// each other.
-const LAYERS: [&[&str]; 16] = [
-    &["ids", "error", "paths", "process", "sync"],
+const LAYERS: [&[&str]; 17] = [
+    &["ids", "error", "paths", "privileges", "process", "sync"],
     &["order", "buffer", "disk", "input", "page_size", "tls", "track"],
     &["config"],
     &["cluster", "learn", "limiter"],
@@ -25,6 +25,7 @@ const LAYERS: [&[&str]; 16] = [
     &["engine"],
     &["control"],
     &["mount"],
+    &["run"],
     &["cli"],
 ];
 

@@ -351,7 +351,8 @@ impl Attempt {
             Arc::new(Push(Some(PushJob { cache, block, located, bytes, from, is_settled })))
         });
         for waiter in fetching.waiters {
-            waiter(Ok(Landed::new(Arc::clone(&bytes), at, push.clone())));
+            let landed = Landed::new(Arc::clone(&bytes), at, push.clone());
+            waiter(Ok(landed.after(fetching.cause)));
         }
         if let Some(sharing) = cache.sharing.get().filter(|_| is_settled && pages.is_none())
             && !fetching.gift.is_empty()

@@ -50,6 +50,12 @@ impl Checks {
         looks[block.index()].store(now, Ordering::Relaxed);
     }
 
+    /// The block is not whole any more. Says whether it was noted before.
+    pub(super) fn forget(&self, block: BlockId) -> bool {
+        let looks = self.looks.read();
+        looks.get(block.index()).is_some_and(|look| look.swap(0, Ordering::Relaxed) != 0)
+    }
+
     /// Counts another look `now`, unless looks would cost too much. Says whether it may be taken.
     pub(super) fn take_look(&self, now: Instant) -> bool {
         let mut allowed = self.allowed.lock();
@@ -93,5 +99,7 @@ mod tests {
         let soon = now + TRUSTED_FOR;
         assert!(!checks.is_due(noted, soon) && checks.is_due(other, soon));
         assert!(checks.is_due(noted, soon + Duration::from_millis(2)), "it may be lost by then");
+        assert!(checks.forget(noted) && !checks.forget(noted) && !checks.forget(other));
+        assert!(checks.is_due(noted, now));
     }
 }

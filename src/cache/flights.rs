@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::on_drop::NotifyOnDrop;
 use super::sharing::Gift;
-use super::{ReadFailure, Waiter};
+use super::{Cause, ReadFailure, Waiter};
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::disk::Buffer;
 use crate::ids::{BlockId, PageRange};
@@ -61,6 +61,8 @@ pub(super) struct Fetching {
     pub(super) waiters: Vec<Waiter>,
     /// Whether the bytes go to RAM.
     pub(super) to_ram: bool,
+    /// Why readers wait for the bytes.
+    pub(super) cause: Cause,
     /// Tells the planner of the copy in the local store that it wants.
     pub(super) placed: Option<NotifyOnDrop>,
     /// If the store is asked: the block, and the number of looks since.
@@ -107,7 +109,7 @@ impl Table {
     fn join<W>(
         &mut self,
         key: FlightKey,
-        to_ram: bool,
+        (to_ram, cause): (bool, Cause),
         wish: W,
         add: fn(&mut Fetching, W),
     ) -> Join<W> {
@@ -116,7 +118,7 @@ impl Table {
                 self.begun += 1;
                 let number = self.begun;
                 let fetching =
-                    Fetching { number, to_ram, asks_source: true, ..Fetching::default() };
+                    Fetching { number, to_ram, cause, asks_source: true, ..Fetching::default() };
                 let mut fetching = Box::new(fetching);
                 add(&mut fetching, wish);
                 slot.insert(Flight::Fetching(fetching));
@@ -143,15 +145,16 @@ impl Flights {
         self.0.lock()
     }
 
-    /// Adds a wish to the flight of a block. A flight begins if there is none.
+    /// Adds a wish to the flight of a block. A flight begins if there is none. `how`: whether the wish is for RAM, and
+    /// why readers wait if a flight begins with it.
     pub(super) fn join<W>(
         &self,
         key: FlightKey,
-        to_ram: bool,
+        how: (bool, Cause),
         wish: W,
         add: fn(&mut Fetching, W),
     ) -> Join<W> {
-        self.lock().join(key, to_ram, wish, add)
+        self.lock().join(key, how, wish, add)
     }
 
     /// Has a reader wait for pages of a block. They are not pushed: the kernel keeps the answer.
@@ -165,7 +168,7 @@ impl Flights {
         if table.flights.contains_key(&FlightKey::whole(key.block, key.node)) {
             return Err(waiter);
         }
-        Ok(table.join(key, false, waiter, Fetching::add_waiter))
+        Ok(table.join(key, (false, Cause::Cold), waiter, Fetching::add_waiter))
     }
 
     /// Applies `change` to the flight of this number, if its bytes have not arrived yet.

@@ -7,12 +7,13 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use nix::errno::Errno;
 
 use super::flights::FlightKey;
 use super::on_drop::FailOnDrop;
-use super::{Cache, ReadFailure};
+use super::{Cache, Cause, ReadFailure};
 use crate::catalog::Located;
 use crate::disk::Buffer;
 use crate::ids::BlockId;
@@ -26,11 +27,14 @@ pub struct Landed {
     at: u64,
     /// Which of `bytes` the reader has asked for.
     asked: Range<usize>,
+    /// Why its reader has waited.
+    cause: Cause,
     /// Made when the last reader has let go of it.
     _push: Option<Arc<Push>>,
 }
 
 impl From<Arc<Buffer>> for Landed {
+    /// Bytes that were here already, and are being pushed.
     fn from(bytes: Arc<Buffer>) -> Self {
         Landed::new(bytes, 0, None)
     }
@@ -39,7 +43,17 @@ impl From<Arc<Buffer>> for Landed {
 impl Landed {
     pub(super) fn new(bytes: Arc<Buffer>, at: u64, push: Option<Arc<Push>>) -> Self {
         let asked = 0..bytes.len();
-        Landed { bytes, at, asked, _push: push }
+        Landed { bytes, at, asked, cause: Cause::Late, _push: push }
+    }
+
+    /// The same for a reader that has waited for this cause.
+    pub(super) fn after(self, cause: Cause) -> Self {
+        Landed { cause, ..self }
+    }
+
+    /// Why its reader has waited.
+    pub fn cause(&self) -> Cause {
+        self.cause
     }
 
     /// The bytes that a reader has asked for, counted from the start of the block.
@@ -112,7 +126,9 @@ impl PushJob {
     fn run(self) {
         let Cache { catalog, inbox, memory, store_tier, .. } = &*self.cache;
         let (block, from, node) = (self.block, self.from, self.located.node);
+        let began = Instant::now();
         let pushed = self.cache.page_cache.store(block, &self.located, &self.bytes);
+        self.cache.traffic.pushes.note(began.elapsed());
         self.cache.flights.end(&self.key());
         let (event, arrival) = match pushed {
             Ok(()) => {

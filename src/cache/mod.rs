@@ -40,6 +40,8 @@ mod stored_blocks;
 #[cfg(test)]
 mod tests;
 mod timed_source;
+mod timings;
+mod waits;
 mod whole_file;
 
 use std::ops::Range;
@@ -68,7 +70,9 @@ pub use page_cache::{CheckReply, PageCache, Pages};
 use sharing::Sharing;
 pub use sharing::{Lending, Lent};
 use store_tier::StoreTier;
-pub use timed_source::{Latencies, Operation, SourceTimes, TimedSource};
+pub use timed_source::{Operation, SourceTimes, TimedSource};
+pub use timings::{Latencies, Timings};
+pub use waits::{Cause, Waits};
 pub use whole_file::{Taken, read_whole};
 
 /// Why a read got no bytes.
@@ -90,7 +94,7 @@ pub type Rechecked = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 pub type Recheck = Box<dyn Fn(NodeId, Urgency, Rechecked) + Send + Sync>;
 
 /// Bytes and reads that went through the daemon since the start.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Traffic {
     /// Reads that the kernel sent because it had no pages.
     pub reads: AtomicU64,
@@ -104,6 +108,9 @@ pub struct Traffic {
     pub changed: AtomicU64,
     /// Pushes that the kernel refused.
     pub push_errors: AtomicU64,
+    /// How long the disk of the local store took for a block, and the kernel for a push.
+    pub disk_reads: Timings,
+    pub pushes: Timings,
 }
 
 /// The mover of bytes of one source.
@@ -118,6 +125,7 @@ pub struct Cache {
     sharing: OnceLock<Arc<Sharing>>,
     memory: Memory,
     traffic: Arc<Traffic>,
+    waits: Arc<Waits>,
     alarm: Arc<Alarm>,
 }
 
@@ -144,6 +152,7 @@ impl Cache {
             sharing: OnceLock::new(),
             memory: Memory::default(),
             traffic,
+            waits: Arc::default(),
             alarm,
             catalog,
             inbox,
@@ -175,6 +184,11 @@ impl Cache {
     /// Totals since the start.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
+    }
+
+    /// How long readers have waited.
+    pub fn waits(&self) -> &Arc<Waits> {
+        &self.waits
     }
 
     /// The kernel's page cache.
@@ -311,7 +325,7 @@ impl Cache {
     pub fn read(self: &Arc<Self>, block: BlockId, node: NodeId, task: u32, waiter: Waiter) {
         self.traffic.reads.fetch_add(1, Ordering::Relaxed);
         let key = FlightKey::whole(block, node);
-        match self.flights.join(key, true, waiter, Fetching::add_waiter) {
+        match self.flights.join(key, (true, Cause::Cold), waiter, Fetching::add_waiter) {
             Join::Pushing(bytes, waiter) => {
                 self.traffic.reads_from_push.fetch_add(1, Ordering::Relaxed);
                 self.inbox.put(Event::Joined { block, task }, None);
@@ -330,6 +344,9 @@ impl Cache {
                 let Some(located) = key.locate(&self.catalog) else {
                     return self.fail(key, ReadFailure::PastVersion);
                 };
+                if self.page_cache.has_lost(block) {
+                    self.flights.with(&key, number, |fetching| fetching.cause = Cause::Lost);
+                }
                 self.page_cache.begin_fetch(&located);
                 self.inbox.put(Event::Missed { block, task }, None);
                 Attempt::new(self, key, number, located, Urgency::Demand).begin();
@@ -372,7 +389,7 @@ impl Cache {
     /// not hear of it. Never blocks.
     pub fn bring(self: &Arc<Self>, block: BlockId, node: NodeId, waiter: Waiter) {
         let key = FlightKey::whole(block, node);
-        match self.flights.join(key, false, waiter, Fetching::add_waiter) {
+        match self.flights.join(key, (false, Cause::Cold), waiter, Fetching::add_waiter) {
             Join::Pushing(bytes, waiter) => waiter(Ok(Landed::from(bytes))),
             Join::Joined { number, .. } => self.memory.promote(number),
             Join::Begun(number) => match key.locate(&self.catalog) {
@@ -398,7 +415,7 @@ impl Cache {
             return self.inbox.put(Event::Failed { block }, None);
         };
         let key = FlightKey::whole(block, located.node);
-        let begun = match self.flights.join(key, true, (), |_, ()| ()) {
+        let begun = match self.flights.join(key, (true, Cause::Late), (), |_, ()| ()) {
             Join::Begun(number) => Some(number),
             Join::Joined { turns_to_ram: true, .. } => None,
             Join::Joined { .. } | Join::Pushing(..) => return,
@@ -423,7 +440,7 @@ impl Cache {
         let node = located.node;
         let key = FlightKey::whole(block, node);
         let add = |fetching: &mut Fetching, placed| fetching.placed = Some(placed);
-        match self.flights.join(key, false, placed, add) {
+        match self.flights.join(key, (false, Cause::Late), placed, add) {
             Join::Begun(number) => {
                 Attempt::new(self, key, number, located, Urgency::Prefetch).begin();
             }
@@ -466,6 +483,7 @@ impl Cache {
             let attempt = || Attempt::new(self, *key, fetching.number, located.clone(), urgency);
             let is_late = hangs || waits && *looks > patience;
             if is_late && !std::mem::replace(&mut fetching.asks_source, true) {
+                fetching.cause = Cause::Disk;
                 late.push(attempt());
             } else if let Some(why) = fetching.refused.filter(|_| hangs) {
                 failed.push((attempt(), why));

@@ -167,6 +167,7 @@ impl PageCache {
         let (cache, node) = (Arc::clone(self), located.node);
         let reply = move |whole| match whole {
             Some(false) => {
+                cache.checks.forget(block);
                 cache.inbox.put_if_present(&cache.catalog, node, Event::Lost { block }, None);
             }
             // If the kernel cannot tell, it is of no use to ask again soon.
@@ -175,9 +176,16 @@ impl PageCache {
         pages.check(located, Box::new(reply));
     }
 
+    /// Whether the kernel has taken the pages of a block back, since a read finds none and the block is not on its way:
+    /// they were there, and belady has not dropped them.
+    pub(super) fn has_lost(&self, block: BlockId) -> bool {
+        self.checks.forget(block)
+    }
+
     /// Drops a block's pages, or part of them, and tells the planner when that is done.
     pub fn drop_pages(&self, block: BlockId, part: Option<PageRange>) {
         let dropped = NotifyOnDrop::new(&self.inbox, Event::Dropped { block });
+        self.checks.forget(block);
         let at = self.catalog.locate(block).and_then(|whole| part_of(whole, part));
         if let (Some(pages), Some(at)) = (self.pages(), at) {
             pages.discard(at, Box::new(move || drop(dropped)));

@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use super::jobs::{Job, Jobs, Working};
 use super::memory::Arrival;
@@ -114,7 +115,9 @@ impl StoreTier {
     pub(super) fn get(self: &Arc<Self>, block: BlockId, at: &Located) -> Option<Buffer> {
         let key = self.stored.key_of(at);
         let not_here = Event::NotHere { block, tier: self.number };
-        match self.store.get(key) {
+        let (began, read) = (Instant::now(), self.store.get(key));
+        self.traffic.disk_reads.note(began.elapsed());
+        match read {
             ReadOutcome::Whole(bytes) if bytes.len() == at.length => return Some(bytes),
             ReadOutcome::Missing => {}
             ReadOutcome::Whole(_) | ReadOutcome::Damaged => {

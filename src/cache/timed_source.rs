@@ -1,6 +1,6 @@
 //! Times each request to the source, once for all who want to know.
 //!
-//! 1. The latency of a request goes into the histogram of its operation, which `status` shows.
+//! 1. The latency of a request goes into the timings of its operation, which `status` shows.
 //! 2. An answer to a read goes to the [`Meter`]. If the limits that it finds have changed, the planner hears of
 //!    them ([`Event::Limited`]).
 //! 3. A read that has been under way for [`HELD_UP`](crate::source::HELD_UP) may hang, and does not count against the
@@ -21,13 +21,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use nix::errno::Errno;
 
-use super::Inbox;
-use crate::limiter::{
-    Answer, FetchLimits, Hedges, LATENCY_US_MAX, Limiter, MetadataLimits, Meter, RateCap,
-};
+use super::{Inbox, Latencies, Timings};
+use crate::limiter::{Answer, FetchLimits, Hedges, Limiter, MetadataLimits, Meter, RateCap};
 use crate::plan::Event;
 use crate::source::{Calls, Kind, ReadError, ReadRequest, Source, Stat, UnderWay};
 use crate::sync::Mutex;
@@ -54,17 +51,6 @@ impl Operation {
             Operation::Other => "other",
         }
     }
-}
-
-/// The latencies of an operation since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Latencies {
-    pub count: u64,
-    /// Microseconds that half of the requests did not exceed, and 99 and 99.9 of 100.
-    pub p50_us: u64,
-    pub p99_us: u64,
-    pub p999_us: u64,
-    pub max_us: u64,
 }
 
 /// A read is late if it takes longer than this share of the others. The fewest that tell.
@@ -94,8 +80,8 @@ pub struct SourceTimes {
     was_paused: AtomicBool,
     /// Bytes that were asked for.
     asked: AtomicU64,
-    /// By operation. `None` if there is no memory.
-    histograms: [Option<Mutex<Histogram<u64>>>; Operation::ALL.len()],
+    /// By operation.
+    timings: [Timings; Operation::ALL.len()],
 }
 
 impl SourceTimes {
@@ -106,7 +92,6 @@ impl SourceTimes {
         rate: Option<u64>,
         source: &dyn Source,
     ) -> Self {
-        let histogram = |_| Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).ok().map(Mutex::new);
         inbox.put(Event::Limited(meter.limits()), None);
         SourceTimes {
             started: Instant::now(),
@@ -121,7 +106,7 @@ impl SourceTimes {
             is_paused: Mutex::default(),
             was_paused: AtomicBool::new(false),
             asked: AtomicU64::new(0),
-            histograms: Operation::ALL.map(histogram),
+            timings: Default::default(),
         }
     }
 
@@ -231,26 +216,14 @@ impl SourceTimes {
     }
 
     pub fn latencies(&self, operation: Operation) -> Latencies {
-        let Some(histogram) = &self.histograms[operation as usize] else {
-            return Latencies::default();
-        };
-        let histogram = histogram.lock();
-        Latencies {
-            count: histogram.len(),
-            p50_us: histogram.value_at_quantile(0.5),
-            p99_us: histogram.value_at_quantile(0.99),
-            p999_us: histogram.value_at_quantile(0.999),
-            max_us: histogram.max(),
-        }
+        self.timings[operation as usize].latencies()
     }
 
     /// The time after which a read is late. `None` as long as too few were answered, or if the source is not asked a
     /// second time.
     pub(super) fn late_after(&self) -> Option<Duration> {
         self.hedges.as_ref()?;
-        let histogram = self.histograms[Operation::Read as usize].as_ref()?.lock();
-        let tells = histogram.len() >= TELLING_MIN;
-        tells.then(|| Duration::from_micros(histogram.value_at_quantile(LATE)))
+        self.timings[Operation::Read as usize].at(LATE, TELLING_MIN)
     }
 
     /// Whether the source may be asked a second time now. Counts it.
@@ -265,9 +238,7 @@ impl SourceTimes {
 
     /// Notes a number of requests that took this time each.
     fn note(&self, operation: Operation, latency: Duration, count: u32) {
-        if let Some(histogram) = &self.histograms[operation as usize] {
-            histogram.lock().saturating_record_n(latency.as_micros() as u64, u64::from(count));
-        }
+        self.timings[operation as usize].note_all(latency, count);
     }
 
     /// Whether the source has said since the last answer to such an operation that it is asked too much. It has said so

@@ -2,9 +2,10 @@
 
 use clap::Command;
 
-const EXAMPLES: [(&str, &str); 32] = [
+const EXAMPLES: [(&str, &str); 33] = [
     ("mount", "belady mount /lustre/imagenet /mnt/imagenet --cache-dir /local/belady"),
     ("umount", "belady umount /mnt/imagenet"),
+    ("run", "belady run /lustre/imagenet -- python3 train.py /lustre/imagenet"),
     ("status", "belady status /mnt/imagenet"),
     ("warmup", "belady warmup /mnt/imagenet --glob 'train/**/*.JPEG' --deadline 10m"),
     ("order show", "belady order show torch-random:seed=42 /lustre/imagenet --epochs 2"),

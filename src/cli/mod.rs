@@ -14,6 +14,7 @@ mod examples;
 mod mount;
 mod order;
 mod rehearse;
+mod run;
 mod scan;
 mod settings;
 mod simulate;
@@ -46,6 +47,8 @@ enum Verb {
     Mount(mount::Args),
     /// End a mount
     Umount(umount::Args),
+    /// Run a command with datasets mounted for it alone
+    Run(run::Args),
     /// Show what mounts are doing
     Status(status::Args),
     /// Fetch samples before a job reads them, or evict them
@@ -88,6 +91,7 @@ pub fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Mount(args) => mount::run(&args),
         Verb::Umount(args) => umount::run(&args),
+        Verb::Run(args) => run::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Warmup(args) => warmup::run(&args),
         Verb::Order(verb) => order::run(&verb),

@@ -4,9 +4,10 @@
 //! it: the number of names seen, and in the end what is mounted, or the error. The command returns when the
 //! mount serves.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -32,17 +33,17 @@ const DAEMON: &str = "BELADY_DAEMON";
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// What to serve: a directory, a URL such as s3://BUCKET/DIRECTORY, or with `--as files` one archive
-    source: PathBuf,
+    pub(super) source: PathBuf,
     /// Empty directory to mount at, or SOURCE itself
-    mountpoint: PathBuf,
+    pub(super) mountpoint: PathBuf,
     #[command(flatten)]
-    settings: SettingsArgs,
+    pub(super) settings: SettingsArgs,
     /// Stay in the foreground
     #[arg(short, long)]
-    foreground: bool,
+    pub(super) foreground: bool,
     /// Print what is mounted as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// What the daemon tells the command that started it.
@@ -55,30 +56,65 @@ enum DaemonMessage {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    if std::env::var_os(DAEMON).is_some() {
+    if started_as_daemon().is_some() {
         return daemon(args);
     }
+    if args.foreground {
+        return run_in_foreground(args);
+    }
+    let started = start(args, "1", |_| ())?;
+    announce(&started.ready, args.json);
+    Ok(())
+}
+
+/// Which mount of its command this process is the daemon of, as [`start`] was told; `None` if it is the command.
+pub(super) fn started_as_daemon() -> Option<OsString> {
+    std::env::var_os(DAEMON)
+}
+
+fn run_in_foreground(args: &Args) -> Result<()> {
+    let early = plan(args, CacheDisk::Skip)?;
+    let lock = Mutex::new(lock_source(&early)?);
+    mount::prepare(&early.source, &early.mountpoint)?;
+    let plan = plan(args, CacheDisk::Look)?;
+    log_to_stderr(&plan.settings);
+    serve(&plan, |message| match message {
+        DaemonMessage::Ready(ready) => {
+            drop(lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+            announce(&ready, args.json);
+        }
+        DaemonMessage::Seen(_) | DaemonMessage::Failed { .. } => {}
+    })
+}
+
+/// A mount that serves.
+pub(super) struct Started {
+    pub(super) ready: Ready,
+    /// Its daemon; `None` if it shares the one of an earlier mount.
+    pub(super) daemon: Option<Child>,
+    /// The log of the daemon.
+    pub(super) log: PathBuf,
+}
+
+/// Mounts in the background, and returns when the mount serves. The daemon is told that it is `which` of its command's
+/// mounts. `tie` prepares its process.
+pub(super) fn start(args: &Args, which: &str, tie: impl FnOnce(&mut Command)) -> Result<Started> {
     let plan = plan(args, CacheDisk::Skip)?;
     // The lock is kept until the mount serves. Another command that mounts the source waits, and then shares
     // it.
     let lock = lock_source(&plan)?;
     mount::prepare(&plan.source, &plan.mountpoint)?;
-    if attach(args, &plan)? {
-        return Ok(());
+    let directory = MountDirectory::of(&plan.mountpoint);
+    let log = &plan.settings.log.file;
+    let log = if log.as_os_str().is_empty() { directory.log() } else { log.clone() };
+    if let Some(ready) = attach(&plan)? {
+        return Ok(Started { ready, daemon: None, log });
     }
-    if args.foreground {
-        let plan = self::plan(args, CacheDisk::Look)?;
-        log_to_stderr(&plan.settings);
-        let lock = Mutex::new(lock);
-        return serve(&plan, |message| match message {
-            DaemonMessage::Ready(ready) => {
-                drop(lock.lock().unwrap_or_else(PoisonError::into_inner).take());
-                announce(&ready, args.json);
-            }
-            DaemonMessage::Seen(_) | DaemonMessage::Failed { .. } => {}
-        });
-    }
-    start_daemon(args, &plan, lock.as_ref())
+    directory.create()?;
+    let mut command = daemon_command(which, &log, lock.as_ref())?;
+    tie(&mut command);
+    let (ready, daemon) = await_daemon(&mut command, &plan, &log)?;
+    Ok(Started { ready, daemon: Some(daemon), log })
 }
 
 /// Who looks at the cache directory.
@@ -138,11 +174,8 @@ fn lock_source(plan: &Plan) -> Result<Option<SourceLock>> {
 }
 
 /// If this user has mounted the source already, shows that mount at this mount point too, instead of starting
-/// a second daemon. Returns whether it did.
-fn attach(args: &Args, plan: &Plan) -> Result<bool> {
-    if args.foreground {
-        return Ok(false);
-    }
+/// a second daemon.
+fn attach(plan: &Plan) -> Result<Option<Ready>> {
     let (found, view) = (plan.source.identity(), plan.settings.source.view);
     let same = |note: &MountNote| {
         let shows = Some(note.identity) == found && note.view == view;
@@ -165,10 +198,9 @@ fn attach(args: &Args, plan: &Plan) -> Result<bool> {
             notes.push(format!("order: {}", words.as_str().unwrap_or_default()));
         }
         let (source, at) = (note.source.display(), plan.mountpoint.display());
-        announce(&Ready { line: format!("{source} is mounted at {at}"), notes }, args.json);
-        return Ok(true);
+        return Ok(Some(Ready { line: format!("{source} is mounted at {at}"), notes }));
     }
-    Ok(false)
+    Ok(None)
 }
 
 fn announce(ready: &Ready, json: bool) {
@@ -232,7 +264,7 @@ fn serve(plan: &Plan, tell: impl Fn(DaemonMessage) + Send + Sync) -> Result<()> 
 }
 
 /// Runs as the daemon: without a terminal or a working directory, with stdout as a pipe to the command.
-fn daemon(args: &Args) -> Result<()> {
+pub(super) fn daemon(args: &Args) -> Result<()> {
     // Fails only if the daemon already leads a session.
     let _ = nix::unistd::setsid();
     let plan = plan(args, CacheDisk::Look).inspect_err(tell_failure)?;
@@ -267,28 +299,28 @@ fn tell_failure(error: &Error) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-fn start_daemon(args: &Args, plan: &Plan, lock: Option<&SourceLock>) -> Result<()> {
-    let directory = MountDirectory::of(&plan.mountpoint);
-    directory.create()?;
-    let log = &plan.settings.log.file;
-    let log_path = if log.as_os_str().is_empty() { directory.log() } else { log.clone() };
-    let unusable = |what: &str, error: std::io::Error| {
-        Error::new(ErrorKind::Mount, format!("{what}: {error}"))
-    };
-    let log = std::fs::File::create(&log_path)
-        .map_err(|error| unusable(&format!("log {}", log_path.display()), error))?;
-    let program = std::env::current_exe().map_err(|error| unusable("belady itself", error))?;
+/// This command once more, as the daemon of `which` of its mounts.
+fn daemon_command(which: &str, log: &Path, lock: Option<&SourceLock>) -> Result<Command> {
+    let log_file = std::fs::File::create(log)
+        .map_err(|error| unusable(&format!("log {}", log.display()), &error))?;
+    let program = std::env::current_exe().map_err(|error| unusable("belady itself", &error))?;
     // A killed command may have left a daemon that has not ended yet. It has the lock until it ends.
     let input = lock.map_or_else(|| Ok(Stdio::null()), SourceLock::input);
-    let input = input.map_err(|error| unusable("the daemon's input", error))?;
-    let mut child = Command::new(program)
-        .args(std::env::args_os().skip(1))
-        .env(DAEMON, "1")
-        .stdin(input)
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .map_err(|error| unusable("the daemon cannot be started", error))?;
+    let input = input.map_err(|error| unusable("the daemon's input", &error))?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).env(DAEMON, which);
+    command.stdin(input).stdout(Stdio::piped()).stderr(log_file);
+    Ok(command)
+}
+
+fn unusable(what: &str, error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Mount, format!("{what}: {error}"))
+}
+
+/// Starts the daemon, and shows its progress until its mount serves.
+fn await_daemon(command: &mut Command, plan: &Plan, log: &Path) -> Result<(Ready, Child)> {
+    let started = command.spawn();
+    let mut child = started.map_err(|error| unusable("the daemon cannot be started", &error))?;
     let bar = ProgressBar::new_spinner();
     bar.set_style(
         ProgressStyle::with_template("{spinner} scanning {msg}")
@@ -304,13 +336,11 @@ fn start_daemon(args: &Args, plan: &Plan, lock: Option<&SourceLock>) -> Result<(
             }
             Ok(DaemonMessage::Ready(ready)) => {
                 bar.finish_and_clear();
-                announce(&ready, args.json);
-                return Ok(());
+                return Ok((ready, child));
             }
             Ok(DaemonMessage::Failed { code, message }) => {
                 bar.finish_and_clear();
-                warn(format!("belady: {message}"));
-                std::process::exit(i32::from(code));
+                return Err(Error::new(ErrorKind::of_exit_code(code), message));
             }
             Err(_) => {}
         }
@@ -318,5 +348,5 @@ fn start_daemon(args: &Args, plan: &Plan, lock: Option<&SourceLock>) -> Result<(
     bar.finish_and_clear();
     let _ = child.wait();
     Err(Error::new(ErrorKind::Mount, "the daemon ended before the mount served")
-        .hint(format!("its log is {}", log_path.display())))
+        .hint(format!("its log is {}", log.display())))
 }

@@ -7,9 +7,10 @@ use serde_json::Value;
 
 use super::warmup::understood;
 use super::{say, say_json};
+use crate::cache::Latencies;
 use crate::config::Bytes;
-use crate::control::{self, Request};
-use crate::engine::{OrderStatus, SourceStatus, Status};
+use crate::control::{self, MountDirectory, Request};
+use crate::engine::{LeadStatus, OrderStatus, SourceStatus, Status};
 use crate::error::Result;
 use crate::learning::LoaderStatus;
 use crate::mount::absolute;
@@ -47,9 +48,11 @@ pub(super) fn show(
         }
         return Ok(());
     }
-    let mounts: Vec<(PathBuf, Result<Value>)> = control::mount_notes()?
+    let ask =
+        |directory: &MountDirectory| control::call(&directory.socket(), &Request::Status).map(of);
+    let mounts: Vec<(PathBuf, Result<Value>)> = control::all_mounts()?
         .into_iter()
-        .map(|note| (note.mountpoint.clone(), ask(&note.mountpoint)))
+        .map(|(directory, note)| (note.mountpoint, ask(&directory)))
         .collect();
     if json {
         say_json(&mounts.iter().filter_map(|(_, status)| status.as_ref().ok()).collect::<Vec<_>>());
@@ -93,6 +96,9 @@ fn render(status: &Status) -> String {
     render_source(&mut out, status);
     render_tiers(&mut out, status);
     render_counters(&mut out, &status.counters, status.parts_bytes);
+    render_moves(&mut out, status);
+    render_waits(&mut out, status);
+    render_lead(&mut out, status);
     render_orders(&mut out, status);
     if let Some(cluster) = &status.cluster {
         let _ = writeln!(out, "  cluster  {}", super::cluster::line(cluster));
@@ -241,8 +247,89 @@ fn render_counters(out: &mut String, counters: &Counters, parts_bytes: u64) {
     );
 }
 
+/// How long readers have waited, and why.
+fn render_waits(out: &mut String, status: &Status) {
+    let mut title = "waits";
+    for (cause, waits) in status.waits.iter().filter(|(_, waits)| waits.count > 0) {
+        let _ = writeln!(
+            out,
+            "  {title:<8} {cause}: {}, {} in all; {}",
+            waits.count,
+            time(waits.total_us),
+            spread(waits),
+        );
+        title = "";
+    }
+    if status.waiting > 0 {
+        let longest = time(status.waiting_longest_us);
+        let _ = writeln!(out, "  {title:<8} {} wait now, the first for {longest}", status.waiting);
+    }
+}
+
+/// How long reads of the cache disk and pushes to the kernel took.
+fn render_moves(out: &mut String, status: &Status) {
+    let mut title = "blocks";
+    for (words, times) in [("from disk", status.disk_reads), ("pushed", status.pushes)] {
+        if times.count > 0 {
+            let _ = writeln!(out, "  {title:<8} {} {words}; {}", times.count, spread(&times));
+            title = "";
+        }
+    }
+}
+
+fn spread(times: &Latencies) -> String {
+    let [half, most, longest] = [times.p50_us, times.p99_us, times.max_us].map(time);
+    format!("half within {half}, 99 % within {most}, the longest {longest}")
+}
+
+fn time(us: u64) -> String {
+    match us {
+        1_000_000.. => format!("{:.1} s", us as f64 / 1e6),
+        _ => format!("{:.1} ms", us as f64 / 1e3),
+    }
+}
+
+/// How far ahead of the readers RAM is, and whether the source keeps up with them.
+fn render_lead(out: &mut String, status: &Status) {
+    let Some(lead) = &status.lead else { return };
+    let _ = match lead.seconds {
+        Some(seconds) => write!(out, "  lead     {seconds:.1} s, {} samples", lead.samples),
+        None => write!(out, "  lead     {} samples; nobody reads", lead.samples),
+    };
+    let _ = match keeps_up(lead, status.staged) {
+        Some(words) => {
+            let (need, gives) = (human(lead.need), human(status.source_times.rate));
+            writeln!(out, "; readers need {need}/s, the source gives {gives}/s: {words}")
+        }
+        None => writeln!(out),
+    };
+}
+
+/// Whether the source keeps up with the readers, in words. `None` if nobody reads.
+fn keeps_up(lead: &LeadStatus, staged: u64) -> Option<String> {
+    let seconds = lead.seconds?;
+    Some(match lead.growth {
+        _ if lead.is_full => "all that may be staged is staged".into(),
+        _ if lead.waits && seconds < 1.0 => "readers wait for it".into(),
+        0.. => "it keeps up".into(),
+        shrinking => {
+            let left = staged as f64 / shrinking.unsigned_abs() as f64;
+            format!("it does not keep up, and readers will wait in {left:.0} s")
+        }
+    })
+}
+
 fn render_mount(out: &mut String, Status { source, mountpoints, pid, .. }: &Status) {
     let _ = writeln!(out, "{source} at {} (pid {pid})", mountpoints.join(", "));
+}
+
+/// What a run says at its end: where samples were found, and how long readers waited.
+pub(super) fn summary(status: &Status) -> String {
+    let mut out = String::new();
+    render_mount(&mut out, status);
+    render_counters(&mut out, &status.counters, status.parts_bytes);
+    render_waits(&mut out, status);
+    out
 }
 
 /// The part of the status that is about orders.
@@ -343,5 +430,31 @@ mod tests {
         assert!(text.contains("  order    a: REFUSED: no such file\n  loader   python (pid 0)"));
         assert!(text.contains("0 of 5") && !text.contains("order    a: \n"), "{text}");
         assert!(render(&status).contains("100.0 % ready"));
+    }
+
+    #[test]
+    fn waits_are_shown_by_cause_if_there_were_any() {
+        let cold = json!({ "count": 2, "total_us": 2_400_000, "p50_us": 900, "max_us": 1_200_000 });
+        let waits = json!({ "cold": cold, "late": {} });
+        let status = json!({ "waits": waits, "waiting": 1, "waiting_longest_us": 34_000_000 });
+        let text = render(&understood(status).unwrap());
+        let expected = "  waits    cold: 2, 2.4 s in all; half within 0.9 ms, 99 % within 0.0 ms, the \
+                        longest 1.2 s\n           1 wait now, the first for 34.0 s\n";
+        assert!(text.contains(expected), "{text}");
+        assert!(!text.contains("lead"), "{text}");
+    }
+
+    #[test]
+    fn the_source_is_said_to_keep_up_or_not() {
+        let lead = |seconds, growth, waits, is_full| {
+            let lead = LeadStatus { seconds, growth, waits, is_full, ..LeadStatus::default() };
+            keeps_up(&lead, 5_000)
+        };
+        assert_eq!(lead(None, 0, true, false), None);
+        assert_eq!(lead(Some(3.0), -9, false, true).unwrap(), "all that may be staged is staged");
+        assert_eq!(lead(Some(0.1), -9, true, false).unwrap(), "readers wait for it");
+        assert_eq!(lead(Some(9.0), 9, true, false).unwrap(), "it keeps up");
+        let left = lead(Some(9.0), -500, false, false).unwrap();
+        assert_eq!(left, "it does not keep up, and readers will wait in 10 s");
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::scan::await_scan;
 use super::settings::absolute_order;
-use super::{say, say_json};
+use super::{say, say_json, warn};
 use crate::config::{Bytes, Period};
 use crate::control::{self, Request};
 use crate::engine::{Pace, Progress, Selection, Tally};
@@ -108,6 +108,21 @@ pub(super) fn run(args: &Args) -> Result<()> {
         _ => say(ended(&progress)),
     }
     if args.check || args.evict { Ok(()) } else { verdict(&progress) }
+}
+
+/// Warms up all of a mount, for a time.
+pub(super) fn stage(mountpoint: &Path, deadline: Period) -> Result<()> {
+    let begun = Instant::now();
+    if let Err(error) = await_scan(mountpoint, Some(deadline.0)) {
+        warn(format!("belady: {}: {error}", mountpoint.display()));
+        return Ok(());
+    }
+    let left = deadline.0.saturating_sub(begun.elapsed());
+    let pace = Pace { rate: None, deadline_s: Some(left.as_secs_f64()) };
+    let number = ask(mountpoint, &Request::Warmup { chosen: Selection::All, pace })?;
+    let progress = follow(mountpoint, number)?;
+    warn(ended(&progress));
+    Ok(())
 }
 
 pub(super) fn ask<T: DeserializeOwned>(mountpoint: &Path, request: &Request) -> Result<T> {

@@ -3,7 +3,8 @@
 //!
 //! Every mount has a directory of its own below the runtime directory, with a name that is computed from the
 //! mount point. It has the socket, the log, and a note about the mount. Only its owner can enter it. Beside
-//! these directories are the locks of sources that are being mounted.
+//! these directories are the locks of sources that are being mounted. The mounts of a `belady run` are in a directory of
+//! the run, which its own processes see in place of the runtime directory.
 
 mod protocol;
 mod runtime;
@@ -11,6 +12,7 @@ mod server;
 
 pub use protocol::{Reply, Request, Text, ask, ask_for_text, call};
 pub use runtime::{
-    MountDirectory, MountNote, SourceLock, create_runtime, has_runtime, mount_notes,
+    MountDirectory, MountNote, RunDirectory, SourceLock, all_mounts, create_runtime, has_runtime,
+    mount_notes,
 };
 pub use server::serve;

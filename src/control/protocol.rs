@@ -127,19 +127,6 @@ pub(super) fn send(text: Text, out: &mut dyn Write) -> std::io::Result<()> {
     out.flush()
 }
 
-fn kind(code: u8) -> ErrorKind {
-    let kinds = [
-        ErrorKind::Usage,
-        ErrorKind::Order,
-        ErrorKind::Source,
-        ErrorKind::Cache,
-        ErrorKind::Mount,
-        ErrorKind::Timeout,
-        ErrorKind::Busy,
-    ];
-    kinds.into_iter().find(|kind| kind.exit_code() == code).unwrap_or(ErrorKind::Internal)
-}
-
 /// Asks the daemon of the mount at a path.
 ///
 /// # Errors
@@ -231,7 +218,9 @@ fn begin(socket: &Path, request: &Request) -> Result<(Value, BufReader<UnixStrea
     stream.read_line(&mut answer).map_err(silent)?;
     match serde_json::from_str(&answer) {
         Ok(Answer::Done(value)) => Ok((value, stream)),
-        Ok(Answer::Failed { code, message }) => Err(Error::new(kind(code), message)),
+        Ok(Answer::Failed { code, message }) => {
+            Err(Error::new(ErrorKind::of_exit_code(code), message))
+        }
         Err(_) => Err(Error::new(ErrorKind::Mount, "the daemon ended before it answered")),
     }
 }

@@ -1,15 +1,19 @@
 //! The runtime directory: sockets, logs and notes of running mounts, and locks of sources.
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind as IoErrorKind;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::mount::MsFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::config::View;
@@ -225,26 +229,145 @@ pub fn has_runtime() -> Result<bool> {
     is_private(&runtime_directory())
 }
 
-/// The notes of all mounts, dead ones included.
+/// The notes of all mounts that this process may share, dead ones included. Those of [runs](RunDirectory) are not among
+/// them.
 ///
 /// # Errors
 /// If other users could have written them.
 pub fn mount_notes() -> Result<Vec<MountNote>> {
+    let found = if has_runtime()? { notes_in(&runtime_directory()) } else { Vec::new() };
+    Ok(found.into_iter().map(|(_, note)| note).collect())
+}
+
+/// The notes of all mounts, with those of runs, dead ones included.
+///
+/// # Errors
+/// If other users could have written them.
+pub fn all_mounts() -> Result<Vec<(MountDirectory, MountNote)>> {
     if !has_runtime()? {
         return Ok(Vec::new());
     }
-    let Ok(entries) = fs::read_dir(runtime_directory()) else { return Ok(Vec::new()) };
-    let mut found: Vec<MountNote> =
-        entries.flatten().filter_map(|entry| MountDirectory(entry.path()).read_note()).collect();
-    found.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
-    Ok(found)
+    let runs = runs_in(&runtime_directory()).into_iter().filter(|run| !is_over(run));
+    let of_runs = runs.flat_map(|run| notes_in(&run));
+    Ok(notes_in(&runtime_directory()).into_iter().chain(of_runs).collect())
+}
+
+fn notes_in(directory: &Path) -> Vec<(MountDirectory, MountNote)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let directories = entries.map(|entry| MountDirectory(entry.path()));
+    let mut found: Vec<_> = directories
+        .filter_map(|directory| directory.read_note().map(|note| (directory, note)))
+        .collect();
+    found.sort_by(|(_, a), (_, b)| a.mountpoint.cmp(&b.mountpoint));
+    found
+}
+
+/// How the names of the directories of runs begin.
+const RUN: &str = "run-";
+
+fn runs_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_run = |name: &OsStr| name.as_bytes().starts_with(RUN.as_bytes());
+    entries.filter(|entry| is_run(&entry.file_name())).map(|entry| entry.path()).collect()
+}
+
+/// The directory of a `belady run`, which stands in for the runtime directory in its mount namespace. So its mounts are
+/// not those that other commands find at the same paths. It is locked as long as the run lasts.
+#[derive(Debug)]
+pub struct RunDirectory {
+    /// The runtime directory, which stays open: [`cover`](Self::cover) hides its path.
+    outer: File,
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl RunDirectory {
+    /// Makes one. Those of runs that were killed are removed.
+    ///
+    /// # Errors
+    /// If it cannot be made, or the runtime directory belongs to another user.
+    pub fn create() -> Result<Self> {
+        let outer = create_runtime()?;
+        for run in runs_in(&outer).into_iter().filter(|run| is_over(run)) {
+            let _ = fs::remove_dir_all(run);
+        }
+        let cannot = |error: &dyn Display| refuse(&outer, error).hint(ELSEWHERE);
+        let made = tempfile::Builder::new().prefix(RUN).tempdir_in(&outer);
+        let path = made.map_err(|error| cannot(&error))?.keep();
+        let lock =
+            lock_directory(&path, FlockArg::LockExclusive).map_err(|error| cannot(&error))?;
+        let outer = File::open(&outer).map_err(|error| cannot(&error))?;
+        Ok(RunDirectory { outer, path, _lock: lock })
+    }
+
+    /// Has it stand in for the runtime directory, in the mount namespace of this process.
+    ///
+    /// # Errors
+    /// If that is not permitted.
+    pub fn cover(&self) -> Result<()> {
+        let (at, none) = (runtime_directory(), None::<&str>);
+        nix::mount::mount(Some(&self.path), &at, none, MsFlags::MS_BIND, none)
+            .map_err(|errno| refuse(&at, format!("cannot be covered: {}", errno.desc())))
+    }
+
+    /// The path by which other processes find a file of it.
+    pub fn seen_from_outside(&self, path: &Path) -> PathBuf {
+        let below = path.strip_prefix(runtime_directory());
+        below.map_or_else(|_| path.to_path_buf(), |below| self.path.join(below))
+    }
+}
+
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        let open = Path::new("/proc/self/fd").join(self.outer.as_raw_fd().to_string());
+        if let Some(name) = self.path.file_name() {
+            let _ = fs::remove_dir_all(open.join(name));
+        }
+    }
+}
+
+/// A run has its directory locked at this age.
+const LOCKED_AFTER: Duration = Duration::from_secs(60);
+
+/// Whether the run of a directory has ended.
+fn is_over(run: &Path) -> bool {
+    let made = fs::metadata(run).and_then(|found| found.modified());
+    let is_old = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LOCKED_AFTER));
+    is_old && lock_directory(run, FlockArg::LockExclusiveNonblock).is_ok()
+}
+
+/// Locks a directory as long as the result lives.
+fn lock_directory(directory: &Path, how: FlockArg) -> std::io::Result<Flock<File>> {
+    let open = File::open(directory)?;
+    Ok(Flock::lock(open, how).map_err(|(_, errno)| errno)?)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::time::SystemTime;
 
     use super::*;
+
+    #[test]
+    fn the_directory_of_a_run_is_locked_while_it_lasts() {
+        let top = tempfile::tempdir().unwrap();
+        let (living, dead) = (top.path().join("run-a"), top.path().join("run-b"));
+        [&living, &dead].into_iter().for_each(|run| fs::create_dir(run).unwrap());
+        fs::create_dir(top.path().join("0123")).unwrap();
+        let mut runs = runs_in(top.path());
+        runs.sort();
+        assert_eq!(runs, [living.clone(), dead.clone()]);
+        let lock = lock_directory(&living, FlockArg::LockExclusive).unwrap();
+        assert!(!is_over(&living) && !is_over(&dead), "they may just have begun");
+        let long_ago = SystemTime::now() - 2 * LOCKED_AFTER;
+        for run in [&living, &dead] {
+            File::open(run).unwrap().set_modified(long_ago).unwrap();
+        }
+        assert!(!is_over(&living) && is_over(&dead));
+        drop(lock);
+        assert!(is_over(&living));
+    }
 
     #[test]
     fn only_a_directory_of_our_own_is_believed() {

@@ -1,10 +1,12 @@
 //! The control files of an engine: what they show, and what writing to them does.
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::sync::{Arc, Weak};
 
 use super::orders::Orders;
 use super::{Engine, SourceStatus, Status};
+use crate::cache::Latencies;
 use crate::fuse::{ControlFile, Render};
 use crate::learning::LoaderStatus;
 use crate::plan::StreamStatus;
@@ -159,6 +161,7 @@ fn prometheus(status: &Status) -> String {
     metric("files", "gauge", "Files of the dataset.", &one(status.files));
     metric("uptime_seconds", "gauge", "Seconds since the mount.", &one(status.uptime_s));
     put_source_times(&mut out, &status.source_times);
+    put_waits(&mut out, status);
     put_orders(&mut out, status);
     out
 }
@@ -181,16 +184,58 @@ fn put_source_times(out: &mut String, times: &SourceStatus) {
     let limits =
         [("{operation=\"list\"}", times.list_limit), ("{operation=\"stat\"}", times.stat_limit)];
     put(out, ("source_metadata_limit", "gauge", help), &limits);
-    let latencies = times.operations.iter().flat_map(|(operation, times)| {
-        let quantiles = [("0.5", times.p50_us), ("0.99", times.p99_us), ("0.999", times.p999_us)];
-        quantiles.map(|(quantile, us)| {
-            let labels = format!("{{operation=\"{operation}\",quantile=\"{quantile}\"}}");
-            (labels, us as f64 / 1e6)
-        })
-    });
-    let latencies: Vec<(String, f64)> = latencies.collect();
+    let help = "Bytes a second that the source has given of late, when it had enough to do.";
+    put(out, ("source_bytes_per_second", "gauge", help), &[("", times.rate)]);
     let help = "Seconds that requests to the source took.";
-    put(out, ("source_request_seconds", "gauge", help), &latencies);
+    put_latencies(out, ("source_request_seconds", help), "operation", &times.operations);
+}
+
+/// Writes times as a summary, with a label, and the longest of each.
+fn put_latencies(
+    out: &mut String,
+    (name, help): (&str, &str),
+    label: &str,
+    all: &BTreeMap<String, Latencies>,
+) {
+    let seconds = |us: u64| us as f64 / 1e6;
+    let _ = writeln!(out, "# HELP belady_{name} {help}\n# TYPE belady_{name} summary");
+    for (value, times) in all {
+        let quantiles = [
+            ("0.5", times.p50_us),
+            ("0.9", times.p90_us),
+            ("0.99", times.p99_us),
+            ("0.999", times.p999_us),
+            ("1", times.max_us),
+        ];
+        let labels = format!("{label}=\"{value}\"");
+        for (quantile, us) in quantiles {
+            let quantile = format!("quantile=\"{quantile}\"");
+            let _ = writeln!(out, "belady_{name}{{{labels},{quantile}}} {}", seconds(us));
+        }
+        let _ = writeln!(out, "belady_{name}_sum{{{labels}}} {}", seconds(times.total_us));
+        let _ = writeln!(out, "belady_{name}_count{{{labels}}} {}", times.count);
+    }
+}
+
+/// Writes how long readers, the cache disk and the kernel have taken, and how far ahead of the readers RAM is.
+fn put_waits(out: &mut String, status: &Status) {
+    let help = "Seconds that readers have waited for answers, by cause.";
+    put_latencies(out, ("reader_wait_seconds", help), "cause", &status.waits);
+    let help = "Requests of readers that wait at this moment.";
+    put(out, ("readers_waiting", "gauge", help), &[("", status.waiting)]);
+    let moves = [("disk_read", status.disk_reads), ("push", status.pushes)];
+    let moves = moves.map(|(name, times)| (name.to_owned(), times)).into();
+    let help =
+        "Seconds that reading a block from the cache disk, and pushing one to the kernel, took.";
+    put_latencies(out, ("block_move_seconds", help), "move", &moves);
+    let Some(lead) = &status.lead else { return };
+    let help = "Reads to come that are staged, of all orders that are followed.";
+    put(out, ("lead_samples", "gauge", help), &[("", lead.samples)]);
+    let seconds = lead.seconds.map(|seconds| ("", seconds));
+    let help = "Seconds until the first reader would reach what is not staged.";
+    put(out, ("lead_seconds", "gauge", help), seconds.as_slice());
+    let help = "Bytes a second of the source that readers of orders use.";
+    put(out, ("needed_bytes_per_second", "gauge", help), &[("", lead.need)]);
 }
 
 fn put_orders(out: &mut String, status: &Status) {

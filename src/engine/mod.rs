@@ -14,6 +14,7 @@
 mod budgets;
 mod catalog_keeper;
 mod files;
+mod flow;
 mod lease;
 mod opening;
 mod orders;
@@ -51,6 +52,8 @@ use crate::sync::Mutex;
 use budgets::Budgets;
 use catalog_keeper::CatalogKeeper;
 pub use catalog_keeper::ScanProgress;
+use flow::Flow;
+pub use flow::LeadStatus;
 use lease::StoreLease;
 use opening::OpenedStore;
 pub use orders::{Orders, resolve as resolve_order, tell_unreadable};
@@ -189,6 +192,7 @@ pub struct Engine {
     store_note: StoreNote,
     times: Arc<SourceTimes>,
     published: Arc<Mutex<Published>>,
+    flow: Arc<Mutex<Flow>>,
     wings: Wings,
     /// Set if there is a cluster.
     shards: OnceLock<Arc<dyn Shards>>,
@@ -230,7 +234,9 @@ impl Engine {
         let wings = Wings::start(&settings, around, memory, &owner, &cache)?;
         let plan = planner_settings(&settings, wings.rehearsal.is_some());
         let planner = Planner::new(plan, catalog.layout());
-        let planning = planning::spawn(planner, &inbox, &cache, &published, wings.observers())?;
+        let flow = Arc::default();
+        let told = (&published, &flow);
+        let planning = planning::spawn(planner, &inbox, &cache, told, wings.observers())?;
         let path = source_path.to_path_buf();
         let serving = Arc::new_cyclic(|serving: &Weak<Serving>| {
             let core = core(settings, path, catalog, cache, inbox, serving);
@@ -250,6 +256,7 @@ impl Engine {
             store_note,
             times,
             published,
+            flow,
             wings,
             shards: OnceLock::new(),
             tasks_begun: Arc::default(),

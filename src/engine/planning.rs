@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::flow::Flow;
 use crate::cache::{Arrival, Cache, Inbox, Observer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlockId;
@@ -57,11 +58,13 @@ pub(super) fn spawn(
     planner: Planner,
     inbox: &Arc<Inbox>,
     cache: &Arc<Cache>,
-    published: &Arc<Mutex<Published>>,
+    (published, flow): (&Arc<Mutex<Published>>, &Arc<Mutex<Flow>>),
     observers: Vec<Box<dyn Observer>>,
 ) -> Result<JoinHandle<()>> {
-    let (inbox, cache, published) = (Arc::clone(inbox), Arc::clone(cache), Arc::clone(published));
-    let run = move || run(planner, &inbox, &cache, &published, observers);
+    let (inbox, cache) = (Arc::clone(inbox), Arc::clone(cache));
+    let (published, flow) = (Arc::clone(published), Arc::clone(flow));
+    let publish = move |planner: &Planner| publish(planner, &published, &flow);
+    let run = move || run(planner, &inbox, &cache, publish, observers);
     std::thread::Builder::new().name("belady-planner".into()).spawn(run).map_err(|error| {
         Error::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
             .hint("raise the limit on processes (`ulimit -u`)")
@@ -72,7 +75,7 @@ fn run(
     mut planner: Planner,
     inbox: &Inbox,
     cache: &Arc<Cache>,
-    published: &Mutex<Published>,
+    publish: impl Fn(&Planner),
     mut observers: Vec<Box<dyn Observer>>,
 ) {
     let mut messages = Vec::new();
@@ -113,16 +116,16 @@ fn run(
         // A caller that has its answer may read the status at once. The status must not be older than the
         // answer.
         if !questions.is_empty() {
-            publish(&planner, published);
+            publish(&planner);
         }
         questions.drain(..).for_each(|question| question(&planner));
         if stale && Instant::now() >= publish_at {
-            publish(&planner, published);
+            publish(&planner);
             publish_at = Instant::now() + PUBLISH_EVERY;
             stale = false;
         }
         if !open {
-            return publish(&planner, published);
+            return publish(&planner);
         }
     }
 }
@@ -165,7 +168,7 @@ fn carry_out(
     }
 }
 
-fn publish(planner: &Planner, published: &Mutex<Published>) {
+fn publish(planner: &Planner, published: &Mutex<Published>, flow: &Mutex<Flow>) {
     let state = Published {
         counters: planner.counters(),
         accounts: planner.accounts(),
@@ -173,6 +176,7 @@ fn publish(planner: &Planner, published: &Mutex<Published>) {
         untracked: planner.untracked_files(),
         streams: planner.streams().collect(),
     };
+    flow.lock().note(&state, Instant::now());
     *published.lock() = state;
 }
 

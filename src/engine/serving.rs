@@ -30,6 +30,7 @@ use crate::fuse::{
     Connection, ControlFile, DaemonThreads, MountHandle, MountIdentity, MountSettings, Notifier,
     Pusher, WriteAccount, device_of, is_mounted, source_name, unmount,
 };
+use crate::privileges::may_mount;
 use crate::rehearsal::Rehearsal;
 use crate::source::{KeyedPool, Urgency};
 use crate::sync::Mutex;
@@ -204,7 +205,7 @@ impl Serving {
     pub fn serve_views(&self) -> Result<()> {
         let Some(rehearsal) = &self.rehearsal else { return Ok(()) };
         let wish = &self.core.settings.mount.rehearsal;
-        if *wish == Control::Auto && !nix::unistd::geteuid().is_root() {
+        if *wish == Control::Auto && !may_mount() {
             rehearsal.hide("only root has them inside the mount");
         }
         let Some((place, asked)) = self.place(wish, VIEWS_NAME) else { return Ok(()) };
@@ -238,9 +239,7 @@ impl Serving {
     fn place(&self, wish: &Control, name: &str) -> Option<(PathBuf, bool)> {
         match (wish, self.first_point()) {
             (Control::Dir(path), _) => Some((path.clone(), true)),
-            (Control::Auto, Some(first)) if nix::unistd::geteuid().is_root() => {
-                Some((first.join(name), false))
-            }
+            (Control::Auto, Some(first)) if may_mount() => Some((first.join(name), false)),
             _ => None,
         }
     }

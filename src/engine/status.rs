@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::flow::LeadStatus;
 use super::{Engine, STORE_TIER};
-use crate::cache::{Latencies, Operation, SourceTimes};
+use crate::cache::{Cause, Latencies, Operation, SourceTimes};
 use crate::fuse::KNOWN_BYTES;
 use crate::learning::LoaderStatus;
 use crate::limiter::MetadataLimits;
@@ -61,18 +63,6 @@ pub struct OrderStatus {
     pub progress: StreamStatus,
 }
 
-/// How long the requests of one operation took since the mount.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct OperationStatus {
-    pub count: u64,
-    /// Microseconds that half of the requests did not exceed, and 99 and 99.9 of 100.
-    pub p50_us: u64,
-    pub p99_us: u64,
-    pub p999_us: u64,
-    pub max_us: u64,
-}
-
 /// How the source answers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -93,18 +83,16 @@ pub struct SourceStatus {
     pub lead_bytes: u64,
     /// Reads for which the source was asked a second time, because its answer was late.
     pub asked_again: u64,
-    pub operations: BTreeMap<String, OperationStatus>,
+    /// How long its answers took, by what it was asked for.
+    pub operations: BTreeMap<String, Latencies>,
 }
 
 impl SourceStatus {
     fn of(times: &SourceTimes) -> Self {
         let (limits, rate) = times.limits();
         let MetadataLimits { lists, stats } = times.metadata_limits();
-        let operation = |operation: Operation| {
-            let Latencies { count, p50_us, p99_us, p999_us, max_us } = times.latencies(operation);
-            let status = OperationStatus { count, p50_us, p99_us, p999_us, max_us };
-            (operation.name().to_owned(), status)
-        };
+        let operation =
+            |operation: Operation| (operation.name().to_owned(), times.latencies(operation));
         SourceStatus {
             in_flight: times.in_flight(),
             limit: limits.fetches,
@@ -148,6 +136,16 @@ pub struct Status {
     pub parts_bytes: u64,
     pub fetching: u32,
     pub source_times: SourceStatus,
+    /// How long the cache disk took for a block, and the kernel to take one into its page cache.
+    pub disk_reads: Latencies,
+    pub pushes: Latencies,
+    /// How long readers have waited for answers, by cause.
+    pub waits: BTreeMap<String, Latencies>,
+    /// Requests that wait at this moment, and microseconds that the first of them has waited.
+    pub waiting: u64,
+    pub waiting_longest_us: u64,
+    /// How far ahead of the readers RAM is; `None` if no order is followed.
+    pub lead: Option<LeadStatus>,
     /// Nodes that the kernel knows, and what they cost in bytes.
     pub known_nodes: u64,
     pub known_bytes: u64,
@@ -189,6 +187,8 @@ impl Status {
         let (files, bytes) = core.catalog.totals();
         let kept = |tier: usize| published.accounts.kept.get(tier).copied().unwrap_or_default();
         let progress = |stream| published.progress(stream).cloned();
+        let wait = |cause: Cause| (cause.name().to_owned(), core.cache.waits().latencies(cause));
+        let (waiting, longest) = core.dataset.waiting_now();
         let learning = engine.wings.learning.as_ref();
         let fault = engine.store_note.fault_state();
         Status {
@@ -212,6 +212,12 @@ impl Status {
             parts_bytes: published.accounts.parts,
             fetching: published.accounts.fetching,
             source_times: SourceStatus::of(&engine.times),
+            disk_reads: traffic.disk_reads.latencies(),
+            pushes: traffic.pushes.latencies(),
+            waits: Cause::ALL.into_iter().map(wait).collect(),
+            waiting: waiting as u64,
+            waiting_longest_us: longest.as_micros() as u64,
+            lead: engine.flow.lock().lead(&published, Instant::now()),
             known_nodes: known,
             known_bytes: known * KNOWN_BYTES,
             untracked_files: published.untracked,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::waiting::{Pending, Reply, WaitingRequests, reply_interrupted};
+use crate::cache::Cause;
 use crate::catalog::NodeId;
 use crate::source::{self, KeyedPool, Urgency};
 use crate::sync::Mutex;
@@ -100,9 +101,21 @@ impl Questions {
         reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
         question: impl FnOnce() -> Result<T, Errno> + Send + 'static,
     ) {
+        self.ask_for(of_question, key, task, reply, question);
+    }
+
+    /// The same. `cause` says by the answer why the reader has waited.
+    pub(super) fn ask_for<T: 'static>(
+        &self,
+        cause: fn(&Result<T, Errno>) -> Cause,
+        key: MetadataKey,
+        task: Option<u32>,
+        reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
+        question: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+    ) {
         let reply: Reply<T> = Box::new(reply);
         let pending = self.waiting.enter(task, key.directory(), reply, reply_interrupted);
-        self.threads.submit(Urgency::Demand, key, move || answer(&pending, question));
+        self.threads.submit(Urgency::Demand, key, move || answer(&pending, cause, question));
     }
 
     /// Asks a question for a request that may only wait briefly. If the source takes longer than
@@ -119,21 +132,30 @@ impl Questions {
         let reply = Box::new(reply);
         let pending = self.waiting.enter_briefly(task, reply, BRIEF_PATIENCE, from_memory);
         self.threads.try_submit(Urgency::Demand, key, move |admitted| match admitted {
-            Ok(()) => answer(&pending, question),
+            Ok(()) => answer(&pending, of_question, question),
             Err(_) => pending.answer_late(),
         });
     }
 }
 
 /// Asks a question for a request, unless the request is answered already.
-fn answer<T>(pending: &Pending<Reply<T>>, question: impl FnOnce() -> Result<T, Errno>) {
+fn answer<T>(
+    pending: &Pending<Reply<T>>,
+    cause: fn(&Result<T, Errno>) -> Cause,
+    question: impl FnOnce() -> Result<T, Errno>,
+) {
     if !pending.is_unanswered() {
         return;
     }
     let answer = question();
-    if let Some(reply) = pending.take() {
+    if let Some(reply) = pending.take(cause(&answer)) {
         reply(answer);
     }
+}
+
+/// Why a reader has waited for the answer to a question.
+fn of_question<T>(answer: &Result<T, Errno>) -> Cause {
+    Cause::Name.unless_failed(answer)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use metadata::{LastSpace, MetadataKey, Questions, Space};
 use nix::errno::Errno;
 
-use crate::cache::{Cache, Inbox};
+use crate::cache::{Cache, Cause, Inbox};
 use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, Served, is_certain};
 use crate::ids::FileId;
 use crate::plan::Event;
@@ -119,7 +119,8 @@ impl Dataset {
         let source = Arc::clone(cache.source());
         let name_max = source.space().map_or(0, |space| space[6]) as usize;
         let name_max = if name_max == 0 { NAME_MAX } else { name_max };
-        let waiting = Arc::new(WaitingRequests::new(Arc::clone(cache.alarm())));
+        let waiting = WaitingRequests::new(Arc::clone(cache.alarm()), Arc::clone(cache.waits()));
+        let waiting = Arc::new(waiting);
         let (views, lists_views) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Dataset {
             source,
@@ -281,8 +282,12 @@ impl Dataset {
         }
         let name = name.to_os_string();
         let answer = |answer: Result<_, Errno>| reply(answer.unwrap_or_else(|e| Err(e.into())));
-        let dataset = Arc::clone(self);
-        self.questions.ask(MetadataKey::of_name(parent, &name), task, answer, move || {
+        let cause = |answer: &Result<Result<Attr, NotFound>, Errno>| match answer {
+            Ok(found) => Cause::Name.unless_failed(&found.map_err(|not_found| not_found.errno)),
+            Err(_) => Cause::Error,
+        };
+        let (dataset, key) = (Arc::clone(self), MetadataKey::of_name(parent, &name));
+        self.questions.ask_for(cause, key, task, answer, move || {
             let checked = dataset.report_changes(dataset.catalog.refresh(parent, &name));
             let known = || {
                 let known = dataset.catalog.lookup(parent, &name, true);
@@ -464,6 +469,11 @@ impl Dataset {
         self.waiting.tick(Instant::now(), is_ending);
     }
 
+    /// How many requests wait at this moment, and how long the first of them has waited.
+    pub fn waiting_now(&self) -> (usize, Duration) {
+        self.waiting.under_way()
+    }
+
     /// Whether no request waits.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty()
@@ -478,7 +488,7 @@ impl Dataset {
     ) -> Arc<Pending<Reply<T>>> {
         let (cache, patience) = (Arc::clone(&self.cache), Instant::now() + DISK_PATIENCE);
         let hangs = move |now| now >= patience && cache.store().is_some_and(|s| s.hangs());
-        self.waiting.enter_until(Some(task), reply, hangs, || Err(Errno::EIO))
+        self.waiting.enter_until(Some(task), reply, Cause::Disk, hangs, || Err(Errno::EIO))
     }
 
     /// Whether the cache disk answers no reads.

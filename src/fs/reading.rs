@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::join::Join;
 use super::waiting::Pending;
 use super::{Dataset, ReadReply};
-use crate::cache::{Landed, ReadFailure, Waiter};
+use crate::cache::{Cause, Landed, ReadFailure, Waiter};
 use crate::catalog::{NodeId, Served};
 use crate::disk::Buffer;
 use crate::ids::{BlockId, FileId, PageRange};
@@ -25,8 +25,8 @@ pub(super) const RETRIES: u32 = 3;
 /// Blocks that one read fetches at once to compare them. There is always memory for this number.
 const PROVED_AT_ONCE: usize = 4;
 
-/// Takes the bytes of a read, or why there are none.
-pub(super) type ReadDone = Box<dyn FnOnce(Result<&[u8], ReadFailure>) + Send>;
+/// Takes the bytes of a read and why it has waited for them, or why there are none.
+pub(super) type ReadDone = Box<dyn FnOnce(Result<(&[u8], Cause), ReadFailure>) + Send>;
 
 /// A read that is not answered yet.
 pub(super) struct PendingRead {
@@ -76,12 +76,12 @@ impl PendingRead {
     fn serve(self, served: Result<Served, Errno>) {
         let Served { node, file, size, layout } = match served {
             Ok(served) => served,
-            Err(errno) => return self.answer(Err(errno)),
+            Err(errno) => return self.answer(Err(errno), Cause::Error),
         };
         let end = self.offset.saturating_add(u64::from(self.size)).min(size);
         let wanted = VersionRange { node, file, layout, range: self.offset..end };
         if wanted.range.is_empty() {
-            return self.answer(Ok(&[]));
+            return self.answer(Ok(&[]), Cause::Ready);
         }
         let dataset = Arc::clone(&self.dataset);
         let is_past = node != self.node;
@@ -97,7 +97,7 @@ impl PendingRead {
                 peeks.submit(Urgency::Demand, node, move || {
                     let peeked = self.dataset.cache.page_cache().peek(node, &wanted.range);
                     match peeked {
-                        Some(bytes) => self.finish(node, Ok(&bytes)),
+                        Some(bytes) => self.finish(node, Ok((&bytes, Cause::Ready))),
                         None => self.read_uncached(wanted),
                     }
                 });
@@ -128,7 +128,7 @@ impl PendingRead {
         }
         blocks.truncate(PROVED_AT_ONCE);
         let dataset = Arc::clone(&self.dataset);
-        let done = move |result: Result<&[u8], ReadFailure>| match result {
+        let done = move |result: Result<(&[u8], Cause), ReadFailure>| match result {
             Ok(_) => self.restart(),
             Err(_) => self.finish(node, result),
         };
@@ -156,10 +156,10 @@ impl PendingRead {
             })
             .collect();
         let (dataset, task) = (Arc::clone(&self.dataset), self.task);
-        let done = move |result: Result<&[u8], ReadFailure>| self.finish(node, result);
+        let done = move |result: Result<(&[u8], Cause), ReadFailure>| self.finish(node, result);
         if let [(block, asked)] = asked.as_slice() {
             let waiter = move |result: Result<Landed, ReadFailure>| match result {
-                Ok(bytes) => done(Ok(&bytes)),
+                Ok(bytes) => done(Ok((&bytes, bytes.cause()))),
                 Err(why) => done(Err(why)),
             };
             return read_block(&dataset, *block, asked.clone(), node, task, waiter);
@@ -173,15 +173,15 @@ impl PendingRead {
     }
 
     /// Ends the read, which has got bytes of `node`, or starts it again.
-    fn finish(self, node: NodeId, result: Result<&[u8], ReadFailure>) {
+    fn finish(self, node: NodeId, result: Result<(&[u8], Cause), ReadFailure>) {
         let (catalog, is_past) = (&self.dataset.catalog, node != self.node);
         match result {
             // They differ from bytes that the reader may have read before.
             Ok(_) if is_past && catalog.served(self.node).is_err() => self.answer_stale(),
             // The file has changed again, or has been read in parts meanwhile.
             Ok(_) if is_past && !catalog.unproved(node).is_empty() => self.retry(),
-            Ok(bytes) => self.answer(Ok(bytes)),
-            Err(ReadFailure::Errno(errno)) => self.answer(Err(errno)),
+            Ok((bytes, cause)) => self.answer(Ok(bytes), cause),
+            Err(ReadFailure::Errno(errno)) => self.answer(Err(errno), Cause::Error),
             Err(ReadFailure::PastVersion) => self.retry(),
         }
     }
@@ -195,11 +195,11 @@ impl PendingRead {
 
     fn answer_stale(self) {
         self.dataset.cache.traffic().read_errors.fetch_add(1, Ordering::Relaxed);
-        self.answer(Err(Errno::ESTALE));
+        self.answer(Err(Errno::ESTALE), Cause::Error);
     }
 
-    fn answer(self, result: Result<&[u8], Errno>) {
-        if let Some(reply) = self.reply.take() {
+    fn answer(self, result: Result<&[u8], Errno>, cause: Cause) {
+        if let Some(reply) = self.reply.take(cause) {
             reply(result);
         }
     }

@@ -9,6 +9,9 @@
 //!
 //! The answer that comes later is dropped.
 //!
+//! Who answers a request says why its reader has waited. The wait is noted then ([`Waits`]), unless the task is being
+//! killed.
+//!
 //! While a name is looked up or a directory is listed, the kernel may have the directory locked. So the
 //! table also says which directory a request is about.
 
@@ -19,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use crate::cache::{Cause, Waits};
 use crate::catalog::NodeId;
 use crate::disk::Alarm;
 use crate::sync::Mutex;
@@ -39,6 +43,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 pub(crate) struct Pending<R> {
     /// None once it was sent.
     reply: Mutex<Option<R>>,
+    since: Instant,
+    /// Where its wait is noted.
+    waits: Option<Arc<Waits>>,
     interrupt: fn(R),
     timeout: Option<Timeout<R>>,
 }
@@ -46,26 +53,35 @@ pub(crate) struct Pending<R> {
 /// When a request has waited long enough, and how it is answered then.
 struct Timeout<R> {
     is_due: Box<dyn Fn(Instant) -> bool + Send + Sync>,
+    /// Why it has waited.
+    cause: Cause,
     answer: Box<dyn Fn(R) + Send + Sync>,
 }
 
 impl<T> Pending<Reply<T>> {
-    /// A reply that no tick finds.
+    /// A reply that no tick finds, and whose wait is not noted.
     pub(crate) fn unlisted(reply: Reply<T>) -> Self {
-        Pending { reply: Mutex::new(Some(reply)), interrupt: reply_interrupted, timeout: None }
+        Pending::new(reply, reply_interrupted)
     }
 }
 
 impl<R> Pending<R> {
-    /// Takes the reply, unless it was sent.
-    pub(crate) fn take(&self) -> Option<R> {
-        self.reply.lock().take()
+    fn new(reply: R, interrupt: fn(R)) -> Self {
+        let (reply, since) = (Mutex::new(Some(reply)), Instant::now());
+        Pending { reply, since, waits: None, interrupt, timeout: None }
+    }
+
+    /// Takes the reply, unless it was sent. Its reader has waited for it until now, for this cause.
+    pub(crate) fn take(&self, cause: Cause) -> Option<R> {
+        let reply = self.reply.lock().take()?;
+        self.waits.iter().for_each(|waits| waits.note(cause, self.since.elapsed()));
+        Some(reply)
     }
 
     /// Sends the answer for a request that has waited long enough.
     pub(crate) fn answer_late(&self) {
         if let Some(late) = &self.timeout {
-            self.take().into_iter().for_each(&late.answer);
+            self.take(late.cause).into_iter().for_each(&late.answer);
         }
     }
 
@@ -93,7 +109,8 @@ impl<R: Send> WaitingRequest for Pending<R> {
     }
 
     fn interrupt(&self) {
-        self.take().into_iter().for_each(self.interrupt);
+        let reply = self.reply.lock().take();
+        reply.into_iter().for_each(self.interrupt);
     }
 
     fn answer_late(&self) {
@@ -115,20 +132,40 @@ pub(crate) struct WaitingRequests {
     kills_checked: Mutex<Instant>,
     /// Wakes the thread that ticks.
     alarm: Arc<Alarm>,
+    waits: Arc<Waits>,
 }
 
 impl WaitingRequests {
-    /// A table whose entries the thread behind the alarm [checks](Self::tick).
-    pub(crate) fn new(alarm: Arc<Alarm>) -> Self {
+    /// A table whose entries the thread behind the alarm [checks](Self::tick). `waits` hears how long each waited.
+    pub(crate) fn new(alarm: Arc<Alarm>, waits: Arc<Waits>) -> Self {
         WaitingRequests {
             entries: Mutex::default(),
             kills_checked: Mutex::new(Instant::now()),
             alarm,
+            waits,
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.lock().is_empty()
+    }
+
+    /// How many requests wait, and how long the first of them has waited.
+    pub(crate) fn under_way(&self) -> (usize, Duration) {
+        let entries = self.entries.lock();
+        // Dropping the last reference to a reply sends it, so it is dropped after the lock.
+        let found: Vec<(Instant, Arc<dyn WaitingRequest>)> = entries
+            .iter()
+            .filter_map(|entry| Some((entry.since, entry.request.upgrade()?)))
+            .collect();
+        drop(entries);
+        let waiting = found.iter().filter(|(_, request)| request.is_unanswered());
+        let (mut count, mut longest) = (0, Duration::ZERO);
+        for (since, _) in waiting {
+            count += 1;
+            longest = longest.max(since.elapsed());
+        }
+        (count, longest)
     }
 
     /// Waits until the requests about a directory that wait for the source now are answered. Call it before
@@ -167,8 +204,7 @@ impl WaitingRequests {
         reply: R,
         interrupt: fn(R),
     ) -> Arc<Pending<R>> {
-        let reply = Mutex::new(Some(reply));
-        self.note(task, directory, Pending { reply, interrupt, timeout: None })
+        self.note(task, directory, Pending::new(reply, interrupt))
     }
 
     /// As [`enter`](Self::enter), for a request that may wait for `patience`. Then `from_memory` answers
@@ -181,20 +217,21 @@ impl WaitingRequests {
         from_memory: impl Fn() -> Result<T, Errno> + Send + Sync + 'static,
     ) -> Arc<Pending<Reply<T>>> {
         let end = Instant::now() + patience;
-        self.enter_until(task, reply, move |now| now >= end, from_memory)
+        self.enter_until(task, reply, Cause::Name, move |now| now >= end, from_memory)
     }
 
     /// As [`enter`](Self::enter), for a request that waits until a tick finds that `is_due`. Then `late`
-    /// answers it.
+    /// answers it: it has waited for this cause.
     pub(crate) fn enter_until<T: 'static>(
         &self,
         task: Option<u32>,
         reply: Reply<T>,
+        cause: Cause,
         is_due: impl Fn(Instant) -> bool + Send + Sync + 'static,
         late: impl Fn() -> Result<T, Errno> + Send + Sync + 'static,
     ) -> Arc<Pending<Reply<T>>> {
         let answer = Box::new(move |reply: Reply<T>| reply(late()));
-        let late = Some(Timeout { is_due: Box::new(is_due), answer });
+        let late = Some(Timeout { is_due: Box::new(is_due), cause, answer });
         self.note(task, None, Pending { timeout: late, ..Pending::unlisted(reply) })
     }
 
@@ -204,11 +241,12 @@ impl WaitingRequests {
         directory: Option<NodeId>,
         pending: Pending<R>,
     ) -> Arc<Pending<R>> {
-        let pending = Arc::new(pending);
+        let waits = Some(Arc::clone(&self.waits));
+        let pending = Arc::new(Pending { waits, ..pending });
         let request: Weak<Pending<R>> = Arc::downgrade(&pending);
         // The kernel has no task 0. The number stands for a task in another container.
         let task = task.filter(|task| *task != 0);
-        let entry = Entry { since: Instant::now(), task, directory, request };
+        let entry = Entry { since: pending.since, task, directory, request };
         self.entries.lock().push(entry);
         self.alarm.ring();
         pending
@@ -261,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_killed_task_is_answered_once_and_the_others_wait() {
-        let waiting = WaitingRequests::new(Arc::default());
+        let waiting = WaitingRequests::new(Arc::default(), Arc::default());
         let [(one, first), (two, second), (three, third)] = [reply(), reply(), reply()];
         let killed = waiting.enter(Some(7), None, one, reply_interrupted);
         let alive = waiting.enter(Some(8), None, two, reply_interrupted);
@@ -270,15 +308,15 @@ mod tests {
         assert!(killed.is_unanswered(), "no task is checked so soon");
         waiting.tick(Instant::now() + KILL_PATIENCE, |task| task != 8);
         assert_eq!(first.try_recv(), Ok(Err(Errno::EINTR)));
-        assert!(killed.take().is_none() && second.try_recv().is_err());
+        assert!(killed.take(Cause::Name).is_none() && second.try_recv().is_err());
         assert!(unknown.is_unanswered() && third.try_recv().is_err());
-        assert!(alive.take().map(|reply| reply(Ok(5))).is_some());
+        assert!(alive.take(Cause::Name).map(|reply| reply(Ok(5))).is_some());
         assert_eq!(second.try_recv(), Ok(Ok(5)));
     }
 
     #[test]
     fn tasks_are_checked_once_a_second_at_most() {
-        let waiting = WaitingRequests::new(Arc::default());
+        let waiting = WaitingRequests::new(Arc::default(), Arc::default());
         let _request = waiting.enter(Some(7), None, reply().0, reply_interrupted);
         let (start, checks) = (Instant::now() + KILL_PATIENCE, Mutex::new(0));
         for tick in 0..10 {
@@ -293,25 +331,44 @@ mod tests {
 
     #[test]
     fn what_may_wait_briefly_is_answered_from_memory() {
-        let waiting = WaitingRequests::new(Arc::default());
+        let waiting = WaitingRequests::new(Arc::default(), Arc::default());
         let ((late, from_memory), (prompt, from_source)) = (reply(), reply());
         let patience = Duration::from_secs(60);
         let _request = waiting.enter_briefly(None, late, patience, || Ok(1));
         let other = waiting.enter_briefly(None, prompt, patience, || Ok(1));
         waiting.tick(Instant::now(), |_| false);
         assert!(from_memory.try_recv().is_err());
-        assert!(other.take().map(|reply| reply(Ok(2))).is_some());
+        assert!(other.take(Cause::Name).map(|reply| reply(Ok(2))).is_some());
         waiting.tick(Instant::now() + patience, |_| false);
         assert_eq!([from_memory, from_source].map(|got| got.try_recv()), [Ok(Ok(1)), Ok(Ok(2))]);
     }
 
     #[test]
     fn what_was_answered_is_not_kept() {
-        let waiting = WaitingRequests::new(Arc::default());
+        let waiting = WaitingRequests::new(Arc::default(), Arc::default());
         let request = waiting.enter(Some(7), None, reply().0, reply_interrupted);
-        drop(request.take());
+        drop(request.take(Cause::Name));
         drop(waiting.enter(Some(7), None, reply().0, reply_interrupted));
         waiting.tick(Instant::now(), |_| false);
         assert!(waiting.entries.lock().is_empty());
+    }
+
+    #[test]
+    fn a_wait_is_noted_with_its_cause_when_it_ends() {
+        let waits = Arc::<Waits>::default();
+        let waiting = WaitingRequests::new(Arc::default(), Arc::clone(&waits));
+        let [(one, _one), (two, _two), (three, _three), (four, _four)] = [(); 4].map(|()| reply());
+        let answered = waiting.enter(Some(7), None, one, reply_interrupted);
+        let late = waiting.enter_until(Some(8), two, Cause::Disk, |_| true, || Ok(1));
+        let killed = waiting.enter(Some(9), None, three, reply_interrupted);
+        let waits_on = waiting.enter(Some(7), None, four, reply_interrupted);
+        assert_eq!(waiting.under_way().0, 4);
+        answered.take(Cause::Late).into_iter().for_each(|reply| reply(Ok(0)));
+        waiting.tick(Instant::now() + KILL_PATIENCE, |task| task == 9);
+        assert!(late.take(Cause::Cold).is_none() && killed.take(Cause::Cold).is_none());
+        let noted = Cause::ALL.into_iter().filter(|cause| waits.latencies(*cause).count > 0);
+        assert_eq!(noted.collect::<Vec<_>>(), [Cause::Late, Cause::Disk]);
+        assert_eq!(waiting.under_way().0, 1);
+        assert!(waits_on.is_unanswered());
     }
 }

@@ -48,6 +48,7 @@ use nix::sys::signal::{Signal, raise};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Dataset;
+use crate::privileges::knows_all_groups;
 use crate::rehearsal::views::Views;
 pub use connections::{AbortHandle, can_abort};
 use control::Control;
@@ -389,10 +390,14 @@ fn session_config(settings: &MountSettings) -> Config {
         MountOption::NoSuid,
         MountOption::NoDev,
         MountOption::NoAtime,
-        MountOption::DefaultPermissions,
         MountOption::FSName(settings.source_name.clone()),
         MountOption::Subtype("belady".into()),
     ];
+    // In some user namespaces the kernel would refuse what only a group may read. There only the user who mounts is let
+    // in, and every file is opened with their rights.
+    if settings.allow_other || knows_all_groups() {
+        config.mount_options.push(MountOption::DefaultPermissions);
+    }
     config.mount_options.extend(settings.options.iter().cloned().map(MountOption::CUSTOM));
     config.acl = if settings.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(settings.threads.max(1));

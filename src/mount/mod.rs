@@ -9,6 +9,7 @@
 mod access;
 pub mod host;
 mod kernel;
+pub mod namespace;
 mod point;
 mod probe;
 mod signals;

@@ -18,6 +18,12 @@ const CLASSES: [(&str, u32); 3] =
 /// The file that `new.txt` names. It was never read, so that it can be offered.
 pub(crate) const UNREAD: &str = "train/n02102040/n02102040_0.JPEG";
 
+/// A job that reads every file of a directory.
+const TRAINING: &str = "import os, sys\n\
+    for top, _, files in os.walk(sys.argv[1]):\n\
+    \x20   for name in files:\n\
+    \x20       open(os.path.join(top, name), 'rb').read()\n";
+
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -116,7 +122,7 @@ impl Block {
 
     /// Whether one of its commands needs a mount, a runtime directory or a cache disk.
     pub(crate) fn mounts(&self) -> bool {
-        let needs = [MOUNT, CACHE, "belady status", "belady doctor"];
+        let needs = [MOUNT, CACHE, "belady status", "belady doctor", "belady run"];
         self.commands().iter().any(|command| needs.iter().any(|word| command.contains(word)))
     }
 }
@@ -159,6 +165,7 @@ impl Scene {
             ("list.txt", format!("{name}\n")),
             ("new.txt", format!("{UNREAD}\n")),
             ("scores.txt", format!("{name} 0.5\n")),
+            ("train.py", TRAINING.to_owned()),
         ] {
             write(&scene.work, file, text.as_bytes());
         }

@@ -118,6 +118,16 @@ impl Program {
         line.trim_end().to_owned()
     }
 
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Waits until it ends. Returns its exit code; `None` if a signal ended it.
+    pub(crate) fn code(mut self) -> Option<i32> {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap().code()
+    }
+
     /// Waits until it ends with success. Returns the rest of its output.
     #[track_caller]
     pub(crate) fn finish(mut self) -> String {

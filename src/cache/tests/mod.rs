@@ -180,6 +180,16 @@ impl Stand {
         answered
     }
 
+    /// Reads the block, and tells why its reader has waited.
+    fn cause(&self) -> Receiver<Cause> {
+        let (answer, answered) = channel();
+        let waiter = move |result: Result<Landed, ReadFailure>| {
+            answer.send(result.unwrap().cause()).unwrap();
+        };
+        self.cache.read(BLOCK, self.node, 1, Box::new(waiter));
+        answered
+    }
+
     /// Waits until the planner hears of such an event.
     fn hears(&self, wanted: fn(&Event) -> bool) {
         self.hears_all(&[wanted]);

@@ -92,6 +92,37 @@ fn a_reader_waits_for_the_cache_disk_for_a_while_and_then_for_the_source_too() {
 }
 
 #[test]
+fn a_reader_is_told_why_it_waits() {
+    let (stand, Gates { reads: gate, .. }, _source) = stored();
+    let (asked, _looks) = channel();
+    let pages = FullPages { asked, lock: Arc::default() };
+    stand
+        .cache
+        .page_cache()
+        .connect(Arc::new(pages), Box::new(|_, _, rechecked| rechecked(Ok(()))));
+    let cause = |stand: &Stand| stand.cause().recv_timeout(LIMIT).unwrap();
+    gate.shut(true);
+    stand.rests();
+    stand.cache.prefetch(BLOCK);
+    gate.await_calls(1);
+    let joined = stand.cause();
+    gate.shut(false);
+    assert_eq!(joined.recv_timeout(LIMIT).unwrap(), Cause::Late);
+    stand.rests();
+    assert_eq!(cause(&stand), Cause::Lost, "belady has not dropped it");
+    stand.rests();
+    stand.cache.page_cache().drop_pages(BLOCK, None);
+    assert_eq!(cause(&stand), Cause::Cold);
+    stand.rests();
+    gate.shut(true);
+    let reader = stand.cause();
+    gate.await_calls(1);
+    stand.look(LATE);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Cause::Disk);
+    gate.shut(false);
+}
+
+#[test]
 fn a_prefetch_waits_until_the_disk_hangs_unless_a_reader_joins_it() {
     let (stand, Gates { reads: gate, .. }, source) = stored();
     gate.shut(true);

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use nix::errno::Errno;
 
+use crate::cache::Cause;
 use crate::fs::Rights;
 use crate::fs::waiting::{Pending, Reply};
 use crate::source::{Pool, Urgency};
@@ -23,7 +24,7 @@ pub struct WaitingReply<T>(Arc<Pending<Reply<T>>>);
 impl<T> WaitingReply<T> {
     /// Sends the answer, unless there was one.
     pub fn answer(self, answer: Result<T, Errno>) {
-        if let Some(reply) = self.0.take() {
+        if let Some(reply) = self.0.take(Cause::Rehearsal.unless_failed(&answer)) {
             reply(answer);
         }
     }

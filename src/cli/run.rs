@@ -1,0 +1,183 @@
+//! `belady run`: mounts, runs a command, unmounts, and says how long the command waited for data.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::mount::{self, Started};
+use super::settings::SettingsArgs;
+use super::{status, warmup, warn};
+use crate::config::Period;
+use crate::control::{self, Request, RunDirectory};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{absolute, namespace};
+use crate::privileges::knows_all_groups;
+use crate::run::{self, Daemon, Mounted, Signals};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// What to serve, and where if not at its own path
+    #[arg(required = true, value_name = "SOURCE[=AT]")]
+    sources: Vec<OsString>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// Warm up before the command begins, for this time at most, as 10m
+    #[arg(long, value_name = "TIME")]
+    stage: Option<Period>,
+    /// The command and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// A source, and where it is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    source: PathBuf,
+    at: PathBuf,
+}
+
+impl Wanted {
+    /// `SOURCE`, or `SOURCE=AT`. A path that exists is a source, whatever is in its name.
+    fn parse(text: &OsStr) -> Result<Self> {
+        let bytes = text.as_bytes();
+        let cut = bytes.iter().rposition(|byte| *byte == b'=');
+        if let Some(cut) = cut.filter(|_| !Path::new(text).exists()) {
+            let [source, at] = [&bytes[..cut], &bytes[cut + 1..]].map(OsStr::from_bytes);
+            if source.is_empty() || at.is_empty() {
+                let message = format!("{}: a source or its place is missing", text.display());
+                return Err(Error::new(ErrorKind::Usage, message).hint("write SOURCE=AT"));
+            }
+            return Ok(Wanted { source: source.into(), at: absolute(Path::new(at)) });
+        }
+        if text.to_string_lossy().contains("://") {
+            let message = format!("{} has no path of its own", text.display());
+            let hint = "say where it is to be: SOURCE=AT";
+            return Err(Error::new(ErrorKind::Usage, message).hint(hint));
+        }
+        Ok(Wanted { source: text.into(), at: absolute(Path::new(text)) })
+    }
+
+    fn mount(&self, settings: &SettingsArgs) -> mount::Args {
+        mount::Args {
+            source: self.source.clone(),
+            mountpoint: self.at.clone(),
+            settings: settings.clone(),
+            foreground: false,
+            json: false,
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let wanted = args.sources.iter().map(|text| Wanted::parse(text)).collect::<Result<Vec<_>>>()?;
+    if let Some(which) = mount::started_as_daemon() {
+        let number = which.to_str().and_then(|which| which.parse::<usize>().ok());
+        let wanted = number.and_then(|number| wanted.get(number));
+        let none = || Error::new(ErrorKind::Internal, "a daemon without a mount");
+        return mount::daemon(&wanted.ok_or_else(none)?.mount(&args.settings));
+    }
+    let code = Run::begin()?.run(args, &wanted)?;
+    // The command's own code is that of the run.
+    std::process::exit(code)
+}
+
+/// A run, and what is to be ended with it.
+struct Run {
+    mounted: Vec<Mounted>,
+    /// `None` if its mounts are seen by others.
+    directory: Option<RunDirectory>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        run::end(&mut self.mounted);
+        let shared = self.mounted.iter().filter(|mounted| mounted.is_shared());
+        for Mounted { mountpoint, .. } in shared {
+            let request = Request::Unmount { mountpoint: mountpoint.clone(), force: true };
+            if let Err(error) = control::ask(mountpoint, &request) {
+                warn(format!("belady: {}: {error}", mountpoint.display()));
+            }
+        }
+    }
+}
+
+impl Run {
+    fn begin() -> Result<Self> {
+        let directory = match namespace::enter() {
+            Ok(()) => Some(RunDirectory::create()?),
+            Err(why) => {
+                warn(format!("belady: {why}; other processes of yours see the mounts, too"));
+                None
+            }
+        };
+        directory.as_ref().map_or(Ok(()), RunDirectory::cover)?;
+        Ok(Run { mounted: Vec::new(), directory })
+    }
+
+    /// Returns the exit code of the command.
+    fn run(mut self, args: &Args, wanted: &[Wanted]) -> Result<i32> {
+        let here = std::env::current_dir();
+        for (number, wanted) in wanted.iter().enumerate() {
+            self.mount(number, &wanted.mount(&args.settings))?;
+        }
+        if let Some(deadline) = args.stage {
+            wanted.iter().try_for_each(|wanted| warmup::stage(&wanted.at, deadline))?;
+        }
+        // The directory may be covered by now.
+        let _ = here.and_then(std::env::set_current_dir);
+        let signals = Signals::hold()?;
+        let command = match run::start(&args.command, &signals) {
+            Ok(command) => command,
+            Err((code, why)) => {
+                warn(format!("belady: {why}"));
+                return Ok(code);
+            }
+        };
+        let say = |words: String| warn(format!("belady: {words}"));
+        let code = run::supervise(&command, &mut self.mounted, &signals, say)?;
+        for wanted in wanted {
+            // A daemon that has died has nothing to tell.
+            if let Ok(told) = warmup::ask(&wanted.at, &Request::Status) {
+                warn(status::summary(&told).trim_end());
+            }
+        }
+        Ok(code)
+    }
+
+    fn mount(&mut self, number: usize, args: &mount::Args) -> Result<()> {
+        let mounts = self.directory.is_some() && !knows_all_groups();
+        let tie = |command: &mut std::process::Command| run::tie(command, mounts);
+        let Started { ready, daemon, log } = mount::start(args, &number.to_string(), tie)?;
+        let log = match &self.directory {
+            Some(directory) => directory.seen_from_outside(&log),
+            None => log,
+        };
+        warn(format!("belady {}: {}", env!("CARGO_PKG_VERSION"), ready.line));
+        ready.notes.iter().for_each(|note| warn(format!("  {note}")));
+        let daemon = daemon.map_or(Daemon::Shared, Daemon::Own);
+        self.mounted.push(Mounted { mountpoint: args.mountpoint.clone(), daemon, log });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_at_its_own_path_unless_another_one_is_given() {
+        let parsed = |text: &str| Wanted::parse(OsStr::new(text));
+        let wanted = |source: &str, at: &str| Wanted { source: source.into(), at: at.into() };
+        assert_eq!(parsed("/data/a"), Ok(wanted("/data/a", "/data/a")));
+        assert_eq!(parsed("/data/a=/mnt/b"), Ok(wanted("/data/a", "/mnt/b")));
+        assert_eq!(parsed("/data/a=b=/mnt/b"), Ok(wanted("/data/a=b", "/mnt/b")));
+        assert_eq!(parsed("s3://bucket/x=/mnt/b"), Ok(wanted("s3://bucket/x", "/mnt/b")));
+        for wrong in ["s3://bucket/x", "=/mnt/b", "/data/a="] {
+            assert_eq!(parsed(wrong).unwrap_err().kind(), ErrorKind::Usage, "{wrong}");
+        }
+        let top = tempfile::tempdir().unwrap();
+        let named = top.path().join("a=b");
+        std::fs::create_dir(&named).unwrap();
+        assert_eq!(Wanted::parse(named.as_os_str()).unwrap().at, named);
+    }
+}

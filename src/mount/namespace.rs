@@ -1,0 +1,70 @@
+//! A mount namespace that only this process and its children see.
+//!
+//! With `CAP_SYS_ADMIN` a namespace of mounts is enough. Without it, the process also enters a user namespace, which gives
+//! it this capability there. It maps its own user and group to themselves, so that programs see the same ids as before.
+//! All other ids look like those of nobody. Mounts of the outside go on to appear inside, and not the other way round.
+//!
+//! A site may forbid all that, and it may let a process enter a user namespace and then refuse mounts there. So a child
+//! tries it first.
+
+use std::fs::{self, File};
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork, getegid, geteuid};
+
+use crate::privileges::may_mount;
+
+/// Enters a mount namespace of its own. To be called while there is one thread.
+///
+/// # Errors
+/// Why that cannot be done, in words. Then this process is where it was.
+pub fn enter() -> Result<(), String> {
+    // A program that mounts for others does nothing in a user namespace.
+    let device = File::options().read(true).write(true).open("/dev/fuse");
+    device.map_err(|error| format!("/dev/fuse: {error}"))?;
+    let failed = |errno: Errno| match errno {
+        Errno::ENOSPC => "this machine allows no user namespaces".to_owned(),
+        errno => format!("a mount namespace is not permitted: {}", errno.desc()),
+    };
+    try_in_child().map_err(failed)?;
+    enter_now().map_err(failed)
+}
+
+/// Whether a child of this process could enter one.
+fn try_in_child() -> Result<(), Errno> {
+    // SAFETY: the child makes system calls and ends. The process has one thread, so no lock is held.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            let code = enter_now().map_or_else(|errno| errno as i32, |()| 0);
+            // SAFETY: it ends the child, and runs nothing of the parent's.
+            unsafe { nix::libc::_exit(code) }
+        }
+        ForkResult::Parent { child } => match waitpid(child, None)? {
+            WaitStatus::Exited(_, 0) => Ok(()),
+            WaitStatus::Exited(_, code) => Err(Errno::from_raw(code)),
+            _ => Err(Errno::EPERM),
+        },
+    }
+}
+
+fn enter_now() -> Result<(), Errno> {
+    if may_mount() {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+    } else {
+        let (user, group) = (geteuid(), getegid());
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
+        // Without this, nobody without rights may set a map of groups.
+        write("setgroups", "deny")?;
+        write("uid_map", &format!("{user} {user} 1"))?;
+        write("gid_map", &format!("{group} {group} 1"))?;
+    }
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+}
+
+fn write(file: &str, text: &str) -> Result<(), Errno> {
+    let written = fs::write(format!("/proc/self/{file}"), text);
+    written.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+}

@@ -1,0 +1,49 @@
+//! What this process may do in its user namespace: whether it may mount, and whether it knows all users and groups.
+
+use std::fs;
+
+use rustix::thread::{
+    CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities,
+};
+
+/// A line of the map of a namespace that has all ids.
+const ALL_IDS: [&str; 3] = ["0", "0", "4294967295"];
+
+/// Whether this process may mount by itself.
+pub fn may_mount() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+/// Lets a program mount that this process starts next. To be called in the child.
+///
+/// # Errors
+/// If this process may not mount.
+pub fn let_next_program_mount() -> std::io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.inheritable |= CapabilitySet::SYS_ADMIN;
+    set_capabilities(None, sets)?;
+    configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?;
+    Ok(())
+}
+
+/// Whether all groups have a number here. Otherwise the groups of most files look like the one of nobody, and whoever is
+/// let in by one of them cannot be told from others.
+pub fn knows_all_groups() -> bool {
+    fs::read_to_string("/proc/self/gid_map").map_or(true, |map| maps_all(&map))
+}
+
+fn maps_all(map: &str) -> bool {
+    map.split_whitespace().eq(ALL_IDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_has_all_ids_or_some() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        assert!(!maps_all("      1234       1234          1\n"));
+        assert!(!maps_all("0 0 4294967295\n1 1 1\n") && !maps_all(""));
+    }
+}
