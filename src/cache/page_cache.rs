@@ -36,6 +36,11 @@ pub trait Pages: Send + Sync + 'static {
     /// The kernel's, `ENOENT` if it does not know the file.
     fn store(&self, at: &Located, bytes: &[u8]) -> Result<(), Errno>;
 
+    /// Whether what is stored stays. Otherwise each read is a request.
+    fn are_kept(&self) -> bool {
+        true
+    }
+
     /// Looks whether every page is there. If so, the kernel has looked the name up again if it could
     /// not believe it any more.
     fn check(&self, at: Located, reply: CheckReply);
@@ -135,8 +140,11 @@ impl PageCache {
 
     /// Puts a block there. Blocks.
     pub(super) fn store(&self, block: BlockId, at: &Located, bytes: &[u8]) -> Result<(), Errno> {
-        self.pages().ok_or(Errno::ENOTCONN)?.store(at, bytes)?;
-        self.checks.note(block, Instant::now());
+        let pages = self.pages().ok_or(Errno::ENOTCONN)?;
+        pages.store(at, bytes)?;
+        if pages.are_kept() {
+            self.checks.note(block, Instant::now());
+        }
         Ok(())
     }
 
@@ -167,7 +175,6 @@ impl PageCache {
         let (cache, node) = (Arc::clone(self), located.node);
         let reply = move |whole| match whole {
             Some(false) => {
-                cache.checks.forget(block);
                 cache.inbox.put_if_present(&cache.catalog, node, Event::Lost { block }, None);
             }
             // If the kernel cannot tell, it is of no use to ask again soon.
@@ -180,6 +187,14 @@ impl PageCache {
     /// they were there, and belady has not dropped them.
     pub(super) fn has_lost(&self, block: BlockId) -> bool {
         self.checks.forget(block)
+    }
+
+    /// Files are other versions now: the pages of the ones before count for nothing.
+    pub fn forget_files(&self, files: &[FileId]) {
+        let layout = self.catalog.layout();
+        for block in files.iter().flat_map(|file| layout.blocks_of(*file)) {
+            self.checks.forget(block);
+        }
     }
 
     /// Drops a block's pages, or part of them, and tells the planner when that is done.

@@ -1,10 +1,10 @@
 //! How long readers have waited for answers, by cause.
 //!
 //! 1. A request that is not answered at once is in the table of waiting requests (`fs/waiting`), with the time at
-//!    which it came. What is answered from the kernel's page cache is no request, and costs nothing here.
+//!    which it came. If the kernel finds the bytes in its page cache, there is no request, and nothing is counted.
 //! 2. A flight knows why its readers wait: nobody had asked for the block before, or it was on its way already, or the
 //!    kernel had taken its pages back. If the cache disk is too slow, the cause becomes the disk.
-//! 3. Who answers the request names the cause, and the wait is noted.
+//! 3. The answer comes with the cause, and the wait is noted.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::catalog::is_certain;
 pub enum Cause {
     /// Its bytes were in RAM. The request came from a further mount point, or asked for nothing.
     Ready,
-    /// Nobody had asked for the block before.
+    /// The block was not read ahead: a reader had to ask for it.
     #[default]
     Cold,
     /// The block was on its way already.
@@ -31,7 +31,7 @@ pub enum Cause {
     Rehearsal,
     /// The cache disk did not answer in time.
     Disk,
-    /// The answer was an error of the source.
+    /// The answer was an error.
     Error,
 }
 
@@ -60,8 +60,8 @@ impl Cause {
         }
     }
 
-    /// The cause of a wait that ended with this answer. It is no error of the source that a name stands for nothing, or
-    /// that a file has no such attribute.
+    /// The cause of a wait that ended with this answer. It is no error that a name stands for nothing, or that a file has no
+    /// such attribute.
     pub fn unless_failed<T>(self, answer: &Result<T, Errno>) -> Self {
         let tells = |errno| {
             is_certain(errno)

@@ -27,8 +27,11 @@ use crate::mount::{self, Plan, Ready, absolute, host};
 use crate::process::has_ended;
 use crate::source::Location;
 
-/// Set in the environment of the daemon that `belady mount` starts.
+/// Set in the environment of the daemon that `belady mount` starts: which mount of the command it serves.
 const DAEMON: &str = "BELADY_DAEMON";
+
+/// The first mount of a command.
+const FIRST: &str = "0";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -44,6 +47,9 @@ pub(super) struct Args {
     /// Print what is mounted as JSON
     #[arg(long)]
     pub(super) json: bool,
+    /// Whether it is mounted by `belady run`
+    #[arg(skip)]
+    pub(super) of_run: bool,
 }
 
 /// What the daemon tells the command that started it.
@@ -62,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.foreground {
         return run_in_foreground(args);
     }
-    let started = start(args, "1", |_| ())?;
+    let started = start(args, FIRST, |_| ())?;
     announce(&started.ready, args.json);
     Ok(())
 }
@@ -148,7 +154,7 @@ fn plan(args: &Args, disk: CacheDisk) -> Result<Plan> {
     if settings.cache.disk.is_some() {
         apart.unwrap_or(Ok(()))?;
     }
-    Ok(Plan { source, mountpoint, settings, rendered })
+    Ok(Plan { source, mountpoint, settings, rendered, of_run: args.of_run })
 }
 
 /// Checks that the cache directory is apart from the others; `None` if its disk does not answer.
@@ -182,8 +188,8 @@ fn attach(plan: &Plan) -> Result<Option<Ready>> {
         let is_mount = plan.source.path() == Some(&note.mountpoint);
         shows || view == View::Directory && is_mount
     };
-    let living = |note: &MountNote| !has_ended(note.pid);
-    for note in control::mount_notes()?.into_iter().filter(same).filter(living) {
+    let stays = |note: &MountNote| !has_ended(note.pid) && (plan.of_run || !note.of_run);
+    for note in control::mount_notes()?.into_iter().filter(same).filter(stays) {
         let socket = MountDirectory::of(&note.mountpoint).socket();
         let mountpoint = plan.mountpoint.clone();
         if control::call(&socket, &Request::Status).is_err() {
@@ -301,8 +307,12 @@ fn tell_failure(error: &Error) {
 
 /// This command once more, as the daemon of `which` of its mounts.
 fn daemon_command(which: &str, log: &Path, lock: Option<&SourceLock>) -> Result<Command> {
-    let log_file = std::fs::File::create(log)
-        .map_err(|error| unusable(&format!("log {}", log.display()), &error))?;
+    let fails = |error: std::io::Error| unusable(&format!("log {}", log.display()), &error);
+    // A log that the settings name may be that of several mounts of one command.
+    if which == FIRST {
+        std::fs::File::create(log).map_err(fails)?;
+    }
+    let log_file = std::fs::File::options().create(true).append(true).open(log).map_err(fails)?;
     let program = std::env::current_exe().map_err(|error| unusable("belady itself", &error))?;
     // A killed command may have left a daemon that has not ended yet. It has the lock until it ends.
     let input = lock.map_or_else(|| Ok(Stdio::null()), SourceLock::input);

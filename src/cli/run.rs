@@ -3,15 +3,17 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
 
 use super::mount::{self, Started};
 use super::settings::SettingsArgs;
 use super::{status, warmup, warn};
 use crate::config::Period;
-use crate::control::{self, Request, RunDirectory};
+use crate::control::{self, MountDirectory, Request, RunDirectory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{absolute, namespace};
-use crate::privileges::knows_all_groups;
+use crate::mount::absolute;
+use crate::mount::namespace::{self, Entered};
 use crate::run::{self, Daemon, Mounted, Signals};
 
 #[derive(Debug, clap::Args)]
@@ -64,6 +66,7 @@ impl Wanted {
             settings: settings.clone(),
             foreground: false,
             json: false,
+            of_run: true,
         }
     }
 }
@@ -84,13 +87,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// A run, and what is to be ended with it.
 struct Run {
     mounted: Vec<Mounted>,
+    /// Whether a daemon has to be given the right to mount.
+    gives_rights: bool,
     /// `None` if its mounts are seen by others.
-    directory: Option<RunDirectory>,
+    _directory: Option<RunDirectory>,
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        run::end(&mut self.mounted);
         let shared = self.mounted.iter().filter(|mounted| mounted.is_shared());
         for Mounted { mountpoint, .. } in shared {
             let request = Request::Unmount { mountpoint: mountpoint.clone(), force: true };
@@ -98,20 +102,22 @@ impl Drop for Run {
                 warn(format!("belady: {}: {error}", mountpoint.display()));
             }
         }
+        run::end(&mut self.mounted);
     }
 }
 
 impl Run {
     fn begin() -> Result<Self> {
-        let directory = match namespace::enter() {
-            Ok(()) => Some(RunDirectory::create()?),
+        run::hear_of_children()?;
+        let (directory, gives_rights) = match namespace::enter() {
+            Ok(entered) => (Some(RunDirectory::create()?), entered == Entered::UsersAndMounts),
             Err(why) => {
                 warn(format!("belady: {why}; other processes of yours see the mounts, too"));
-                None
+                (None, false)
             }
         };
         directory.as_ref().map_or(Ok(()), RunDirectory::cover)?;
-        Ok(Run { mounted: Vec::new(), directory })
+        Ok(Run { mounted: Vec::new(), gives_rights, _directory: directory })
     }
 
     /// Returns the exit code of the command.
@@ -120,8 +126,11 @@ impl Run {
         for (number, wanted) in wanted.iter().enumerate() {
             self.mount(number, &wanted.mount(&args.settings))?;
         }
-        if let Some(deadline) = args.stage {
-            wanted.iter().try_for_each(|wanted| warmup::stage(&wanted.at, deadline))?;
+        if let Some(Period(deadline)) = args.stage {
+            let begun = Instant::now();
+            for wanted in wanted {
+                warmup::stage(&wanted.at, deadline.saturating_sub(begun.elapsed()))?;
+            }
         }
         // The directory may be covered by now.
         let _ = here.and_then(std::env::set_current_dir);
@@ -135,9 +144,11 @@ impl Run {
         };
         let say = |words: String| warn(format!("belady: {words}"));
         let code = run::supervise(&command, &mut self.mounted, &signals, say)?;
-        for wanted in wanted {
-            // A daemon that has died has nothing to tell.
-            if let Ok(told) = warmup::ask(&wanted.at, &Request::Status) {
+        // A daemon may take long to end. Whoever does not want to wait can end the run.
+        signals.release();
+        for mounted in self.mounted.iter().filter(|mounted| mounted.is_own()) {
+            // A daemon that ends now has nothing to tell.
+            if let Ok(told) = warmup::ask(&mounted.mountpoint, &Request::Status) {
                 warn(status::summary(&told).trim_end());
             }
         }
@@ -145,13 +156,16 @@ impl Run {
     }
 
     fn mount(&mut self, number: usize, args: &mount::Args) -> Result<()> {
-        let mounts = self.directory.is_some() && !knows_all_groups();
-        let tie = |command: &mut std::process::Command| run::tie(command, mounts);
-        let Started { ready, daemon, log } = mount::start(args, &number.to_string(), tie)?;
-        let log = match &self.directory {
-            Some(directory) => directory.seen_from_outside(&log),
-            None => log,
-        };
+        let gives_rights = self.gives_rights;
+        let tie = |command: &mut Command| run::tie(command, gives_rights);
+        let Started { ready, daemon, log } = mount::start(args, &number.to_string(), tie)
+            .inspect_err(|_| {
+                let log = MountDirectory::of(&args.mountpoint).log();
+                let last = run::last_lines(&log);
+                if !last.is_empty() {
+                    warn(format!("belady: {}{last}", args.mountpoint.display()));
+                }
+            })?;
         warn(format!("belady {}: {}", env!("CARGO_PKG_VERSION"), ready.line));
         ready.notes.iter().for_each(|note| warn(format!("  {note}")));
         let daemon = daemon.map_or(Daemon::Shared, Daemon::Own);

@@ -294,7 +294,7 @@ fn render_lead(out: &mut String, status: &Status) {
     let Some(lead) = &status.lead else { return };
     let _ = match lead.seconds {
         Some(seconds) => write!(out, "  lead     {seconds:.1} s, {} samples", lead.samples),
-        None => write!(out, "  lead     {} samples; nobody reads", lead.samples),
+        None => write!(out, "  lead     {} samples; the pace is not known", lead.samples),
     };
     let _ = match keeps_up(lead, status.staged) {
         Some(words) => {

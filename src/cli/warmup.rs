@@ -111,13 +111,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 /// Warms up all of a mount, for a time.
-pub(super) fn stage(mountpoint: &Path, deadline: Period) -> Result<()> {
+pub(super) fn stage(mountpoint: &Path, deadline: Duration) -> Result<()> {
     let begun = Instant::now();
-    if let Err(error) = await_scan(mountpoint, Some(deadline.0)) {
+    if let Err(error) = await_scan(mountpoint, Some(deadline)) {
         warn(format!("belady: {}: {error}", mountpoint.display()));
         return Ok(());
     }
-    let left = deadline.0.saturating_sub(begun.elapsed());
+    let left = deadline.saturating_sub(begun.elapsed());
     let pace = Pace { rate: None, deadline_s: Some(left.as_secs_f64()) };
     let number = ask(mountpoint, &Request::Warmup { chosen: Selection::All, pace })?;
     let progress = follow(mountpoint, number)?;

@@ -36,6 +36,9 @@ pub struct MountNote {
     /// The device of the mount, as the mount table writes it.
     #[serde(default)]
     pub device: Option<String>,
+    /// Whether the daemon ends with a `belady run`. Then no other command shares it.
+    #[serde(default)]
+    pub of_run: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -148,7 +151,10 @@ impl MountDirectory {
     /// If the link cannot be made.
     pub fn link(&self, daemon: &MountDirectory) -> Result<()> {
         let _ = fs::remove_file(self.socket());
-        std::os::unix::fs::symlink(daemon.socket(), self.socket())
+        // They are beside each other, whatever the path to both is.
+        let name = daemon.0.file_name().unwrap_or_default();
+        let target = Path::new("..").join(name).join("socket");
+        std::os::unix::fs::symlink(target, self.socket())
             .map_err(|error| Error::new(ErrorKind::Mount, format!("{}: {error}", self.0.display())))
     }
 
@@ -278,7 +284,8 @@ pub struct RunDirectory {
     /// The runtime directory, which stays open: [`cover`](Self::cover) hides its path.
     outer: File,
     path: PathBuf,
-    _lock: Flock<File>,
+    /// `None` if files cannot be locked there. Then the directory of a killed run stays.
+    _lock: Option<Flock<File>>,
 }
 
 impl RunDirectory {
@@ -294,8 +301,7 @@ impl RunDirectory {
         let cannot = |error: &dyn Display| refuse(&outer, error).hint(ELSEWHERE);
         let made = tempfile::Builder::new().prefix(RUN).tempdir_in(&outer);
         let path = made.map_err(|error| cannot(&error))?.keep();
-        let lock =
-            lock_directory(&path, FlockArg::LockExclusive).map_err(|error| cannot(&error))?;
+        let lock = lock_run(&path, FlockArg::LockExclusive).ok();
         let outer = File::open(&outer).map_err(|error| cannot(&error))?;
         Ok(RunDirectory { outer, path, _lock: lock })
     }
@@ -308,12 +314,6 @@ impl RunDirectory {
         let (at, none) = (runtime_directory(), None::<&str>);
         nix::mount::mount(Some(&self.path), &at, none, MsFlags::MS_BIND, none)
             .map_err(|errno| refuse(&at, format!("cannot be covered: {}", errno.desc())))
-    }
-
-    /// The path by which other processes find a file of it.
-    pub fn seen_from_outside(&self, path: &Path) -> PathBuf {
-        let below = path.strip_prefix(runtime_directory());
-        below.map_or_else(|_| path.to_path_buf(), |below| self.path.join(below))
     }
 }
 
@@ -333,13 +333,13 @@ const LOCKED_AFTER: Duration = Duration::from_secs(60);
 fn is_over(run: &Path) -> bool {
     let made = fs::metadata(run).and_then(|found| found.modified());
     let is_old = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LOCKED_AFTER));
-    is_old && lock_directory(run, FlockArg::LockExclusiveNonblock).is_ok()
+    is_old && lock_run(run, FlockArg::LockExclusiveNonblock).is_ok()
 }
 
-/// Locks a directory as long as the result lives.
-fn lock_directory(directory: &Path, how: FlockArg) -> std::io::Result<Flock<File>> {
-    let open = File::open(directory)?;
-    Ok(Flock::lock(open, how).map_err(|(_, errno)| errno)?)
+/// Locks the directory of a run as long as the result lives.
+fn lock_run(run: &Path, how: FlockArg) -> std::io::Result<Flock<File>> {
+    let file = File::options().create(true).append(true).mode(0o600).open(run.join("lock"))?;
+    Ok(Flock::lock(file, how).map_err(|(_, errno)| errno)?)
 }
 
 #[cfg(test)]
@@ -358,7 +358,8 @@ mod tests {
         let mut runs = runs_in(top.path());
         runs.sort();
         assert_eq!(runs, [living.clone(), dead.clone()]);
-        let lock = lock_directory(&living, FlockArg::LockExclusive).unwrap();
+        let lock = lock_run(&living, FlockArg::LockExclusive).unwrap();
+        drop(lock_run(&dead, FlockArg::LockExclusive).unwrap());
         assert!(!is_over(&living) && !is_over(&dead), "they may just have begun");
         let long_ago = SystemTime::now() - 2 * LOCKED_AFTER;
         for run in [&living, &dead] {

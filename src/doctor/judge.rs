@@ -76,7 +76,8 @@ pub fn judge(findings: &Findings) -> Vec<Row> {
     if let Ok(kernel) = &findings.mount {
         rows.extend([protocol(kernel), push(kernel), expire(kernel), passthrough(kernel)]);
     }
-    rows.extend([allow_other(findings), openat2(findings), cachestat(findings)]);
+    rows.extend([namespace(findings), allow_other(findings)]);
+    rows.extend([openat2(findings), cachestat(findings)]);
     rows.push(killed_daemons(findings));
     rows.extend([runtime(findings), open_files(findings), processes(findings), memory(findings)]);
     rows.extend(idle(findings));
@@ -214,6 +215,17 @@ fn passthrough(kernel: &Kernel) -> Row {
         Ok(()) => Row::ok("passthrough", "files of a local disk can be read past the daemon"),
         Err(why) => Row::note("passthrough", format!("{why}: all misses go through the daemon"))
             .fix("Linux 6.9 or newer, and CAP_SYS_ADMIN"),
+    }
+}
+
+fn namespace(findings: &Findings) -> Row {
+    match &findings.namespace {
+        Ok(()) => Row::ok("mounts of a run", "`belady run` mounts for its command alone"),
+        Err(why) => {
+            let text = format!("{why}: `belady run` mounts for all of your processes");
+            Row::note("mounts of a run", text)
+                .fix("let users make user namespaces: sysctl user.max_user_namespaces, AppArmor")
+        }
     }
 }
 

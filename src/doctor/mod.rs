@@ -26,6 +26,8 @@ pub struct Findings {
     pub user_allow_other: bool,
     /// What a trial mount showed.
     pub mount: Result<Kernel, String>,
+    /// Whether `belady run` can mount for its command alone.
+    pub namespace: Result<(), String>,
     /// Whether openat2(2) works. Without it the source cannot be reached safely.
     pub openat2: Result<(), String>,
     /// Whether cachestat(2) works.

@@ -37,6 +37,7 @@ fn best() -> Findings {
             expire: Ok(()),
             passthrough: Ok(()),
         }),
+        namespace: Ok(()),
         openat2: Ok(()),
         cachestat: Ok(()),
         can_abort: true,

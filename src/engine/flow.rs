@@ -3,7 +3,8 @@
 //! 1. The planner's thread notes now and then where the readers are, how many bytes the source has given, and how many
 //!    are staged.
 //! 2. Two notes that are some seconds apart give rates: the reads of each stream, and the bytes that readers take of
-//!    what was staged. These are the bytes that the source has given, less those by which the stage has grown.
+//!    what was staged. These are the bytes that were brought, less those by which the stage has grown. The source gives its
+//!    share of them.
 //! 3. If readers have to wait, they would take more than that.
 
 use std::collections::VecDeque;
@@ -44,8 +45,9 @@ pub struct LeadStatus {
 struct Note {
     /// Places in the order, counted over epochs.
     places: Vec<(StreamId, u64)>,
-    /// Bytes that the source has given, bytes that are staged, and opens that found nothing.
+    /// Bytes that the source has given, bytes that all have given, bytes that are staged, and opens that found nothing.
     given: u64,
+    all_given: u64,
     staged: u64,
     missed: u64,
 }
@@ -60,6 +62,7 @@ impl Note {
         Note {
             places: places.collect(),
             given: counters.source_bytes,
+            all_given: counters.source_bytes + counters.tier_bytes + counters.member_bytes,
             staged: accounts.staged,
             missed: counters.late + counters.cold + counters.lost,
         }
@@ -101,11 +104,13 @@ impl Flow {
         let (before, seconds) = before.unwrap_or((latest.clone(), 1.0));
         let growth = (latest.staged as f64 - before.staged as f64) / seconds;
         let given = latest.given.saturating_sub(before.given) as f64 / seconds;
+        let all_given = latest.all_given.saturating_sub(before.all_given) as f64 / seconds;
+        let of_source = if all_given > 0.0 { given / all_given } else { 0.0 };
         let is_whole = followed().all(|(_, stream)| stream.front >= stream.length);
         Some(LeadStatus {
             samples: followed().map(|(_, stream)| stream.ahead).sum(),
             seconds: lead.min_by(f64::total_cmp),
-            need: (given - growth).max(0.0) as u64,
+            need: ((all_given - growth).max(0.0) * of_source) as u64,
             waits: latest.missed > before.missed,
             growth: growth as i64,
             is_full: is_whole || published.accounts.staged * 10 >= published.accounts.window * 9,

@@ -537,7 +537,7 @@ fn core(
     serving: &Weak<Serving>,
 ) -> Core {
     let unasked = matches!(settings.mount.mode, Mode::Auto | Mode::Push);
-    let on_changes = on_changes(Arc::clone(&catalog), Arc::clone(&inbox), Weak::clone(serving));
+    let on_changes = on_changes(Arc::clone(&cache), Arc::clone(&inbox), Weak::clone(serving));
     let of = (Arc::clone(&catalog), Arc::clone(&cache), Arc::clone(&inbox));
     let dataset = Dataset::new(of.0, of.1, of.2, on_changes, !unasked);
     Core { settings, source_path, catalog, cache, inbox, dataset, stop: StopFlag::default() }
@@ -545,13 +545,15 @@ fn core(
 
 /// Returns the function that tells the planner and the kernel what has changed at the source.
 fn on_changes(
-    catalog: Arc<Catalog>,
+    cache: Arc<Cache>,
     inbox: Arc<Inbox>,
     serving: Weak<Serving>,
 ) -> Arc<dyn Fn(Changes) + Send + Sync> {
     Arc::new(move |changes| {
         if !changes.changed.is_empty() || changes.added {
-            let event = Event::Changed { layout: catalog.layout(), files: changes.changed };
+            cache.page_cache().forget_files(&changes.changed);
+            let layout = cache.catalog().layout();
+            let event = Event::Changed { layout, files: changes.changed };
             inbox.put(event, None);
         }
         if let Some(serving) = serving.upgrade() {

@@ -9,8 +9,8 @@
 //!
 //! The answer that comes later is dropped.
 //!
-//! Who answers a request says why its reader has waited. The wait is noted then ([`Waits`]), unless the task is being
-//! killed.
+//! The answer to a request comes with the cause for which its reader has waited. The wait is noted then ([`Waits`]), unless
+//! the task is being killed.
 //!
 //! While a name is looked up or a directory is listed, the kernel may have the directory locked. So the
 //! table also says which directory a request is about.
@@ -78,6 +78,11 @@ impl<R> Pending<R> {
         Some(reply)
     }
 
+    /// The same for a request that gives something instead of asking for it: it is no wait for data.
+    pub(crate) fn take_unnoted(&self) -> Option<R> {
+        self.reply.lock().take()
+    }
+
     /// Sends the answer for a request that has waited long enough.
     pub(crate) fn answer_late(&self) {
         if let Some(late) = &self.timeout {
@@ -109,8 +114,7 @@ impl<R: Send> WaitingRequest for Pending<R> {
     }
 
     fn interrupt(&self) {
-        let reply = self.reply.lock().take();
-        reply.into_iter().for_each(self.interrupt);
+        self.take_unnoted().into_iter().for_each(self.interrupt);
     }
 
     fn answer_late(&self) {

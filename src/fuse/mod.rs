@@ -394,7 +394,7 @@ fn session_config(settings: &MountSettings) -> Config {
         MountOption::Subtype("belady".into()),
     ];
     // In some user namespaces the kernel would refuse what only a group may read. There only the user who mounts is let
-    // in, and every file is opened with their rights.
+    // in, and the source is asked with their rights: what they may not read fails when it is read.
     if settings.allow_other || knows_all_groups() {
         config.mount_options.push(MountOption::DefaultPermissions);
     }

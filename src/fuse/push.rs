@@ -109,6 +109,10 @@ fn open_file(at: &Path) -> Result<File, Errno> {
 }
 
 impl Pages for Pusher {
+    fn are_kept(&self) -> bool {
+        self.push_pages
+    }
+
     fn expect(&self, at: &Located) {
         if !self.push_pages || !self.needs_priming(at.node) {
             return;

@@ -239,7 +239,7 @@ impl Tree for ViewTree {
 
     fn interruptible(&self, task: u32, answer: Reply) -> Reply {
         let reply = self.views.waiting.reply(task, answer);
-        Box::new(|result| reply.answer(result))
+        Box::new(|result| reply.written(result))
     }
 
     fn forget(&self, node: u64, lookups: u64) {

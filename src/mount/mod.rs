@@ -60,6 +60,8 @@ pub struct Plan {
     pub settings: Settings,
     /// The settings as `belady config show` prints them.
     pub rendered: String,
+    /// Whether it ends with a `belady run`.
+    pub of_run: bool,
 }
 
 /// What a mount says when it serves.
@@ -183,6 +185,7 @@ fn serve(
         view: plan.settings.source.view,
         mountpoint: plan.mountpoint.clone(),
         device: None,
+        of_run: plan.of_run,
     };
     let cache = plan.settings.cache.disk.as_ref().map(|disk| disk.dir.clone());
     let (end, messages) = sync_channel(MESSAGES_MAX);

@@ -17,20 +17,39 @@ use nix::unistd::{ForkResult, fork, getegid, geteuid};
 
 use crate::privileges::may_mount;
 
+/// What was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entered {
+    Mounts,
+    /// Also a user namespace: the right to mount is not kept by programs that this process starts.
+    UsersAndMounts,
+}
+
 /// Enters a mount namespace of its own. To be called while there is one thread.
 ///
 /// # Errors
 /// Why that cannot be done, in words. Then this process is where it was.
-pub fn enter() -> Result<(), String> {
-    // A program that mounts for others does nothing in a user namespace.
+pub fn enter() -> Result<Entered, String> {
+    try_out()?;
+    enter_now().map_err(in_words)
+}
+
+/// Whether this process could enter one and mount there. To be called while there is one thread.
+///
+/// # Errors
+/// Why not, in words.
+pub fn try_out() -> Result<(), String> {
+    // This process has to open it itself: fusermount3 has no rights in a user namespace.
     let device = File::options().read(true).write(true).open("/dev/fuse");
     device.map_err(|error| format!("/dev/fuse: {error}"))?;
-    let failed = |errno: Errno| match errno {
+    try_in_child().map_err(in_words)
+}
+
+fn in_words(errno: Errno) -> String {
+    match errno {
         Errno::ENOSPC => "this machine allows no user namespaces".to_owned(),
         errno => format!("a mount namespace is not permitted: {}", errno.desc()),
-    };
-    try_in_child().map_err(failed)?;
-    enter_now().map_err(failed)
+    }
 }
 
 /// Whether a child of this process could enter one.
@@ -38,7 +57,7 @@ fn try_in_child() -> Result<(), Errno> {
     // SAFETY: the child makes system calls and ends. The process has one thread, so no lock is held.
     match unsafe { fork() }? {
         ForkResult::Child => {
-            let code = enter_now().map_or_else(|errno| errno as i32, |()| 0);
+            let code = enter_now().map_or_else(|errno| errno as i32, |_| 0);
             // SAFETY: it ends the child, and runs nothing of the parent's.
             unsafe { nix::libc::_exit(code) }
         }
@@ -50,9 +69,10 @@ fn try_in_child() -> Result<(), Errno> {
     }
 }
 
-fn enter_now() -> Result<(), Errno> {
-    if may_mount() {
+fn enter_now() -> Result<Entered, Errno> {
+    let entered = if may_mount() {
         unshare(CloneFlags::CLONE_NEWNS)?;
+        Entered::Mounts
     } else {
         let (user, group) = (geteuid(), getegid());
         unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
@@ -60,8 +80,10 @@ fn enter_now() -> Result<(), Errno> {
         write("setgroups", "deny")?;
         write("uid_map", &format!("{user} {user} 1"))?;
         write("gid_map", &format!("{group} {group} 1"))?;
-    }
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+        Entered::UsersAndMounts
+    };
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
+    Ok(entered)
 }
 
 fn write(file: &str, text: &str) -> Result<(), Errno> {

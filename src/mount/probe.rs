@@ -19,7 +19,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, access};
 
-use super::{host, kernel};
+use super::{host, kernel, namespace};
 use crate::config::{Budget, Config, View, resolve};
 use crate::control;
 use crate::doctor::{
@@ -57,7 +57,10 @@ pub fn examine(
     moved: &dyn Fn(u64),
 ) -> Findings {
     let words = |error: Error| error.to_string();
+    // First: the trial mount has threads.
+    let namespace = namespace::try_out();
     Findings {
+        namespace,
         root: nix::unistd::geteuid().is_root(),
         device: OpenOptions::new()
             .read(true)

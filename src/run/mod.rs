@@ -11,24 +11,27 @@
 mod signals;
 
 use std::ffi::OsString;
-use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::process::{CommandExt, parent_id};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use rustix::process::set_parent_process_death_signal;
+use rustix::process::{WaitOptions, WaitStatus, set_parent_process_death_signal, wait};
 
+use crate::control::MountDirectory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::take_away;
 use crate::privileges::let_next_program_mount;
-pub use signals::Signals;
+pub use signals::{Signals, hear_of_children};
 
 /// What a shell says of a command that it cannot run, and of one that it cannot find.
 const CANNOT_RUN: i32 = 126;
 const NOT_FOUND: i32 = 127;
+
+/// Lines of a log that are shown.
+const LOG_LINES: usize = 20;
 
 /// Who serves a mount of the run.
 pub enum Daemon {
@@ -51,6 +54,10 @@ impl Mounted {
         matches!(&self.daemon, Daemon::Own(daemon) if daemon.id() as i32 == pid.as_raw())
     }
 
+    pub fn is_own(&self) -> bool {
+        matches!(self.daemon, Daemon::Own(_))
+    }
+
     pub fn is_shared(&self) -> bool {
         matches!(self.daemon, Daemon::Shared)
     }
@@ -66,7 +73,7 @@ pub fn tie(command: &mut Command, mounts: bool) {
         }
         if mounts { let_next_program_mount() } else { Ok(()) }
     };
-    // SAFETY: it makes system calls only, and takes no lock.
+    // SAFETY: it makes system calls, and takes no lock. This process has one thread, so memory can be had, too.
     unsafe { command.pre_exec(prepare) };
 }
 
@@ -101,7 +108,7 @@ pub fn start(words: &[OsString], signals: &Signals) -> std::result::Result<Child
 /// number of the signal that ended it. `warn` is told of daemons that die.
 ///
 /// # Errors
-/// If signals cannot be read.
+/// If signals cannot be read, or nobody knows how the command has ended.
 pub fn supervise(
     command: &Child,
     mounted: &mut [Mounted],
@@ -110,21 +117,21 @@ pub fn supervise(
 ) -> Result<i32> {
     let command = Pid::from_raw(command.id() as i32);
     loop {
-        // Whoever ended before the signals were blocked is found, too.
-        while let Some((pid, status)) = next_ended() {
+        // A child may have ended before the signals were held back.
+        while let Some((pid, status)) = next_ended()? {
             if pid == command {
-                let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-                return Ok(code.unwrap_or(1));
+                let signalled = || status.terminating_signal().map(|signal| 128 + signal);
+                return Ok(status.exit_status().or_else(signalled).unwrap_or(1));
             }
             if let Some(ended) = mounted.iter_mut().find(|mounted| mounted.is_served_by(pid)) {
                 ended.daemon = Daemon::Ended;
                 // The command may have unmounted it.
-                if !status.success() {
-                    give_up(ended, &warn);
+                if status.exit_status() != Some(0) {
+                    give_up(mounted, pid, &warn);
                 }
             }
         }
-        if let Some(signal) = signals.next()? {
+        if let Some(signal) = signals.next(command)? {
             // It may have ended.
             let _ = kill(command, signal);
         }
@@ -132,27 +139,43 @@ pub fn supervise(
 }
 
 /// A child that has ended, if there is one that was not asked for yet.
-fn next_ended() -> Option<(Pid, ExitStatus)> {
-    match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-        Ok(WaitStatus::Exited(pid, code)) => Some((pid, ExitStatus::from_raw(code << 8))),
-        Ok(WaitStatus::Signaled(pid, signal, _)) => {
-            Some((pid, ExitStatus::from_raw(signal as i32)))
+///
+/// # Errors
+/// If there are no children any more: the command has ended, and its exit code was not kept.
+fn next_ended() -> Result<Option<(Pid, WaitStatus)>> {
+    match wait(WaitOptions::NOHANG) {
+        Ok(ended) => Ok(ended.map(|(pid, status)| (Pid::from_raw(pid.as_raw_pid()), status))),
+        Err(rustix::io::Errno::INTR) => next_ended(),
+        Err(error) => {
+            Err(Error::new(ErrorKind::Internal, format!("the end of the command: {error}")))
         }
-        Ok(_) => None,
-        Err(Errno::EINTR) => next_ended(),
-        Err(_) => None,
     }
 }
 
-/// Takes the mount of a dead daemon away, so that what it covers can be read.
-fn give_up(dead: &Mounted, warn: &impl Fn(String)) {
-    let (at, log) = (dead.mountpoint.display(), dead.log.display());
-    match take_away(&dead.mountpoint, None, true) {
-        Ok(()) => warn(format!(
-            "the daemon of {at} has died; the command goes on without it. Its log is {log}"
-        )),
-        Err(error) => warn(format!("the daemon of {at} has died: {error}. Its log is {log}")),
+/// Takes the mounts of a dead daemon away, so that what they cover can be read.
+fn give_up(mounted: &[Mounted], pid: Pid, warn: &impl Fn(String)) {
+    let is_dead = |mounted: &&Mounted| {
+        let noted = MountDirectory::of(&mounted.mountpoint).read_note();
+        noted.is_some_and(|noted| noted.pid as i32 == pid.as_raw())
+    };
+    for Mounted { mountpoint, log, .. } in mounted.iter().filter(is_dead) {
+        let at = mountpoint.display();
+        let outcome = match take_away(mountpoint, None, true) {
+            Ok(()) => "the command goes on without it".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        MountDirectory::of(mountpoint).clear();
+        warn(format!("the daemon of {at} has died; {outcome}{}", last_lines(log)));
     }
+}
+
+/// How a log ends, for people: the log is removed with the run.
+pub fn last_lines(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
+    if last.is_empty() { String::new() } else { format!(". Its log ends:\n  {last}") }
 }
 
 /// Ends the daemons of a run, and waits until they have stored what they have. Their mounts are gone then.

@@ -15,10 +15,10 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::doctor::working_in;
-use crate::fixture::{Fixture, check_many, wait_until};
+use crate::fixture::{Fixture, check_many, program, wait_until};
 use crate::free_ports::free_ports;
 use crate::mounted::Mounted;
-use crate::programs::{Watchdog, runs, signal, wait_for_end};
+use crate::programs::{Program, Watchdog, runs, signal, wait_for_end};
 
 const FILES: u64 = 3;
 
@@ -91,6 +91,31 @@ fn why(mounted: &Mounted) -> String {
 
 fn views(mounts: &[&Mounted]) -> Vec<Value> {
     mounts.iter().map(|mount| mount.status()["cluster"]["view"].clone()).collect()
+}
+
+#[test]
+fn a_run_takes_its_shard_along() {
+    let node = nodes(1).remove(0);
+    let source = node.fixture.path("source");
+    let script = r#"until "$1" cluster ls "$2" | grep -q "here "; do sleep 0.1; done; echo runs"#;
+    let mut run = node.fixture.belady();
+    run.arg("run").arg(&source).args(&node.options).args(["--cluster-ram", "32MiB", "--"]);
+    run.args(["sh", "-c", script, "sh"]).arg(program("belady")).arg(&source);
+    assert_eq!(Program::start(&mut run).finish(), "runs\n");
+    assert_eq!(node.servers(), Vec::<i32>::new());
+}
+
+#[test]
+fn the_addresses_of_a_name_are_nodes() {
+    let mut node = nodes(1).remove(0);
+    let place = node.options.iter().position(|option| option.starts_with("hosts:")).unwrap();
+    let port = node.options[place].rsplit(':').next().unwrap().to_owned();
+    node.options[place] = format!("dns:localhost:{port}");
+    let mounted = node.mount();
+    wait_until("it is a node", || seen(&mounted, "here") == 1);
+    check_many(&mounted.path(""), "d", FILES, 5000);
+    mounted.umount();
+    assert_eq!(node.servers(), Vec::<i32>::new());
 }
 
 #[test]

@@ -59,6 +59,7 @@ fn root_is_told_what_there_is() {
         "/dev/fuse",
         "mounting",
         "push into page cache",
+        "mounts of a run",
         "openat2",
         "control sockets",
         "killed daemons",
@@ -181,6 +182,7 @@ fn a_user_without_rights_is_told_too() {
         assert_eq!(result(&value, "mounting"), mounting, "{value}");
         if usable {
             assert_eq!(result(&value, "push into page cache"), "ok", "{value}");
+            assert_eq!(result(&value, "mounts of a run"), "ok", "{value}");
             assert_eq!(result(&value, "passthrough"), "note", "only root may: {value}");
             assert_eq!(result(&value, "killed daemons"), "note", "nor end connections: {value}");
         }

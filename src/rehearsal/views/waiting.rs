@@ -30,6 +30,15 @@ impl<T> WaitingReply<T> {
     }
 }
 
+impl WaitingReply<()> {
+    /// Sends the outcome of a write, unless there was one. No reader has waited for it.
+    pub fn written(self, outcome: Result<(), Errno>) {
+        if let Some(reply) = self.0.take_unnoted() {
+            reply(outcome);
+        }
+    }
+}
+
 pub struct WaitingRequests {
     /// Asks the source who may read a sample. Its dataset has the table.
     pub(super) rights: OnceLock<Rights>,
