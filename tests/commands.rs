@@ -200,6 +200,14 @@ fn nodes_of_a_cluster_are_simulated() {
     assert!(next.0 > 0.97 && next.1 < 0.01 && alone.1 > 0.8, "{next:?} {alone:?}");
     let table = fixture.prints(&[&["simulate", "--groups", "2"], &some[..]].concat(), &[]);
     assert!(table.contains("8 nodes; epochs 2 to 4") && table.contains("most-read"), "{table}");
+    let plans = fixture.simulates(&[&some[..], &["--plan"]].concat());
+    let again = fixture.simulates(&[&some[..], &["--plan"]].concat());
+    let digests =
+        |plans: &[Value]| plans.iter().map(|plan| plan["digest"].clone()).collect::<Vec<_>>();
+    assert!(plans.len() == 2 && plans[0]["digest"] != plans[1]["digest"], "{plans:?}");
+    assert_eq!(digests(&plans), digests(&again));
+    let text = fixture.prints(&[&["simulate", "--plan"], &some[..]].concat(), &[]);
+    assert!(text.contains("4096 samples, 8 nodes that hold 0.5 times the data: each plans for"));
     fixture.fails(&["simulate", "--nodes", "8", "--jobs", "2"], 2, &["--jobs"]);
     fixture.fails(&["simulate", "--held", "1"], 2, &["--nodes"]);
     fixture.fails(&["simulate", "--held", "1", "--cache", "50%"], 2, &["--cache"]);

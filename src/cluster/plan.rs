@@ -1,6 +1,7 @@
 //! Homes of samples.
 
 use super::draw::Draw;
+use super::mix;
 use super::view::{Member, MemberNo, View};
 
 /// For so many bytes of its capacity, a member has room for one more. A sample may arrive before another one has left,
@@ -101,6 +102,12 @@ impl Plan {
             plan.add_second_homes(&covered, samples, &mut room, &mut draw);
         }
         plan
+    }
+
+    /// A number that two equal plans have, and hardly two different ones.
+    pub fn digest(&self) -> u64 {
+        let homes = self.homes.iter().chain(&self.second_homes);
+        homes.fold(0, |digest, home| mix(digest ^ u64::from(*home)))
     }
 
     /// The plan of a view if members choose what they keep: each sample has one home, whether there is room or not.

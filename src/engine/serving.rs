@@ -206,7 +206,7 @@ impl Serving {
         let Some(rehearsal) = &self.rehearsal else { return Ok(()) };
         let wish = &self.core.settings.mount.rehearsal;
         if *wish == Control::Auto && !may_mount() {
-            rehearsal.hide("whoever may not mount has none inside the mount; root may, and so may `belady run`");
+            rehearsal.hide("only root and `belady run` have them inside the mount");
         }
         let Some((place, asked)) = self.place(wish, VIEWS_NAME) else { return Ok(()) };
         if !asked && !self.core.dataset.show_views(self.core.settings.mount.list_rehearsal) {

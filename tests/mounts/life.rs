@@ -391,7 +391,7 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
 #[test]
 fn a_user_without_rights_is_told_where_views_can_be() {
     let said = run_unprivileged(VIEWLESS);
-    let words = "no views: only root has them inside the mount; set mount.rehearsal to a directory";
+    let words = "no views: only root and `belady run` have them inside the mount; set mount.rehearsal to a directory";
     assert!(said.contains(words), "{said}");
 }
 

@@ -1,10 +1,12 @@
 //! `belady simulate --nodes`: where the nodes of a cluster find their samples.
 
+use std::time::Instant;
+
 use serde::Serialize;
 
 use super::super::{say, say_json};
 use super::Args;
-use crate::cluster::{Member, Samples, View, mix};
+use crate::cluster::{Member, Plan, Samples, View, mix};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sim::nodes::{Job, Placing, Shares};
 use crate::sim::workload;
@@ -65,6 +67,20 @@ pub(super) struct Cluster {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     groups: u32,
+    /// Only compute the homes of all samples, as each node does, and say how long that takes
+    #[arg(long, requires = "nodes", conflicts_with_all = OF_ONE_NODE)]
+    plan: bool,
+}
+
+/// The plan that each node computes.
+#[derive(Debug, Serialize)]
+struct Planned {
+    nodes: u16,
+    held: f64,
+    samples: u32,
+    plan_s: f64,
+    /// The same for all nodes.
+    digest: String,
 }
 
 /// One line of the table: a mean epoch after the first.
@@ -79,8 +95,6 @@ struct Row {
 
 /// Simulates all placings with all sizes.
 pub(super) fn run(args: &Args, nodes: u16) -> Result<()> {
-    let order = workload::permutations(args.samples, args.epochs, args.seed)?;
-    let epochs: Vec<_> = (0..args.epochs).map(|epoch| order.epoch(epoch)).collect();
     let hashes: Vec<u64> = (0..u64::from(args.samples)).map(mix).collect();
     let bytes = u32::try_from(args.sample_size.0.max(1)).map_err(|_| {
         Error::new(ErrorKind::Usage, "--sample-size: samples of 4 GiB or more are not simulated")
@@ -88,6 +102,19 @@ pub(super) fn run(args: &Args, nodes: u16) -> Result<()> {
     let bytes = vec![bytes; hashes.len()];
     let samples = Samples { hashes: &hashes, bytes: &bytes };
     let views = args.cluster.held.iter().map(|held| Ok((held, view(args, nodes, *held)?)));
+    if args.cluster.plan {
+        let planned = |(held, view): (&f64, View)| {
+            let (began, plan) = (Instant::now(), Plan::new(&view, samples));
+            let (plan_s, digest) = (began.elapsed().as_secs_f64(), plan.digest());
+            let digest = format!("{digest:016x}");
+            Planned { nodes, held: *held, samples: args.samples, plan_s, digest }
+        };
+        let planned = views.map(|view| view.map(planned)).collect::<Result<Vec<_>>>()?;
+        print_plans(&planned, args.json);
+        return Ok(());
+    }
+    let order = workload::permutations(args.samples, args.epochs, args.seed)?;
+    let epochs: Vec<_> = (0..args.epochs).map(|epoch| order.epoch(epoch)).collect();
     let mut rows = Vec::new();
     for (held, view) in views.collect::<Result<Vec<_>>>()? {
         let job = Job { view: &view, samples, epochs: &epochs };
@@ -123,6 +150,18 @@ fn view(args: &Args, nodes: u16, held: f64) -> Result<View> {
         group: nth % args.cluster.groups,
     };
     Ok(View::new((0..).zip(weights).map(member).collect()))
+}
+
+fn print_plans(planned: &[Planned], json: bool) {
+    if json {
+        return say_json(&planned);
+    }
+    for Planned { nodes, held, samples, plan_s, digest } in planned {
+        say(format!(
+            "{samples} samples, {nodes} nodes that hold {held} times the data: each plans for \
+             {plan_s:.2} s, and finds {digest}"
+        ));
+    }
 }
 
 fn print_table(args: &Args, nodes: u16, rows: &[Row]) {
