@@ -1,7 +1,7 @@
 //! Which member of a cluster holds which sample.
 //!
 //! Every member computes the same plan from the same inputs, and asks nobody. The hash of a sample is that of its path,
-//! since members number their files differently. A plan takes a second for a million samples and 64 members. The time
+//! since members number their files differently. A plan takes half a second for a million samples and 64 members. The time
 //! grows with both numbers.
 //!
 //! 1. A [`View`] is the list of members, each with its capacity and its group.
