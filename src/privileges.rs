@@ -1,4 +1,4 @@
-//! What this process may do in its user namespace: whether it may mount, and whether it knows all users and groups.
+//! The rights of this process in its user namespace: the right to mount, and the groups that it can tell apart.
 
 use std::fs;
 

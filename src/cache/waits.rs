@@ -2,8 +2,8 @@
 //!
 //! 1. A request that is not answered at once is in the table of waiting requests (`fs/waiting`), with the time at
 //!    which it came. If the kernel finds the bytes in its page cache, there is no request, and nothing is counted.
-//! 2. A flight knows why its readers wait: nobody had asked for the block before, or it was on its way already, or the
-//!    kernel had taken its pages back. If the cache disk is too slow, the cause becomes the disk.
+//! 2. A flight knows why its readers wait: the block was not read ahead, or it was on its way already, or the kernel had
+//!    taken its pages back. If the cache disk is too slow, the cause becomes the disk.
 //! 3. The answer comes with the cause, and the wait is noted.
 
 use std::time::Duration;

@@ -18,7 +18,7 @@ use crate::run::{self, Daemon, Mounted, Signals};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to serve, and where if not at its own path
+    /// A dataset to serve: at its own path, or at AT
     #[arg(required = true, value_name = "SOURCE[=AT]")]
     sources: Vec<OsString>,
     #[command(flatten)]
@@ -90,7 +90,7 @@ struct Run {
     /// Whether a daemon has to be given the right to mount.
     gives_rights: bool,
     /// `None` if its mounts are seen by others.
-    _directory: Option<RunDirectory>,
+    directory: Option<RunDirectory>,
 }
 
 impl Drop for Run {
@@ -117,7 +117,7 @@ impl Run {
             }
         };
         directory.as_ref().map_or(Ok(()), RunDirectory::cover)?;
-        Ok(Run { mounted: Vec::new(), gives_rights, _directory: directory })
+        Ok(Run { mounted: Vec::new(), gives_rights, directory })
     }
 
     /// Returns the exit code of the command.
@@ -158,14 +158,15 @@ impl Run {
     fn mount(&mut self, number: usize, args: &mount::Args) -> Result<()> {
         let gives_rights = self.gives_rights;
         let tie = |command: &mut Command| run::tie(command, gives_rights);
-        let Started { ready, daemon, log } = mount::start(args, &number.to_string(), tie)
-            .inspect_err(|_| {
-                let log = MountDirectory::of(&args.mountpoint).log();
-                let last = run::last_lines(&log);
-                if !last.is_empty() {
-                    warn(format!("belady: {}{last}", args.mountpoint.display()));
-                }
-            })?;
+        let started = mount::start(args, &number.to_string(), tie);
+        // Its log is removed with the run.
+        if started.is_err() && self.directory.is_some() {
+            let last = run::last_lines(&MountDirectory::of(&args.mountpoint).log());
+            if !last.is_empty() {
+                warn(format!("belady: {}{last}", args.mountpoint.display()));
+            }
+        }
+        let Started { ready, daemon, log } = started?;
         warn(format!("belady {}: {}", env!("CARGO_PKG_VERSION"), ready.line));
         ready.notes.iter().for_each(|note| warn(format!("  {note}")));
         let daemon = daemon.map_or(Daemon::Shared, Daemon::Own);

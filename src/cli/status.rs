@@ -285,7 +285,8 @@ fn spread(times: &Latencies) -> String {
 fn time(us: u64) -> String {
     match us {
         1_000_000.. => format!("{:.1} s", us as f64 / 1e6),
-        _ => format!("{:.1} ms", us as f64 / 1e3),
+        1_000.. => format!("{:.1} ms", us as f64 / 1e3),
+        _ => format!("{us} us"),
     }
 }
 
@@ -323,7 +324,7 @@ fn render_mount(out: &mut String, Status { source, mountpoints, pid, .. }: &Stat
     let _ = writeln!(out, "{source} at {} (pid {pid})", mountpoints.join(", "));
 }
 
-/// What a run says at its end: where samples were found, and how long readers waited.
+/// The words at the end of a run: where samples were found, and how long readers waited.
 pub(super) fn summary(status: &Status) -> String {
     let mut out = String::new();
     render_mount(&mut out, status);
@@ -438,7 +439,7 @@ mod tests {
         let waits = json!({ "cold": cold, "late": {} });
         let status = json!({ "waits": waits, "waiting": 1, "waiting_longest_us": 34_000_000 });
         let text = render(&understood(status).unwrap());
-        let expected = "  waits    cold: 2, 2.4 s in all; half within 0.9 ms, 99 % within 0.0 ms, the \
+        let expected = "  waits    cold: 2, 2.4 s in all; half within 900 us, 99 % within 0 us, the \
                         longest 1.2 s\n           1 wait now, the first for 34.0 s\n";
         assert!(text.contains(expected), "{text}");
         assert!(!text.contains("lead"), "{text}");

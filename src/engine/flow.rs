@@ -117,8 +117,8 @@ impl Flow {
         })
     }
 
-    /// What the first note of the last seconds has that has it, and how many seconds ago that was. The last note before
-    /// them counts, too: if there is none since, nothing has happened since. `None` if it is too short ago.
+    /// A value of some seconds ago, and its age in seconds. Notes are taken only while something happens, so the last note
+    /// before these seconds tells the value at their beginning. `None` if the first note with a value is too young.
     fn before<T>(&self, now: Instant, of: impl Fn(&Note) -> Option<T>) -> Option<(T, f64)> {
         let is_old = |(at, _): &(Instant, Note)| *at + OVER <= now;
         let first = self.0.iter().rposition(is_old).unwrap_or_default();

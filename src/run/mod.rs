@@ -26,8 +26,10 @@ use crate::mount::take_away;
 use crate::privileges::let_next_program_mount;
 pub use signals::{Signals, hear_of_children};
 
-/// What a shell says of a command that it cannot run, and of one that it cannot find.
+/// The exit code of a shell for a command that cannot be run.
 const CANNOT_RUN: i32 = 126;
+
+/// The exit code of a shell for a command that is not found.
 const NOT_FOUND: i32 = 127;
 
 /// Lines of a log that are shown.
@@ -108,7 +110,7 @@ pub fn start(words: &[OsString], signals: &Signals) -> std::result::Result<Child
 /// number of the signal that ended it. `warn` is told of daemons that die.
 ///
 /// # Errors
-/// If signals cannot be read, or nobody knows how the command has ended.
+/// If signals cannot be read, or if the exit code of the command is not known.
 pub fn supervise(
     command: &Child,
     mounted: &mut [Mounted],
@@ -138,10 +140,10 @@ pub fn supervise(
     }
 }
 
-/// A child that has ended, if there is one that was not asked for yet.
+/// A child that has ended since the last call. `None` if all children run.
 ///
 /// # Errors
-/// If there are no children any more: the command has ended, and its exit code was not kept.
+/// If there are no children. Then the command has ended, and its exit code is not known.
 fn next_ended() -> Result<Option<(Pid, WaitStatus)>> {
     match wait(WaitOptions::NOHANG) {
         Ok(ended) => Ok(ended.map(|(pid, status)| (Pid::from_raw(pid.as_raw_pid()), status))),
