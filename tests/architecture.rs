@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 /// Rooms from the bottom up. A room imports only from rooms of earlier lines; rooms of one line do not import
 /// each other.
 const LAYERS: [&[&str]; 17] = [
-    &["ids", "error", "paths", "privileges", "process", "sync"],
+    &["ids", "error", "paths", "privileges", "process", "stall", "state_directory", "sync"],
     &["order", "buffer", "disk", "input", "page_size", "tls", "track"],
     &["config"],
-    &["cluster", "learn", "limiter"],
+    &["cluster", "learn", "limiter", "profiler"],
     &["plan"],
     &["sim", "doctor", "peers", "source"],
     &["store"],
@@ -30,9 +30,9 @@ const LAYERS: [&[&str]; 17] = [
 ];
 
 /// Rooms of values and decisions only.
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
     "ids", "error", "order", "buffer", "config", "track", "cluster", "learn", "limiter", "plan",
-    "sim", "doctor",
+    "sim", "stall", "doctor",
 ];
 
 /// What a pure room never names.
@@ -94,7 +94,7 @@ const WINGS: [(&str, &[&str]); 2] = [
 ];
 
 /// Rooms in which the kernel may be notified or waited for. Their locks are counted.
-const COUNTED: [&str; 10] = [
+const COUNTED: [&str; 11] = [
     "disk",
     "source",
     "store",
@@ -102,6 +102,7 @@ const COUNTED: [&str; 10] = [
     "cache",
     "fs",
     "learning",
+    "profiler",
     "rehearsal",
     "fuse",
     "engine",

@@ -14,6 +14,7 @@ mod examples;
 mod mount;
 mod order;
 mod rehearse;
+mod report;
 mod run;
 mod scan;
 mod settings;
@@ -51,6 +52,8 @@ enum Verb {
     Run(run::Args),
     /// Show what mounts are doing
     Status(status::Args),
+    /// Say why training is slow: what its workers and its trainer wait for
+    Report(report::Args),
     /// Fetch samples before a job reads them, or evict them
     Warmup(warmup::Args),
     /// Show, check and set access orders
@@ -93,6 +96,7 @@ pub fn main() -> ExitCode {
         Verb::Umount(args) => umount::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Status(args) => status::run(&args),
+        Verb::Report(args) => report::run(&args),
         Verb::Warmup(args) => warmup::run(&args),
         Verb::Order(verb) => order::run(&verb),
         Verb::Config(verb) => config::run(&verb),

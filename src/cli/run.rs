@@ -7,25 +7,34 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::mount::{self, Started};
+use super::report::{self, Report};
 use super::settings::SettingsArgs;
 use super::{status, warmup, warn};
 use crate::config::Period;
 use crate::control::{self, MountDirectory, Request, RunDirectory};
+use crate::engine::Profile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::absolute;
 use crate::mount::namespace::{self, Entered};
+use crate::profiler::{Causes, Profiler};
 use crate::run::{self, Daemon, Mounted, Signals};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// A dataset to serve: at its own path, or at AT
-    #[arg(required = true, value_name = "SOURCE[=AT]")]
+    #[arg(required_unless_present = "no_mount", value_name = "SOURCE[=AT]")]
     sources: Vec<OsString>,
     #[command(flatten)]
     settings: SettingsArgs,
     /// Warm up before the command begins, for this time at most, as 10m
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", conflicts_with = "no_mount")]
     stage: Option<Period>,
+    /// Write the report into this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Mount nothing: only say why the command is slow, and what it would gain
+    #[arg(long)]
+    no_mount: bool,
     /// The command and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -79,9 +88,45 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let none = || Error::new(ErrorKind::Internal, "a daemon without a mount");
         return mount::daemon(&wanted.ok_or_else(none)?.mount(&args.settings));
     }
-    let code = Run::begin()?.run(args, &wanted)?;
+    let code = match args.no_mount {
+        true => look_only(args)?,
+        false => Run::begin()?.run(args, &wanted)?,
+    };
     // The command's own code is that of the run.
     std::process::exit(code)
+}
+
+/// Runs the command without a mount, and says what was seen of it. Returns its exit code.
+fn look_only(args: &Args) -> Result<i32> {
+    run::hear_of_children()?;
+    let signals = Signals::hold()?;
+    let command = match run::start(&args.command, &signals) {
+        Ok(command) => command,
+        Err((code, why)) => {
+            warn(format!("belady: {why}"));
+            return Ok(code);
+        }
+    };
+    let failed = |error: std::io::Error| {
+        Error::new(ErrorKind::Internal, format!("the profiler cannot be started: {error}"))
+    };
+    let profiler = Profiler::start(Causes::new).map_err(failed)?;
+    profiler.follow(command.id());
+    let code = run::supervise(&command, &mut [], &signals, |_| ())?;
+    signals.release();
+    let report = Report::of(Profile { seen: profiler.seen(), ..Profile::default() });
+    warn(report.text().trim_end());
+    write_reports(args, &[report]);
+    Ok(code)
+}
+
+/// Writes the reports where they are wanted. The exit code stays that of the command.
+fn write_reports(args: &Args, reports: &[Report]) {
+    let Some(path) = &args.report else { return };
+    let text = serde_json::to_string(reports).map_err(std::io::Error::other);
+    if let Err(error) = text.and_then(|text| std::fs::write(path, text + "\n")) {
+        warn(format!("belady: {}: {error}", path.display()));
+    }
 }
 
 /// A run, and what is to be ended with it.
@@ -146,12 +191,18 @@ impl Run {
         let code = run::supervise(&command, &mut self.mounted, &signals, say)?;
         // A daemon may take long to end. Whoever does not want to wait can end the run.
         signals.release();
+        let mut reports = Vec::new();
         for mounted in self.mounted.iter().filter(|mounted| mounted.is_own()) {
             // A daemon that ends now has nothing to tell.
             if let Ok(told) = warmup::ask(&mounted.mountpoint, &Request::Status) {
                 warn(status::summary(&told).trim_end());
             }
+            if let Ok(report) = report::ask(&mounted.mountpoint) {
+                warn(report.text().trim_end());
+                reports.push(report);
+            }
         }
+        write_reports(args, &reports);
         Ok(code)
     }
 

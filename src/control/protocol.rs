@@ -35,6 +35,8 @@ const FORCE_PATIENCE: Duration = Duration::from_secs(15);
 pub enum Request {
     /// All that `belady status` shows.
     Status,
+    /// What was seen of the loaders that read.
+    Report,
     /// The settings in force, as text.
     Config,
     /// How far the scan of the source is. Answered when it is over, or after a moment.

@@ -114,6 +114,11 @@ impl MountDirectory {
         create_private(&self.0)
     }
 
+    /// Its name, which is that of no other mount point.
+    pub(super) fn name(&self) -> String {
+        self.0.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.0.join("socket")
     }

@@ -19,6 +19,7 @@ mod lease;
 mod opening;
 mod orders;
 mod planning;
+mod profiling;
 mod record;
 mod serving;
 mod sharing;
@@ -45,6 +46,7 @@ use crate::learning::{Learning, Streams, Surroundings};
 use crate::limiter::{Limiter, Meter};
 use crate::peers::{Shards, Wants};
 use crate::plan::{self, Event, Planner, Published, RAM, Tier};
+use crate::profiler::Profiler;
 use crate::rehearsal::{BufferToOpen, Question, Rehearsal};
 use crate::source::Source;
 use crate::store::directory::{self, Owner, StoreDir};
@@ -57,6 +59,8 @@ pub use flow::LeadStatus;
 use lease::StoreLease;
 use opening::OpenedStore;
 pub use orders::{Orders, resolve as resolve_order, tell_unreadable};
+pub use profiling::Profile;
+use profiling::ReaderObserver;
 pub use record::{RecordSelection, RecordSummary, RecordedEpoch, Recording};
 pub use serving::Serving;
 pub use status::{OrderStatus, RamStatus, SourceStatus, Status, TierStatus};
@@ -194,6 +198,8 @@ pub struct Engine {
     published: Arc<Mutex<Published>>,
     flow: Arc<Mutex<Flow>>,
     wings: Wings,
+    /// `None` if it could not be started.
+    profiler: Option<Profiler>,
     /// Set if there is a cluster.
     shards: OnceLock<Arc<dyn Shards>>,
     /// Counts the tasks that have begun.
@@ -236,7 +242,10 @@ impl Engine {
         let planner = Planner::new(plan, catalog.layout());
         let flow = Arc::default();
         let told = (&published, &flow);
-        let planning = planning::spawn(planner, &inbox, &cache, told, wings.observers())?;
+        let profiler = profiling::start(&cache);
+        let readers = profiler.iter().map(|it| Box::new(ReaderObserver(it.readers())) as _);
+        let observers = wings.observers().into_iter().chain(readers).collect();
+        let planning = planning::spawn(planner, &inbox, &cache, told, observers)?;
         let path = source_path.to_path_buf();
         let serving = Arc::new_cyclic(|serving: &Weak<Serving>| {
             let core = core(settings, path, catalog, cache, inbox, serving);
@@ -258,6 +267,7 @@ impl Engine {
             published,
             flow,
             wings,
+            profiler,
             shards: OnceLock::new(),
             tasks_begun: Arc::default(),
             rendered,
@@ -430,6 +440,11 @@ impl Engine {
 
     pub fn status(&self) -> Status {
         Status::of(self)
+    }
+
+    /// What was seen of the loaders that read here.
+    pub fn profile(&self) -> Profile {
+        Profile::of(self)
     }
 
     /// Wakes the caller of [`look_for_hangs`](Self::look_for_hangs) when there is something to look at.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::groups::program;
 use super::{LoaderStatus, Streams, learnt_stream};
 use crate::cache::Inbox;
 use crate::ids::StreamId;
 use crate::learn::{Belief, Known, LoaderId};
 use crate::plan::{Event, Published};
+use crate::process::program;
 
 /// How long a loader may read nothing and be followed. It may read a large file meanwhile, or wait
 /// for a validation.

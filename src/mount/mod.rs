@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::config::{Settings, hanging_disk_error};
 use crate::control::{self, MountDirectory, MountNote, Reply, Request};
 use crate::disk::{TICK, unless_it_hangs};
-use crate::engine::{Engine, RecordSelection};
+use crate::engine::{Engine, Profile, RecordSelection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
 use crate::peers::Peers;
@@ -117,6 +117,8 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     let beside = Beside { watcher: start_watcher(), peers: OnceLock::new() };
     let served =
         checked.and_then(|()| serve(plan, &engine, &directory, &beside, identity, notes, ready));
+    let mountpoints = vec![plan.mountpoint.display().to_string()];
+    let profile = Profile { mountpoints, ..engine.profile() };
     // After a signal the mount is taken away even if it is in use.
     let attached = engine.serving().attached();
     let unmounted = engine.serving().unmount(true);
@@ -127,6 +129,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     engine.stop();
     // Last: a server that does not answer must not delay the unmount.
     beside.peers.get().into_iter().for_each(|peers| peers.leave());
+    control::keep_profile(&plan.mountpoint, &profile);
     // Threads that use our own mount have descriptors of their own (`fuse/self_access`). None of them may be the
     // one that drops the engine, and so closes what it has open. The end of the process closes it.
     std::mem::forget(engine);
@@ -360,6 +363,7 @@ impl Handler {
         }
         let value = match request {
             Request::Status => to_json(&self.engine.status())?,
+            Request::Report => to_json(&self.engine.profile())?,
             Request::Rehearse(question) => self.engine.rehearse(question)?,
             Request::Scanned => to_json(&self.engine.scan_progress()?)?,
             Request::Config => json!(self.engine.rendered()),

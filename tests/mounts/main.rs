@@ -71,6 +71,7 @@ mod refused;
 mod rehearsal;
 mod remount;
 mod replay;
+mod report;
 mod run;
 mod samplers;
 mod scan;

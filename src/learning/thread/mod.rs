@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::groups::{Groups, Task, runs};
+use super::groups::Groups;
 use super::journal::{PathOrder, SavedJournal};
 use super::lists::Lists;
 use super::loaders::Loaders;
@@ -20,6 +20,7 @@ use crate::ids::{FileId, StreamId};
 use crate::learn::{Belief, Decision, Finding, Known, Learner, Numbering, Observation, Why};
 use crate::order::{Listing, Order, OrderSpec, SampleTable};
 use crate::plan::{Event, Layout, Published, RAM};
+use crate::process::{Task, runs};
 use crate::sync::Mutex;
 
 /// How often the thread follows up what has changed around it: while notes come, at first while none come,

@@ -12,22 +12,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::geteuid;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::disk::AtomicFile;
+use crate::state_directory::state_directory;
 
 /// The lasting directory of the notes: the user's, or the system's for root.
 fn notes() -> Option<PathBuf> {
-    let absolute = |name: &str| {
-        let path = PathBuf::from(std::env::var_os(name)?);
-        path.is_absolute().then_some(path)
-    };
-    let state = absolute("XDG_STATE_HOME").or_else(|| {
-        let root = || geteuid().is_root().then(|| PathBuf::from("/var/lib"));
-        root().or_else(|| Some(absolute("HOME")?.join(".local/state")))
-    })?;
-    Some(state.join("belady/cache-disks"))
+    Some(state_directory()?.join("cache-disks"))
 }
 
 /// The mount point of the disk that holds a directory.

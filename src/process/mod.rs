@@ -1,9 +1,11 @@
-//! Tells whether a process has ended, and ends one.
+//! Tells whether a process has ended, and ends one; and for whom a task reads ([`Task`]).
 //!
 //! A killed process is gone when its last thread has left the kernel. Until then it keeps its locks, sockets
 //! and devices. Meanwhile its leader is a zombie. If the kernel holds up the leader itself, the leader has a
 //! kill pending. A process that dumps core also waits for its last thread. Its signal is no longer pending
 //! then, but the kernel reports the dump.
+
+mod groups;
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,6 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
+
+pub use groups::{Task, program, runs};
 
 /// The bit of `SIGKILL` in a set of signals, as the kernel writes it.
 const SIGKILL_BIT: u64 = 1 << 8;

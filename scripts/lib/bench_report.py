@@ -1,0 +1,168 @@
+"""What `belady report` says of jobs whose truth is known.
+
+Goal: tell whether the verdicts are right, and the shares that are measured.
+Method: scripts/lib/loader.py reads 1,000 imagenet-like files of about 110 KB, 2 workers, batches of 64, in nine regimes;
+3,000 files where that takes less than a few seconds.
+Steps and preparation are sleeps, so their times are the same on a busy machine. The source is local, or `slowpfs` with
+the preset busy. How a regime is made tells which verdict is right. In two of them two verdicts are.
+verdicts: the regimes whose verdict is right in each round.
+parts.sum_error: by how much the shares of the workers' time miss 1, the mean over regimes.
+trainer_wait.error: by how much the share in which the trainer waits misses what its loop measures, the mean over regimes.
+trainer_wait.worst is the largest median of a regime.
+nomount.error: `belady run --no-mount` over the slow source itself says how long an epoch takes if files take no time; this
+is compared with the median of 5 epochs over local files, which are in the page cache.
+overhead.cpu_share: the processor time that looking takes, as a share of one core, for 64 workers.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+
+from driver import PYTHON, RunError, fields, run_program
+from make_data import ensure
+from mounts import TOP, Belady, Slowpfs, Watchdog, binary, fresh_dir, say
+from parts import Parts
+
+FILES = 1_000
+MANY_FILES = 3_000
+LONGEST = 300
+ORDER = "torch-distributed:seed=0,world=1,rank=0,index=imagefolder"
+LOADER = os.path.join(TOP, "scripts", "lib", "loader.py")
+CACHED = ("--ram", "1GiB", "--order", ORDER)
+TOLD = ("--ram", "4MiB", "--order", ORDER)
+COLD = ("--ram", "4MiB", "--set", "prefetch.enabled=false")
+GPU, PROCESSOR, FETCH = "gpu", "processor", "fetch"
+
+# By name: whether the source is slow, options of the mount, options of the loader, the verdicts that are right.
+SHORT = ("told", "cached.prep", "told.prep")
+REGIMES = {
+    "cached.step": (False, CACHED, ("--step-ms", 300), (GPU,)),
+    "cached.prep.step": (False, CACHED, ("--prep-ms", 5, "--step-ms", 800), (GPU,)),
+    "cached.prep": (False, CACHED, ("--prep-ms", 5), (PROCESSOR,)),
+    "told": (True, TOLD, (), (FETCH,)),
+    "cold": (True, COLD, (), (FETCH,)),
+    "cold.prep": (True, COLD, ("--prep-ms", 5), (FETCH,)),
+    "cold.step": (True, COLD, ("--step-ms", 300), (GPU, FETCH)),
+    "told.step": (True, TOLD, ("--step-ms", 300), (GPU,)),
+    "told.prep": (True, TOLD, ("--prep-ms", 5), (PROCESSOR,)),
+}
+
+
+class Bench(Parts):
+    """The measurements, and the rows they give."""
+
+    PARTS = ("regimes", "nomount", "overhead")
+    BARS = {"verdicts": 9, "parts.sum_error": .03, "trainer_wait.error": .03, "trainer_wait.worst": .06,
+            "nomount.error": .06, "overhead.cpu_share": .005}
+    AT_LEAST = ("verdicts",)
+    TURNS = (3, 1, 7)
+
+    def regime(self, data, is_slow, options, job):
+        """An epoch: what its loop measured, and the report of it."""
+        slow = Slowpfs(data, os.path.join(self.top, "source"))
+        if is_slow:
+            with slow:
+                return self.epoch(slow.mountpoint, [slow], options, job)
+        return self.epoch(data, [], options, job)
+
+    def epoch(self, source, guards, options, job):
+        belady, found = Belady(source, os.path.join(self.top, "mount"), options), []
+        with belady, Watchdog(LONGEST, [*guards, belady]):
+            belady.await_scan()
+
+            def border(line):
+                found.append((line, report(belady.mountpoint)))
+            run_program([LOADER, belady.mountpoint, "--workers", 2, *job], border)
+        return found[0]
+
+    def regimes(self):
+        """The nine regimes."""
+        few, many = ensure("imagenet-like", FILES), ensure("imagenet-like", MANY_FILES)
+        right, sums, waits, errors = {}, {}, {}, {}
+        for turn in range(self.pairs):
+            for name, (is_slow, options, job, verdicts) in REGIMES.items():
+                line, found = self.regime(many if name in SHORT else few, is_slow, options, job)
+                parts = found["parts"]
+                right.setdefault(name, []).append(found["bottleneck"] in verdicts)
+                sums.setdefault(name, []).append(abs(sum(parts.values()) - 1))
+                told = found["trainer_wait"] or 0
+                waits.setdefault(name, []).append(abs(told - line["wait"] / line["seconds"]))
+                model = (found["model"] or {}).get("error", 1)
+                errors.setdefault(name, []).append(abs(model))
+                say(f"{self.elapsed():5.0f} s  {turn} {name:18} {found['bottleneck']} {line['seconds']:.2f} s, wait"
+                    f" {line['wait'] / line['seconds']:.3f}, told {told:.3f}, model {model:+.3f}, sum"
+                    f" {sum(parts.values()):.3f}")
+        middle = {name: statistics.median(runs) for name, runs in waits.items()}
+        each = [sum(runs[turn] for runs in right.values()) for turn in range(self.pairs)]
+        self.add("verdicts", each, "", value=sum(all(runs) for runs in right.values()))
+        self.add("parts.sum_error", per_turn(sums, self.pairs))
+        self.add("trainer_wait.error", per_turn(waits, self.pairs))
+        self.add("trainer_wait.worst", list(middle.values()), value=round(max(middle.values()), 4))
+        for name, runs in errors.items():
+            self.add(f"model.{name}.error", runs)
+
+    def nomount(self):
+        """What the job would gain, told without a mount."""
+        data, job = ensure("imagenet-like", MANY_FILES), ("--workers", 2, "--prep-ms", 4, "--step-ms", 100)
+        with Slowpfs(data, os.path.join(self.top, "source")) as slow, Watchdog(LONGEST, [slow]):
+            line, found = self.alone(slow.mountpoint, job)
+        if line["seconds"] < 20:
+            raise RunError(f"the cold epoch took only {line['seconds']:.1f} s")
+        for name in sorted(os.listdir(data)):
+            subprocess.run(f"cat {data}/{name}/* > /dev/null", shell=True, check=True)
+        local = [self.alone(data, job)[0]["seconds"] for _ in range(5)]
+        cap = found["cap_s"]
+        if cap is None:
+            raise RunError(f"the report says nothing about what would be: {found['notes']}")
+        say(f"cold {line['seconds']:.2f} s, told {cap:.2f} s, local {' '.join(f'{s:.2f}' for s in local)}")
+        self.add("nomount.error", [abs(cap / statistics.median(local) - 1)])
+        self.add("nomount.cold_s", [line["seconds"]], "s")
+        self.add("nomount.told_s", [cap], "s")
+        self.add("nomount.local_s", local, "s")
+
+    def overhead(self):
+        """64 workers that do next to nothing."""
+        data = ensure("imagenet-like", FILES)
+        shares = []
+        for _ in range(self.pairs):
+            job = ("--workers", 64, "--batch", 4, "--prep-ms", 200, "--epochs", 4)
+            whole, lines = self.profile(data, job)
+            shares.append(whole["cpu_s"] / sum(epoch["seconds"] for epoch in whole["epochs"]))
+            seconds = sum(line["seconds"] for line in lines)
+            say(f"{whole['cpu_s']:.3f} s of processor time in {seconds:.1f} s")
+        self.add("overhead.cpu_share", shares)
+
+    def alone(self, data, job):
+        """The loader without a mount: its first epoch, and the report of that."""
+        whole, lines = self.profile(data, job)
+        return lines[0], whole["epochs"][0]
+
+    def profile(self, data, job):
+        """The report of a run without a mount, and the lines of its epochs."""
+        to = os.path.join(fresh_dir(os.path.join(self.top, "report")), "report.json")
+        words = [binary("belady"), "run", "--no-mount", "--report", to, "--", PYTHON, LOADER, data, *map(str, job)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST, check=False)
+        if done.returncode != 0:
+            raise RunError(f"belady run gave {done.returncode}: {done.stderr[-800:]}")
+        with open(to) as f:
+            whole = json.load(f)[0]
+        return whole, [fields(line) for line in done.stdout.splitlines() if line.startswith("epoch ")]
+
+
+def per_turn(by_regime, turns):
+    """The mean over all regimes, by turn."""
+    return [statistics.fmean(runs[turn] for runs in by_regime.values()) for turn in range(turns)]
+
+
+def report(mountpoint):
+    """The last epoch of the report of a mount."""
+    done = subprocess.run([binary("belady"), "report", mountpoint, "--json"], capture_output=True, timeout=30, check=True)
+    epochs = [epoch for epoch in json.loads(done.stdout)["epochs"] if epoch["kind"] == "workers"]
+    if not epochs:
+        raise RunError("the report tells of no workers")
+    return epochs[-1]
+
+
+if __name__ == "__main__":
+    Bench.main(__doc__, "one round")

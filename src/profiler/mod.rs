@@ -1,0 +1,255 @@
+//! Looks at the processes of a job from outside, in `/proc`.
+//!
+//! 1. A job is followed by a process of it: the command of a run ([`Profiler::follow`]), or a task that reads at a mount
+//!    ([`Readers::reads`]). Its process tree is searched for workers (`tree`).
+//! 2. A thread looks at each worker and at its trainer 50 times a second: in which function of the kernel it sleeps (`task`).
+//!    It reads what the kernel has counted, five times a second if there are many. The files of `/proc` stay open. Nothing is done to the
+//!    processes, and no request of a reader passes here.
+//! 3. What is seen becomes the epochs of `stall` (`loaders`).
+//!
+//! If there is nobody to look at, the thread sleeps.
+
+mod loaders;
+mod task;
+mod tree;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::unistd::gettid;
+use serde::{Deserialize, Serialize};
+
+use crate::stall::Epoch;
+use crate::sync::{Condvar, Mutex};
+use loaders::Loaders;
+use task::{TaskFiles, now};
+
+/// The pause between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Multiples of it are spread evenly between whole numbers.
+const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
+
+/// The same while first batches are made: what a worker writes for a batch is known if the next one is not written yet.
+const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(4);
+
+/// Seconds from one search for new processes to the next one, and from one search for threads that read to the next one.
+const SEARCH_EVERY: f64 = 0.2;
+const THREADS_EVERY: f64 = 2.0;
+
+/// Counters of so many tasks are read with each look. Those of more tasks are read when new processes are searched for.
+const COUNTED_AT_ONCE: usize = 12;
+
+/// Tasks beyond which there are fewer looks a second, so that all of them together cost no more.
+const TASKS_AT_FULL_RATE: usize = 96;
+
+/// How long [`Profiler::epochs`] waits for a last look.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Epochs that are remembered, the latest ones.
+const EPOCHS_MAX: usize = 1000;
+
+/// Processes that are told and not looked at yet. More are left out.
+const TOLD_MAX: usize = 4096;
+
+/// Seconds that readers have waited at a mount since its start, by cause.
+pub type Causes = BTreeMap<String, f64>;
+
+/// What the thread is told, and what it tells.
+#[derive(Default)]
+struct Exchange {
+    has_to_end: bool,
+    /// Processes whose trees are to be followed.
+    roots: Vec<u32>,
+    /// Tasks that read at the mount. `None` if there is no mount.
+    readers: Option<Vec<u32>>,
+    seen: Seen,
+    /// Epochs that go on.
+    current: Vec<Epoch>,
+    /// Looks so far, and how many somebody waits for.
+    looks: u64,
+    awaited: u64,
+}
+
+impl Exchange {
+    fn has_something(&self) -> bool {
+        let readers = self.readers.as_ref().is_some_and(|readers| !readers.is_empty());
+        readers || self.has_to_end || !self.roots.is_empty() || self.awaited > self.looks
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    exchange: Mutex<Exchange>,
+    /// Something to look at has come, or a look is awaited.
+    told: Condvar,
+    looked: Condvar,
+    /// Counts how often all processes have ended: their numbers may come again then.
+    ended: AtomicU64,
+}
+
+/// What was seen so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Seen {
+    /// Epochs in the order of their ends, those that go on last.
+    pub epochs: Vec<Epoch>,
+    /// Whether somebody reads whose processes cannot be seen here: they are in another container.
+    pub has_strangers: bool,
+    /// Processor time that looking has taken.
+    pub cpu_s: f64,
+}
+
+/// The thread that looks. It ends when this is dropped.
+pub struct Profiler(Arc<Shared>);
+
+impl Profiler {
+    /// Begins to look. `causes`: how long readers have waited so far.
+    ///
+    /// # Errors
+    /// If there is no thread.
+    pub fn start(causes: impl Fn() -> Causes + Send + 'static) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let run = {
+            let shared = Arc::clone(&shared);
+            move || look_on(&shared, &causes)
+        };
+        std::thread::Builder::new().name("belady-profile".into()).spawn(run)?;
+        Ok(Profiler(shared))
+    }
+
+    /// Follows a process and its children.
+    pub fn follow(&self, process: u32) {
+        self.0.exchange.lock().roots.push(process);
+        self.0.told.notify_all();
+    }
+
+    /// Hears of the tasks that read at a mount. Others are left out then.
+    pub fn readers(&self) -> Readers {
+        self.0.exchange.lock().readers.get_or_insert_default();
+        Readers { shared: Arc::clone(&self.0), known: HashSet::new(), ended: 0 }
+    }
+
+    /// All that was seen, after a last look.
+    pub fn seen(&self) -> Seen {
+        let end = Instant::now() + PATIENCE;
+        let mut exchange = self.0.exchange.lock();
+        // One may have begun before.
+        let awaited = exchange.looks + 2;
+        exchange.awaited = awaited;
+        self.0.told.notify_all();
+        while exchange.looks < awaited && Instant::now() < end {
+            let left = end.saturating_duration_since(Instant::now());
+            exchange = self.0.looked.wait_timeout(exchange, left);
+        }
+        let mut seen = exchange.seen.clone();
+        seen.epochs.extend(exchange.current.iter().cloned());
+        seen
+    }
+}
+
+impl Drop for Profiler {
+    fn drop(&mut self) {
+        self.0.exchange.lock().has_to_end = true;
+        self.0.told.notify_all();
+    }
+}
+
+/// Tells the profiler of tasks that read at a mount.
+pub struct Readers {
+    shared: Arc<Shared>,
+    /// The tasks that it has been told of.
+    known: HashSet<u32>,
+    /// The value of [`Shared::ended`] when these were told.
+    ended: u64,
+}
+
+impl Readers {
+    /// A task reads. Tasks of other containers have the number 0.
+    pub fn reads(&mut self, task: u32) {
+        let ended = self.shared.ended.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.ended, ended) != ended {
+            self.known.clear();
+        }
+        if self.known.len() < TOLD_MAX && self.known.insert(task) {
+            let mut exchange = self.shared.exchange.lock();
+            exchange.seen.has_strangers |= task == 0;
+            exchange.readers.iter_mut().filter(|_| task != 0).for_each(|told| told.push(task));
+            drop(exchange);
+            self.shared.told.notify_all();
+        }
+    }
+}
+
+/// The life of the thread.
+fn look_on(shared: &Shared, causes: &dyn Fn() -> Causes) {
+    let mut loaders = Loaders::default();
+    let own = TaskFiles::of_thread(std::process::id(), gettid().as_raw() as u32);
+    let (mut looks, mut last, mut due, mut threads_due) = (0, now(), 0.0, 0.0);
+    loop {
+        let mut exchange = shared.exchange.lock();
+        while loaders.is_empty() && !exchange.has_something() {
+            exchange = shared.told.wait(exchange);
+            last = now();
+        }
+        if exchange.has_to_end {
+            return;
+        }
+        let roots = std::mem::take(&mut exchange.roots);
+        let readers = exchange.readers.as_mut().map(std::mem::take);
+        let is_awaited = exchange.awaited > exchange.looks;
+        drop(exchange);
+        let is_told = !roots.is_empty() || readers.as_ref().is_some_and(|told| !told.is_empty());
+        roots.into_iter().for_each(|process| loaders.follow(process));
+        if let Some(readers) = readers {
+            loaders.want_readers_only();
+            readers.into_iter().for_each(|task| loaders.follow_reader(task));
+        }
+        let passed = std::mem::replace(&mut last, now());
+        loaders.look(last - passed);
+        let is_due = last >= due || is_told || is_awaited || loaders.has_new_workers();
+        loaders.count(is_due || loaders.tasks() <= COUNTED_AT_ONCE);
+        if is_due {
+            due = last + SEARCH_EVERY;
+            loaders.search(&causes());
+        }
+        if last >= threads_due {
+            threads_due = last + THREADS_EVERY;
+            loaders.search_threads();
+        }
+        let was_empty = loaders.is_empty();
+        let over = loaders.take_over(causes);
+        if loaders.is_empty() && !was_empty {
+            shared.ended.fetch_add(1, Ordering::Relaxed);
+        }
+        let current = (is_due || !over.is_empty()).then(|| loaders.current(&causes()));
+        let cpu = own.as_ref().ok().filter(|_| is_due).and_then(|own| own.counters().ok());
+        let mut exchange = shared.exchange.lock();
+        exchange.looks += 1;
+        if let Some(cpu) = cpu {
+            exchange.seen.cpu_s = cpu.run_s;
+        }
+        exchange.seen.epochs.extend(over);
+        let surplus = exchange.seen.epochs.len().saturating_sub(EPOCHS_MAX);
+        exchange.seen.epochs.drain(..surplus);
+        if let Some(current) = current {
+            exchange.current = current;
+        }
+        drop(exchange);
+        shared.looked.notify_all();
+        looks += 1;
+        std::thread::sleep(pause(&loaders, looks));
+    }
+}
+
+/// The pause after so many looks. Its length changes, so that looks do not fall into step with what they look at: it is
+/// spread evenly between half of the mean and one and a half of it.
+fn pause(loaders: &Loaders, looks: u64) -> Duration {
+    if loaders.makes_first_batches() {
+        return FIRST_LOOKS_EVERY;
+    }
+    let spread = 0.5 + (looks as f64 * GOLDEN_RATIO).fract();
+    LOOK_EVERY.mul_f64(spread * (loaders.tasks() as f64 / TASKS_AT_FULL_RATE as f64).max(1.0))
+}

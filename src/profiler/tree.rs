@@ -1,0 +1,139 @@
+//! The processes of a job: the tree below those that are followed.
+
+use std::collections::BTreeMap;
+
+use super::task::{TaskFiles, now};
+use crate::process::{Task, runs};
+
+/// Processes that are known at once. More are left out.
+const PROCESSES_MAX: usize = 4096;
+
+/// How long a process may become another program after its start, in seconds. Until then it is looked at anew.
+const SETTLED: f64 = 1.0;
+
+/// A process that is followed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Process {
+    /// The process that it reads for. Its own number if it is no worker.
+    pub(super) trainer: u32,
+    /// When it started.
+    pub(super) born: f64,
+}
+
+/// The processes that are known, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    pub(super) all: BTreeMap<u32, Process>,
+    searches: u64,
+}
+
+impl Tree {
+    /// Follows a process and its children.
+    pub(super) fn follow(&mut self, process: u32) {
+        if self.all.len() < PROCESSES_MAX && !self.all.contains_key(&process) {
+            let found = TaskFiles::of_process(process).and_then(|files| files.born());
+            if let Ok(born) = found {
+                self.all.insert(process, Process { trainer: trainer(process), born });
+            }
+        }
+    }
+
+    /// Follows the job of a task that reads. Returns the process of the task.
+    pub(super) fn follow_reader(&mut self, task: u32) -> Option<u32> {
+        let Task { own, group } = Task::of(task)?;
+        for process in [group, own] {
+            self.follow(u32::try_from(process).ok()?);
+        }
+        u32::try_from(own).ok()
+    }
+
+    /// Finds new children of the first threads of processes that are no workers: a loader that begins an epoch is seen at
+    /// once. Returns whether there are any.
+    pub(super) fn search_trainers(&mut self) -> bool {
+        let trainers = self.all.iter().filter(|(process, known)| **process == known.trainer);
+        let children = trainers.flat_map(|(process, _)| children(*process, *process)).collect();
+        self.follow_all(children)
+    }
+
+    /// Finds new children of all processes, and forgets processes that have ended. Children of workers and of other threads
+    /// than the first one are looked for each fifth time, as there may be many.
+    pub(super) fn search(&mut self) {
+        self.all.retain(|process, _| runs(u64::from(*process)));
+        self.search_trainers();
+        if self.searches.is_multiple_of(5) {
+            let of = |process: &u32| {
+                let process = *process;
+                threads(process).into_iter().flat_map(move |thread| children(process, thread))
+            };
+            let children = self.all.keys().flat_map(of).collect();
+            self.follow_all(children);
+        }
+        self.searches += 1;
+        let now = now();
+        for (process, known) in &mut self.all {
+            if now - known.born < SETTLED {
+                known.trainer = trainer(*process);
+            }
+        }
+    }
+
+    fn follow_all(&mut self, mut processes: Vec<u32>) -> bool {
+        processes.retain(|process| !self.all.contains_key(process));
+        processes.iter().for_each(|process| self.follow(*process));
+        !processes.is_empty()
+    }
+}
+
+/// The process that a process reads for.
+fn trainer(process: u32) -> u32 {
+    Task::of(process).and_then(|task| u32::try_from(task.group).ok()).unwrap_or(process)
+}
+
+/// The children of a thread of a process.
+fn children(process: u32, thread: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/children"));
+    numbers(&text.unwrap_or_default())
+}
+
+/// The threads of a process.
+pub(super) fn threads(process: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_is_a_worker_and_another_program_is_not() {
+        // The shell in brackets is a fork. It has the command line of the first one until it becomes another program.
+        let script = "(read line; sleep 600) & (sleep 600; read line) & sleep 600 & wait";
+        let mut shell = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let mut tree = Tree::default();
+        tree.follow(shell.id());
+        let workers = |tree: &Tree| {
+            let of_shell = |(pid, process): &(&u32, &Process)| **pid != process.trainer;
+            tree.all.iter().filter(of_shell).count()
+        };
+        while tree.all.len() < 5 || workers(&tree) != 1 {
+            tree.search();
+            std::thread::yield_now();
+        }
+        let all: Vec<u32> = tree.all.keys().copied().collect();
+        for process in all.iter().filter(|process| **process != shell.id()) {
+            let pid = nix::unistd::Pid::from_raw(*process as i32);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        while !tree.all.is_empty() {
+            tree.search();
+            std::thread::yield_now();
+        }
+    }
+}

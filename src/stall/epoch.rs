@@ -1,0 +1,120 @@
+//! What was seen of a loader in one epoch.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{State, Watched};
+
+/// Seconds in which a task was seen in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Looks {
+    pub runs: f64,
+    pub fetches: f64,
+    pub has_no_work: f64,
+    pub elsewhere: f64,
+    pub unknown: f64,
+}
+
+impl Looks {
+    /// A look has found the task in a state, which stands for so many seconds.
+    pub fn add(&mut self, state: State, seconds: f64) {
+        let sum = match state {
+            State::Runs => &mut self.runs,
+            State::Fetches => &mut self.fetches,
+            State::HasNoWork => &mut self.has_no_work,
+            State::Elsewhere => &mut self.elsewhere,
+            State::Unknown => &mut self.unknown,
+        };
+        *sum += seconds;
+    }
+
+    pub fn total(&self) -> f64 {
+        self.runs + self.fetches + self.has_no_work + self.elsewhere + self.unknown
+    }
+
+    fn join(&mut self, other: &Looks) {
+        self.runs += other.runs;
+        self.fetches += other.fetches;
+        self.has_no_work += other.has_no_work;
+        self.elsewhere += other.elsewhere;
+        self.unknown += other.unknown;
+    }
+}
+
+/// Seconds in which the trainer's main thread was seen waiting for a batch, and all seconds in which it was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrainerLooks {
+    pub waits: f64,
+    pub all: f64,
+}
+
+/// Who reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Worker processes read, and the trainer takes their batches.
+    #[default]
+    Workers,
+    /// The trainer reads itself, in its main thread.
+    Itself,
+    /// Threads of the trainer read.
+    Threads,
+}
+
+/// What the workers of a trainer did, from the start of the first one to the end of the last one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Epoch {
+    /// The trainer's process, and the name of its program.
+    pub trainer: u32,
+    pub program: String,
+    /// Its number among the epochs of this trainer, from 1.
+    pub number: u32,
+    pub kind: Kind,
+    /// Whether all workers have ended.
+    pub is_over: bool,
+    /// Whether it was seen from its start.
+    pub is_whole: bool,
+    pub seconds: f64,
+    pub workers: u32,
+    /// The time of all workers together.
+    pub workers_s: f64,
+    /// Processor time of the workers' main threads, and time in which they waited for a processor, as the kernel counts.
+    pub run_s: f64,
+    pub queued_s: f64,
+    /// Seconds from the start of a worker to the first byte that it reads, of all workers together.
+    pub starting_s: f64,
+    pub looks: Looks,
+    pub trainer_looks: TrainerLooks,
+    /// Bytes that the workers read, whether from a cache or not. `None` if that may not be known.
+    pub read_bytes: Option<u64>,
+    /// Batches that the workers handed over. `None` if that is not known.
+    pub batches: Option<u64>,
+    /// Seconds that readers waited at the mount meanwhile, by cause.
+    pub causes: BTreeMap<String, f64>,
+}
+
+impl Epoch {
+    /// What these workers did.
+    pub fn of<'a>(workers: impl Iterator<Item = &'a Watched>) -> Self {
+        let (mut since, mut until) = (f64::INFINITY, 0.0_f64);
+        let mut epoch = Epoch { is_whole: true, read_bytes: Some(0), ..Epoch::default() };
+        for worker in workers {
+            (since, until) = (since.min(worker.since), until.max(worker.until));
+            let read = worker.bytes().map(|(read, _)| read);
+            epoch.read_bytes = epoch.read_bytes.zip(read).map(|(sum, read)| sum + read);
+            epoch.is_whole &= worker.is_whole();
+            epoch.workers += 1;
+            epoch.workers_s += worker.seconds();
+            epoch.run_s += worker.run_s();
+            epoch.queued_s += worker.queued_s();
+            epoch.starting_s += worker.starting_s();
+            epoch.looks.join(&worker.looks);
+        }
+        epoch.seconds = (until - since).max(0.0);
+        epoch
+    }
+}

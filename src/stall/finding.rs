@@ -1,0 +1,413 @@
+//! What follows from an epoch: where the time went, which part decides, and what its absence would give.
+
+use serde::{Deserialize, Serialize};
+
+use super::epoch::{Epoch, Kind, Looks};
+use super::loader::Loader;
+
+/// The model has to give the measured time back within this share of it. Otherwise it does not tell what would be.
+const MODEL_ERROR_MAX: f64 = 0.05;
+
+/// How much batches may differ, as shares of their mean: the model is tried with each. A batch is the sum of many samples.
+const SPREADS: [f64; 4] = [0.0, 0.05, 0.1, 0.15];
+
+/// With fewer batches, the start of an epoch and its end are most of it.
+const BATCHES_MIN: u64 = 3;
+
+/// How much more time looks may find a task running than the kernel has counted. If they find more, the kernel does not
+/// tell in which function it sleeps.
+const RUNS_MORE_MAX: f64 = 0.1;
+
+/// A trainer has to wait until the first batch is made. If it is seen waiting for less than this share of that time, another
+/// thread than its main one takes the batches.
+const FIRST_WAIT_MIN: f64 = 0.3;
+
+/// Shares of the time of all workers. The first two are counted by the kernel, the others are seen by looks. So their sum
+/// is 1 up to what looks miss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Parts {
+    pub fetch: f64,
+    /// On a processor, and waiting for one.
+    pub processor: f64,
+    pub queued: f64,
+    pub no_work: f64,
+    pub elsewhere: f64,
+    /// It may not be known why they sleep.
+    pub unknown: f64,
+}
+
+impl Parts {
+    fn of(epoch: &Epoch) -> Self {
+        let Looks { runs, fetches, has_no_work, elsewhere, unknown } = epoch.looks;
+        let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
+        let seen = |part| share(part, epoch.looks.total());
+        let counted = |part| share(part, epoch.workers_s);
+        let (processor, queued) = (counted(epoch.run_s), counted(epoch.queued_s));
+        let unseen = seen(runs) - processor - queued;
+        Parts {
+            fetch: seen(fetches),
+            processor,
+            queued,
+            no_work: seen(has_no_work),
+            elsewhere: seen(elsewhere),
+            unknown: seen(unknown) + if unseen > RUNS_MORE_MAX { unseen } else { 0.0 },
+        }
+    }
+
+    pub fn sum(&self) -> f64 {
+        self.fetch + self.processor + self.queued + self.no_work + self.elsewhere + self.unknown
+    }
+
+    /// The share in which workers prepare samples, or wait until they can.
+    fn preparation(&self) -> f64 {
+        self.processor + self.queued + self.elsewhere
+    }
+}
+
+/// The part of a job that decides how long its epoch takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bottleneck {
+    Fetch,
+    Processor,
+    Gpu,
+}
+
+impl Bottleneck {
+    pub fn words(self) -> &'static str {
+        match self {
+            Bottleneck::Fetch => "fetch-bound",
+            Bottleneck::Processor => "processor-bound",
+            Bottleneck::Gpu => "GPU-bound",
+        }
+    }
+}
+
+/// Shares of the epoch's time that would be saved if a part took no time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Gains {
+    pub fetch: f64,
+    pub processor: f64,
+    pub gpu: f64,
+}
+
+impl Gains {
+    fn largest(&self) -> Bottleneck {
+        let of_data =
+            if self.fetch >= self.processor { Bottleneck::Fetch } else { Bottleneck::Processor };
+        if self.gpu > self.fetch.max(self.processor) { Bottleneck::Gpu } else { of_data }
+    }
+}
+
+/// The loader in virtual time, filled with what was measured. Times are seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Model {
+    pub workers: u32,
+    pub batches: u64,
+    /// Until a worker begins to read.
+    pub starting_s: f64,
+    /// What a worker takes for a batch: to prepare it, and waiting for files.
+    pub preparation_s: f64,
+    pub fetch_s: f64,
+    /// The standard deviation of both together, as a share.
+    pub spread: f64,
+    /// What the trainer takes for a batch.
+    pub step_s: f64,
+    /// The epoch as the model gives it back, and by which share it differs from the measured one.
+    pub seconds: f64,
+    pub error: f64,
+}
+
+impl Model {
+    fn fit(epoch: &Epoch, parts: &Parts, batches: u64, waits: f64) -> Self {
+        let each = |share: f64, of: f64| share * of / batches as f64;
+        let workers = epoch.workers.max(1);
+        let preparation = each(parts.preparation(), epoch.workers_s);
+        let model = Model {
+            workers,
+            batches,
+            starting_s: epoch.starting_s / f64::from(workers),
+            preparation_s: (preparation - each(1.0, epoch.starting_s)).max(0.0),
+            fetch_s: each(parts.fetch, epoch.workers_s),
+            step_s: each(1.0 - waits, epoch.seconds),
+            ..Model::default()
+        };
+        let with = |spread: f64| {
+            let mut model = Model { spread, ..model };
+            model.seconds = model.seconds_with(1.0, 1.0, 1.0);
+            model.error =
+                if epoch.seconds > 0.0 { model.seconds / epoch.seconds - 1.0 } else { 0.0 };
+            model
+        };
+        let nearest = |a: &Model, b: &Model| a.error.abs().total_cmp(&b.error.abs());
+        SPREADS.into_iter().map(with).min_by(nearest).unwrap_or_default()
+    }
+
+    /// The time until the first batch is made, if that was seen.
+    fn first_batch_s(&self, epoch: &Epoch) -> f64 {
+        let work = if epoch.is_whole { self.preparation_s + self.fetch_s } else { 0.0 };
+        self.starting_s + work
+    }
+
+    /// The epoch if each part took this share of the time that it takes.
+    pub fn seconds_with(&self, fetch: f64, preparation: f64, step: f64) -> f64 {
+        let loader = Loader {
+            workers: self.workers as usize,
+            batches: self.batches as usize,
+            starting: self.starting_s,
+            work: self.preparation_s * preparation + self.fetch_s * fetch,
+            spread: self.spread,
+            step: self.step_s * step,
+        };
+        loader.run().seconds
+    }
+
+    fn gains(&self) -> Gains {
+        let gain = |seconds: f64| {
+            if self.seconds > 0.0 { (1.0 - seconds / self.seconds).max(0.0) } else { 0.0 }
+        };
+        Gains {
+            fetch: gain(self.seconds_with(0.0, 1.0, 1.0)),
+            processor: gain(self.seconds_with(1.0, 0.0, 1.0)),
+            gpu: gain(self.seconds_with(1.0, 1.0, 0.0)),
+        }
+    }
+}
+
+/// What follows from an epoch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Finding {
+    pub parts: Parts,
+    /// The share of the epoch in which the trainer waited for data. `None` if that cannot be seen.
+    pub trainer_wait: Option<f64>,
+    pub bottleneck: Option<Bottleneck>,
+    /// What each part's absence would give. `None` if the model does not give the measured epoch back.
+    pub gains: Option<Gains>,
+    /// Seconds below which no storage brings the epoch.
+    pub cap_s: Option<f64>,
+    pub model: Option<Model>,
+    /// What is not known, and what to do about it.
+    pub notes: Vec<String>,
+}
+
+impl Finding {
+    pub fn of(epoch: &Epoch) -> Self {
+        let parts = Parts::of(epoch);
+        let mut finding = Finding { parts, ..Finding::default() };
+        finding.note_what_is_missing(epoch);
+        match epoch.kind {
+            Kind::Workers => finding.fit(epoch),
+            Kind::Itself => finding.of_one_thread(epoch),
+            Kind::Threads => finding.notes.push(
+                "threads of one process read, so preparing and training cannot be told apart: \
+                 there is no verdict"
+                    .to_owned(),
+            ),
+        }
+        finding
+    }
+
+    fn note_what_is_missing(&mut self, epoch: &Epoch) {
+        if self.parts.unknown > RUNS_MORE_MAX {
+            self.notes.push(format!(
+                "for {:.0} % of their time it is not known why workers sleep: the kernel does not \
+                 tell it to this user; run it as the user of the job, or as root",
+                self.parts.unknown * 100.0
+            ));
+        }
+        if epoch.read_bytes.is_none() {
+            self.notes.push(
+                "how much the workers read is not known: this user may not read /proc/PID/io of \
+                 them; run it as the user of the job, or as root"
+                    .to_owned(),
+            );
+        }
+        if !epoch.is_whole {
+            self.notes.push("the start of this epoch was not seen".to_owned());
+        }
+    }
+
+    fn fit(&mut self, epoch: &Epoch) {
+        let Some(batches) = epoch.batches else {
+            self.notes.push(
+                "the batches could not be counted: a worker hands nothing over that can be seen"
+                    .to_owned(),
+            );
+            return self.judge_by_workers();
+        };
+        if batches < BATCHES_MIN {
+            let words = format!("{batches} batches are too few for a verdict");
+            return self.notes.push(words);
+        }
+        if self.parts.unknown > RUNS_MORE_MAX {
+            return;
+        }
+        let looks = epoch.trainer_looks;
+        let waits = if looks.all > 0.0 { looks.waits / looks.all } else { 0.0 };
+        let model = Model::fit(epoch, &self.parts, batches, waits);
+        if waits * epoch.seconds < FIRST_WAIT_MIN * model.first_batch_s(epoch) {
+            self.notes.push(
+                "the trainer's main thread does not show when it waits for data: another thread \
+                 takes its batches (pin_memory); the verdict is by the workers alone"
+                    .to_owned(),
+            );
+            return self.judge_by_workers();
+        }
+        self.trainer_wait = Some(waits);
+        let gains = model.gains();
+        self.bottleneck = Some(gains.largest());
+        if model.error.abs() <= MODEL_ERROR_MAX {
+            self.gains = Some(gains);
+            self.cap_s = Some(model.seconds_with(0.0, 1.0, 1.0));
+        } else {
+            self.notes.push(format!(
+                "the model gives {:.1} s for this epoch, which took {:.1} s: nothing is said about \
+                 what would be",
+                model.seconds, epoch.seconds
+            ));
+        }
+        self.model = Some(model);
+    }
+
+    /// If workers have no work, the trainer is slower than they are. If not, it is not.
+    fn judge_by_workers(&mut self) {
+        let parts = &self.parts;
+        let busy = parts.fetch.max(parts.preparation());
+        self.bottleneck = Some(match parts.fetch > parts.preparation() {
+            _ if parts.no_work > busy => Bottleneck::Gpu,
+            true => Bottleneck::Fetch,
+            false => Bottleneck::Processor,
+        });
+    }
+
+    /// One thread reads, prepares and trains, so it waits for files whenever it does nothing else.
+    fn of_one_thread(&mut self, epoch: &Epoch) {
+        let fetch = self.parts.fetch;
+        self.trainer_wait = Some(fetch);
+        self.gains = Some(Gains { fetch, ..Gains::default() });
+        self.cap_s = Some(epoch.seconds * (1.0 - fetch));
+        if fetch > 0.5 {
+            self.bottleneck = Some(Bottleneck::Fetch);
+        }
+        self.notes.push(
+            "one process reads, prepares and trains, so preparing and training cannot be told \
+             apart; with worker processes (num_workers) they go on side by side"
+                .to_owned(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stall::TrainerLooks;
+
+    /// An epoch as it would be seen of a loader in virtual time.
+    fn seen(loader: &Loader, fetch: f64) -> Epoch {
+        let run = loader.run();
+        let workers = loader.workers as f64;
+        let busy = loader.work * loader.batches as f64;
+        let workers_s = run.seconds * workers;
+        let (fetches, runs) = (busy * fetch, busy * (1.0 - fetch));
+        let starting_s = loader.starting * workers;
+        Epoch {
+            is_over: true,
+            is_whole: true,
+            seconds: run.seconds,
+            workers: loader.workers as u32,
+            workers_s,
+            run_s: runs + starting_s,
+            starting_s,
+            looks: Looks {
+                runs: runs + starting_s,
+                fetches,
+                has_no_work: workers_s - busy - starting_s,
+                ..Looks::default()
+            },
+            trainer_looks: TrainerLooks { waits: run.waited, all: run.seconds },
+            read_bytes: Some(1 << 30),
+            batches: Some(loader.batches as u64),
+            ..Epoch::default()
+        }
+    }
+
+    const LOADER: Loader =
+        Loader { workers: 2, batches: 50, starting: 0.2, work: 1.0, spread: 0.0, step: 0.1 };
+
+    fn verdict(epoch: &Epoch) -> (Option<Bottleneck>, Option<Gains>) {
+        let Finding { bottleneck, gains, .. } = Finding::of(epoch);
+        (bottleneck, gains)
+    }
+
+    #[test]
+    fn the_part_whose_absence_gives_most_is_the_bottleneck() {
+        let (bottleneck, gains) = verdict(&seen(&LOADER, 0.8));
+        assert_eq!(bottleneck, Some(Bottleneck::Fetch));
+        assert!((gains.unwrap().fetch - 0.79).abs() < 0.02, "{gains:?}");
+        assert_eq!(verdict(&seen(&LOADER, 0.2)).0, Some(Bottleneck::Processor));
+        let slow_steps = Loader { step: 2.0, ..LOADER };
+        assert_eq!(verdict(&seen(&slow_steps, 0.8)).0, Some(Bottleneck::Gpu));
+    }
+
+    #[test]
+    fn the_cap_is_what_is_left_if_files_cost_nothing() {
+        let finding = Finding::of(&seen(&LOADER, 0.8));
+        let model = finding.model.unwrap();
+        assert!(model.error.abs() < 1e-6, "{model:?}");
+        let free = Loader { work: 0.2, ..LOADER }.run().seconds;
+        assert!((finding.cap_s.unwrap() - free).abs() < 1e-6);
+        assert!((finding.parts.sum() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_epoch_that_the_model_does_not_give_back_has_a_verdict_and_no_promise() {
+        let mut epoch = seen(&LOADER, 0.8);
+        epoch.seconds *= 1.2;
+        let finding = Finding::of(&epoch);
+        assert_eq!((finding.gains, finding.cap_s), (None, None));
+        assert!(finding.notes.iter().any(|note| note.contains("nothing is said")), "{finding:?}");
+    }
+
+    #[test]
+    fn few_batches_have_no_verdict() {
+        let finding = Finding::of(&seen(&Loader { batches: 2, ..LOADER }, 0.5));
+        assert!(finding.bottleneck.is_none() && finding.notes[0].contains("too few"));
+    }
+
+    #[test]
+    fn without_sight_of_the_trainer_the_workers_decide() {
+        for (loader, expected) in
+            [(LOADER, Bottleneck::Fetch), (Loader { step: 2.0, ..LOADER }, Bottleneck::Gpu)]
+        {
+            let unseen = Epoch { batches: None, ..seen(&loader, 0.8) };
+            assert_eq!(verdict(&unseen), (Some(expected), None));
+        }
+        let other_thread =
+            Epoch { trainer_looks: TrainerLooks { waits: 0.0, all: 25.0 }, ..seen(&LOADER, 0.8) };
+        let finding = Finding::of(&other_thread);
+        assert_eq!((finding.bottleneck, finding.trainer_wait), (Some(Bottleneck::Fetch), None));
+        assert!(finding.notes[0].contains("pin_memory"));
+    }
+
+    #[test]
+    fn a_kernel_that_tells_no_function_leaves_the_rest_unknown() {
+        let mut epoch = seen(&LOADER, 0.8);
+        epoch.looks = Looks { runs: epoch.workers_s, ..Looks::default() };
+        let finding = Finding::of(&epoch);
+        assert!(finding.parts.unknown > 0.5 && finding.bottleneck.is_none(), "{finding:?}");
+        assert!(finding.notes[0].contains("as root"));
+    }
+
+    #[test]
+    fn one_thread_that_reads_and_trains_waits_as_long_as_it_fetches() {
+        let epoch = Epoch { kind: Kind::Itself, ..seen(&LOADER, 0.9) };
+        let finding = Finding::of(&epoch);
+        assert_eq!(finding.bottleneck, Some(Bottleneck::Fetch));
+        let left = epoch.seconds * (1.0 - finding.parts.fetch);
+        assert!((finding.cap_s.unwrap() - left).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,196 @@
+//! `belady report`, and the report at the end of a run.
+//!
+//! Goal: a job whose truth is known gets the right verdict, from a mount and without one, and nothing is said that is not
+//! known. Method: a trainer with forked workers, made as PyTorch makes them, whose work and steps are sleeps. Each of
+//! them is many times as long as the others, so that a busy machine changes no verdict.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::fixture::{Fixture, said, wait_until};
+use crate::mounted::{Mounted, Slowpfs};
+
+const SIZE: usize = 9000;
+
+/// Words: the directory, workers, batches, seconds of work for a batch, the same for the batch of number 6, seconds of a
+/// step. Each batch is two files. A worker gets two batches ahead of the trainer, and the trainer takes them in their order.
+const TRAINER: &str = r#"
+import os, select, sys, time
+top, workers, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+work, late, step = map(float, sys.argv[4:7])
+names = sorted(os.listdir(top))
+
+def wait(fd):
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.poll()
+
+def make(tasks, results):
+    while True:
+        wait(tasks)
+        line = os.read(tasks, 4)
+        if not line:
+            os._exit(0)
+        batch = int(line)
+        for i in range(2):
+            with open(os.path.join(top, names[(2 * batch + i) % len(names)]), "rb") as f:
+                f.read()
+        time.sleep(late if batch == 6 else work)
+        os.write(results, b"b" * 100)
+
+pipes = []
+for _ in range(workers):
+    tasks, results = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        for fd in [tasks[1], results[0]] + [fd for pipe in pipes for fd in pipe]:
+            os.close(fd)
+        make(tasks[0], results[1])
+    os.close(tasks[0])
+    os.close(results[1])
+    pipes.append((tasks[1], results[0]))
+give = lambda batch: batch < batches and os.write(pipes[batch % workers][0], b"%4d" % batch)
+for batch in range(2 * workers):
+    give(batch)
+for batch in range(batches):
+    wait(pipes[batch % workers][1])
+    os.read(pipes[batch % workers][1], 100)
+    give(batch + 2 * workers)
+    time.sleep(step)
+for tasks, _ in pipes:
+    os.close(tasks)
+for _ in range(workers):
+    os.wait()
+"#;
+
+fn trainer(top: &Path, words: &str) -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-c", TRAINER]).arg(top).args(words.split(' ')).stdin(Stdio::null());
+    command
+}
+
+fn epochs(report: &Value) -> &Vec<Value> {
+    report["epochs"].as_array().unwrap()
+}
+
+/// The report of a run of the trainer without a mount: its only epoch, and what was said.
+fn unmounted(fixture: &Fixture, words: &str) -> (Value, String) {
+    let to = fixture.path("report.json");
+    let job = trainer(&fixture.path("source/d"), words);
+    let mut run = fixture.belady();
+    run.args(["run", "--no-mount", "--report"]).arg(&to).arg("--").arg("python3");
+    let output = run.args(job.get_args()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let reports: Value = serde_json::from_slice(&fs::read(to).unwrap()).unwrap();
+    let found = epochs(&reports[0]);
+    let workers: Vec<&Value> = found.iter().filter(|epoch| epoch["kind"] == "workers").collect();
+    assert_eq!(workers.len(), 1, "{reports}");
+    (workers[0].clone(), said(&output))
+}
+
+#[test]
+fn a_job_is_judged_without_a_mount() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    let (slow_steps, said) = unmounted(&fixture, "2 12 0.01 0.01 0.4");
+    assert_eq!(slow_steps["bottleneck"], "gpu", "{said}");
+    assert_eq!((&slow_steps["workers"], &slow_steps["batches"]), (&2.into(), &12.into()), "{said}");
+    assert!(slow_steps["seconds"].as_f64().unwrap() >= 4.8, "{said}");
+    assert!(slow_steps["trainer_wait"].as_f64().unwrap() < 0.5, "{said}");
+    assert!(said.contains("GPU-bound") && said.contains("no work"), "{said}");
+
+    let (slow_work, said) = unmounted(&fixture, "2 12 0.4 0.4 0.01");
+    assert_eq!(slow_work["bottleneck"], "processor", "{said}");
+    let elsewhere = slow_work["parts"]["elsewhere"].as_f64().unwrap();
+    assert!(elsewhere > 0.5 && said.contains("neither for a file nor"), "{said}");
+    // More of the model is checked where time is virtual.
+    let model = &slow_work["model"];
+    assert!(model["preparation_s"].as_f64().unwrap() > 0.3, "{model}");
+}
+
+/// The work of one batch holds up all that come after it. A mean says nothing of that.
+#[test]
+fn a_loader_that_is_late_at_random_gets_no_promise() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    let (epoch, said) = unmounted(&fixture, "4 12 0.01 4 0.01");
+    assert!(epoch["gains"].is_null() && epoch["cap_s"].is_null(), "{said}");
+    assert!(said.contains("nothing is said about what would be"), "{said}");
+}
+
+#[test]
+fn readers_of_a_mount_are_judged_while_they_read_and_afterwards() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    let slow = Slowpfs::new(&fixture, &["--read-ms", "200"]);
+    let options = ["--ram", "64MiB", "--set", "prefetch.enabled=false"];
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
+    let at = mounted.point.to_str().unwrap().to_owned();
+    let at = at.as_str();
+    let report =
+        || -> Value { serde_json::from_str(&fixture.run(0, &["report", at, "--json"])).unwrap() };
+    assert!(epochs(&report()).is_empty());
+    assert!(fixture.run(0, &["report", at]).contains("nobody was seen"));
+
+    let mut job = trainer(&mounted.path("d"), "2 20 0.01 0.01 0.01").spawn().unwrap();
+    wait_until("the job is seen", || !epochs(&report()).is_empty());
+    assert!(job.wait().unwrap().success());
+    let told = report();
+    let epoch = &epochs(&told)[0];
+    assert_eq!(
+        (&epoch["bottleneck"], &epoch["is_over"]),
+        (&"fetch".into(), &true.into()),
+        "{told}"
+    );
+    let cold = epoch["causes"]["cold"].as_f64().unwrap();
+    assert!(cold >= 7.0 && epoch["parts"]["fetch"].as_f64().unwrap() > 0.5, "{told}");
+    assert_eq!(epoch["trainer"], job.id());
+    // The last batches may be handed over between the last look and the end.
+    assert!((17..=20).contains(&epoch["batches"].as_u64().unwrap()), "{told}");
+    let text = fixture.run(0, &["report", at, "--epochs", "1"]);
+    assert!(text.contains("fetch-bound") && text.contains("waits    cold"), "{text}");
+    fixture.run(6, &["report", "--last", at]);
+    mounted.umount();
+
+    fixture.run(6, &["report", at]);
+    let last: Value =
+        serde_json::from_str(&fixture.run(0, &["report", "--last", "--json"])).unwrap();
+    assert_eq!(epochs(&last)[0]["bottleneck"], "fetch", "{last}");
+    assert_eq!(last["mountpoints"][0], at);
+    let of_it = fixture.run(0, &["report", "--last", at, "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&of_it).unwrap(), last);
+    let none = fixture.run(0, &["report"]);
+    assert!(none.contains("nothing is mounted"), "{none}");
+}
+
+#[test]
+fn a_run_ends_with_its_report() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    let source = fixture.path("source");
+    let job = trainer(&source.join("d"), "2 12 0.01 0.01 0.3");
+    let mut run = fixture.belady();
+    run.arg("run").arg(&source).args(["--ram", "64MiB", "--", "python3"]);
+    let output = run.args(job.get_args()).output().unwrap();
+    let said = said(&output);
+    assert!(output.status.success() && said.contains("12 batches"), "{said}");
+    assert!(said.contains("GPU-bound"), "{said}");
+}
+
+#[test]
+fn one_process_that_reads_is_told_of_itself() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 300, SIZE);
+    let slow = Slowpfs::new(&fixture, &["--read-ms", "10"]);
+    let to = fixture.path("report.json");
+    let mut run = fixture.belady();
+    run.args(["run", "--no-mount", "--report"]).arg(&to).args(["--", "sh", "-c"]);
+    let output = run.args(["cat \"$1\"/d/* >/dev/null", "sh"]).arg(&slow.point).output().unwrap();
+    let said = said(&output);
+    assert!(output.status.success() && said.contains("which reads itself"), "{said}");
+    let reports: Value = serde_json::from_slice(&fs::read(to).unwrap()).unwrap();
+    assert_eq!(epochs(&reports[0]).len(), 1, "{reports}");
+    assert_eq!(epochs(&reports[0])[0]["bottleneck"], "fetch", "{reports}");
+}
