@@ -1,7 +1,7 @@
 //! The loader in virtual time, as PyTorch's `DataLoader` works.
 
 /// Batches that each worker may make ahead of the trainer, as PyTorch has it by default (`prefetch_factor`).
-const AHEAD: usize = 2;
+pub const AHEAD: usize = 2;
 
 /// A loader and its trainer. Times are seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -22,7 +22,7 @@ mod watched;
 
 pub use epoch::{Epoch, Kind, Looks, TrainerLooks};
 pub use finding::{Bottleneck, Finding, Gains, Model, Parts};
-pub use loader::{Loader, Run};
+pub use loader::{AHEAD, Loader, Run};
 pub use state::State;
 pub use watched::{Counters, Watched};
 
