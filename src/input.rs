@@ -79,6 +79,9 @@ impl Limits {
     /// Paths with numbers. One line may have thousands of numbers.
     pub const NUMBERS: Limits = Limits { bytes: 256 << 20, line: 16 << 20, ..Self::LIST };
 
+    /// A report, which is one line of JSON.
+    pub const REPORT: Limits = Limits { line: 120 << 20, ..Self::LIST };
+
     /// The same limits for a daemon with this much memory in bytes. It must not wait for the writer of a
     /// pipe.
     pub fn for_daemon(self, memory: usize) -> Self {

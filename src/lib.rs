@@ -40,3 +40,4 @@ pub mod store;
 pub mod sync;
 pub mod tls;
 pub mod track;
+pub mod whatif;

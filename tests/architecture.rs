@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 17] = [
     &["cluster", "learn", "limiter", "profiler"],
     &["plan"],
     &["sim", "doctor", "peers", "source"],
-    &["store"],
+    &["store", "whatif"],
     &["catalog"],
     &["cache"],
     &["fs", "learning"],
@@ -30,9 +30,9 @@ const LAYERS: [&[&str]; 17] = [
 ];
 
 /// Rooms of values and decisions only.
-const PURE: [&str; 13] = [
+const PURE: [&str; 14] = [
     "ids", "error", "order", "buffer", "config", "track", "cluster", "learn", "limiter", "plan",
-    "sim", "stall", "doctor",
+    "sim", "stall", "whatif", "doctor",
 ];
 
 /// What a pure room never names.

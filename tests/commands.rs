@@ -444,3 +444,45 @@ fn a_pipe_without_end_is_refused() {
     let output = pipe("echo a/1.jpg", "order check /dev/stdin data");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+/// A report of 3,000 samples, of which each is waited for 8 ms.
+const REPORT: &str = r#"{"source": "/s", "mountpoints": ["/m"], "has_strangers": false, "cpu_s": 0.1,
+"setup": {"files": 3000, "bytes": 330000000, "ram_bytes": 4194304, "reads_at_once": 16, "seconds_per_byte": 4.5e-9},
+"epochs": [{"trainer": 7, "program": "python3", "number": 1, "kind": "workers", "seconds": 18.5, "workers": 2,
+"read_bytes": 330000000, "batches": 47, "mount": {"source_reads": 3000, "source_s": 23.4},
+"bottleneck": "fetch", "gains": {"fetch": 0.66}, "model": {"workers": 2, "batches": 47, "preparation_s": 0.256,
+"fetch_s": 0.512, "step_s": 0.1, "seconds": 18.5}}]}"#;
+
+#[test]
+fn a_report_is_simulated_again() {
+    let fixture = Fixture::new();
+    fixture.write("report.json", REPORT);
+    fixture.write("reports.json", &format!("[{REPORT}]"));
+    let words = ["simulate", "--from", "report.json"];
+    let usual = fixture.prints(&words, &[]);
+    for what in ["the order told: ", "4 workers: ", "0.5 times the latency: ", "RAM for 110 % of"] {
+        assert!(usual.contains(what), "{usual}");
+    }
+    let one =
+        ["simulate", "--from", "reports.json", "--json", "--what-if", "workers=4,latency=0.5"];
+    let told: Value = serde_json::from_str(&fixture.prints(&one, &[])).unwrap();
+    let what_if = &told[0]["epochs"][0]["what_if"];
+    assert_eq!(what_if.as_array().unwrap().len(), 1, "{what_if}");
+    // 12 rounds of four batches, of 256 ms to prepare and half of 512 ms to fetch.
+    let seconds = what_if[0]["seconds"].as_f64().unwrap();
+    assert!((5.9..7.0).contains(&seconds), "{what_if}");
+}
+
+#[test]
+fn a_change_that_is_none_and_a_report_that_is_none_are_refused() {
+    let fixture = Fixture::new();
+    fixture.write("report.json", REPORT);
+    fixture.write("wrong.json", "{}");
+    let hint = ["latency=0.5"];
+    fixture.fails(&["report", "--what-if", "ram"], 2, &hint);
+    fixture.fails(&["simulate", "--from", "report.json", "--what-if", "workers=0"], 2, &hint);
+    fixture.fails(&["simulate", "--from", "wrong.json"], 2, &["belady run --report"]);
+    fixture.fails(&["simulate", "--from", "nothing.json"], 2, &["nothing.json"]);
+    fixture.fails(&["report", "--epochs", "0"], 2, &["--epochs"]);
+    fixture.fails(&["run", "--no-mount"], 2, &["COMMAND"]);
+}

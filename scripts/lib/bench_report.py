@@ -11,6 +11,9 @@ trainer_wait.error: by how much the share in which the trainer waits misses what
 trainer_wait.worst is the largest median of a regime.
 nomount.error: `belady run --no-mount` over the slow source itself says how long an epoch takes if files take no time; this
 is compared with the median of 5 epochs over local files, which are in the page cache.
+whatif.NAME.error: one cold epoch of 3,000 files, with nothing read ahead, is reported with five changes; each is compared with
+the median of 5 epochs in which it was made: all in RAM, RAM for half of the data (both the second epoch of a mount), half
+of all latencies, twice the link, and twice the workers. whatif.mean_error and whatif.worst_error are of these five.
 overhead.cpu_share: the processor time that looking takes, as a share of one core, for 64 workers.
 """
 
@@ -32,6 +35,10 @@ LOADER = os.path.join(TOP, "scripts", "lib", "loader.py")
 CACHED = ("--ram", "1GiB", "--order", ORDER)
 TOLD = ("--ram", "4MiB", "--order", ORDER)
 COLD = ("--ram", "4MiB", "--set", "prefetch.enabled=false")
+HALF_LATENCY = ("--lookup-ms", .25, "--getattr-ms", .25, "--open-ms", 1, "--read-ms", .5, "--seek-ms", 2, "--mds-us", 100)
+TWICE_LINK = ("--mbs", 400)
+JOB = ("--workers", 2, "--prep-ms", 4, "--step-ms", 100)
+LATER = 5                    # epochs with a change
 GPU, PROCESSOR, FETCH = "gpu", "processor", "fetch"
 
 # By name: whether the source is slow, options of the mount, options of the loader, the verdicts that are right.
@@ -52,9 +59,9 @@ REGIMES = {
 class Bench(Parts):
     """The measurements, and the rows they give."""
 
-    PARTS = ("regimes", "nomount", "overhead")
+    PARTS = ("regimes", "whatif", "nomount", "overhead")
     BARS = {"verdicts": 9, "parts.sum_error": .03, "trainer_wait.error": .03, "trainer_wait.worst": .06,
-            "nomount.error": .06, "overhead.cpu_share": .005}
+            "whatif.mean_error": .05, "whatif.worst_error": .10, "nomount.error": .06, "overhead.cpu_share": .005}
     AT_LEAST = ("verdicts",)
     TURNS = (3, 1, 7)
 
@@ -66,15 +73,50 @@ class Bench(Parts):
                 return self.epoch(slow.mountpoint, [slow], options, job)
         return self.epoch(data, [], options, job)
 
-    def epoch(self, source, guards, options, job):
+    def epoch(self, source, guards, options, job, what_if=()):
+        """The last epoch of the loader over a fresh mount."""
         belady, found = Belady(source, os.path.join(self.top, "mount"), options), []
         with belady, Watchdog(LONGEST, [*guards, belady]):
             belady.await_scan()
 
             def border(line):
-                found.append((line, report(belady.mountpoint)))
+                found.append((line, report(belady.mountpoint, what_if)))
             run_program([LOADER, belady.mountpoint, "--workers", 2, *job], border)
-        return found[0]
+        return found[-1]
+
+    def slow_epoch(self, data, options, job, slow_options=(), what_if=()):
+        """The same over a slow source."""
+        with Slowpfs(data, os.path.join(self.top, "source"), options=slow_options) as slow:
+            return self.epoch(slow.mountpoint, [slow], options, job, what_if)
+
+    def whatif(self):
+        """Other configurations, told from one cold epoch."""
+        data = ensure("imagenet-like", MANY_FILES)
+        names = [os.path.join(folder, name) for folder, _, files in os.walk(data) for name in files]
+        pages = sum(-(-os.path.getsize(name) // 4096) * 4096 for name in names)
+        half = ("--ram", pages // 2, "--set", "prefetch.enabled=false")
+        whole = ("--ram", "1GiB", "--set", "prefetch.enabled=false")
+        twice = ("--epochs", 2, *JOB)
+        ways = {"cached": ("ram=110%", whole, twice, ()), "ram50": ("ram=50%", half, twice, ()),
+                "latency": ("latency=0.5", COLD, JOB, HALF_LATENCY), "link": ("link=2", COLD, JOB, TWICE_LINK),
+                "workers": ("workers=4", COLD, ("--workers", 4, *JOB[2:]), ())}
+        line, found = self.slow_epoch(data, COLD, JOB, what_if=[change for change, *_ in ways.values()])
+        if line["seconds"] < 20:
+            raise RunError(f"the cold epoch took only {line['seconds']:.1f} s")
+        told = dict(zip(ways, (change["seconds"] for change in found["what_if"])))
+        if len(told) != len(ways):
+            raise RunError(f"the report says nothing about what would be: {found['notes']}")
+        errors = []
+        for name, (_, options, job, slow_options) in ways.items():
+            runs = [self.slow_epoch(data, options, job, slow_options)[0]["seconds"] for _ in range(LATER)]
+            errors.append(abs(told[name] / statistics.median(runs) - 1))
+            say(f"{name}: told {told[name]:.2f} s, measured {' '.join(f'{run:.2f}' for run in runs)}")
+            self.add(f"whatif.{name}.error", [errors[-1]])
+            self.add(f"whatif.{name}.told_s", [told[name]], "s")
+            self.add(f"whatif.{name}.measured_s", runs, "s")
+        self.add("whatif.mean_error", errors, value=round(statistics.fmean(errors), 4))
+        self.add("whatif.worst_error", errors, value=round(max(errors), 4))
+        self.add("whatif.cold_s", [line["seconds"]], "s")
 
     def regimes(self):
         """The nine regimes."""
@@ -86,7 +128,8 @@ class Bench(Parts):
                 parts = found["parts"]
                 right.setdefault(name, []).append(found["bottleneck"] in verdicts)
                 sums.setdefault(name, []).append(abs(sum(parts.values()) - 1))
-                told = found["trainer_wait"] or 0
+                told = found["trainer_wait"]
+                told = 2 if told is None else told       # not known: as wrong as can be
                 waits.setdefault(name, []).append(abs(told - line["wait"] / line["seconds"]))
                 model = (found["model"] or {}).get("error", 1)
                 errors.setdefault(name, []).append(abs(model))
@@ -104,14 +147,14 @@ class Bench(Parts):
 
     def nomount(self):
         """What the job would gain, told without a mount."""
-        data, job = ensure("imagenet-like", MANY_FILES), ("--workers", 2, "--prep-ms", 4, "--step-ms", 100)
+        data = ensure("imagenet-like", MANY_FILES)
         with Slowpfs(data, os.path.join(self.top, "source")) as slow, Watchdog(LONGEST, [slow]):
-            line, found = self.alone(slow.mountpoint, job)
+            line, found = self.alone(slow.mountpoint, JOB)
         if line["seconds"] < 20:
             raise RunError(f"the cold epoch took only {line['seconds']:.1f} s")
         for name in sorted(os.listdir(data)):
             subprocess.run(f"cat {data}/{name}/* > /dev/null", shell=True, check=True)
-        local = [self.alone(data, job)[0]["seconds"] for _ in range(5)]
+        local = [self.alone(data, JOB)[0]["seconds"] for _ in range(5)]
         cap = found["cap_s"]
         if cap is None:
             raise RunError(f"the report says nothing about what would be: {found['notes']}")
@@ -155,9 +198,11 @@ def per_turn(by_regime, turns):
     return [statistics.fmean(runs[turn] for runs in by_regime.values()) for turn in range(turns)]
 
 
-def report(mountpoint):
+def report(mountpoint, what_if=()):
     """The last epoch of the report of a mount."""
-    done = subprocess.run([binary("belady"), "report", mountpoint, "--json"], capture_output=True, timeout=30, check=True)
+    words = [word for change in what_if for word in ("--what-if", change)]
+    done = subprocess.run([binary("belady"), "report", mountpoint, "--json", *words], capture_output=True, timeout=60,
+                          check=True)
     epochs = [epoch for epoch in json.loads(done.stdout)["epochs"] if epoch["kind"] == "workers"]
     if not epochs:
         raise RunError("the report tells of no workers")

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::{Inbox, Latencies, Timings};
-use crate::limiter::{Answer, FetchLimits, Hedges, Limiter, MetadataLimits, Meter, RateCap};
+use crate::limiter::{Answer, FetchLimits, Hedges, Limiter, Line, MetadataLimits, Meter, RateCap};
 use crate::plan::Event;
 use crate::source::{Calls, Kind, ReadError, ReadRequest, Source, Stat, UnderWay};
 use crate::sync::Mutex;
@@ -82,6 +82,8 @@ pub struct SourceTimes {
     asked: AtomicU64,
     /// By operation.
     timings: [Timings; Operation::ALL.len()],
+    /// Seconds of reads, by their bytes.
+    growth: Mutex<Line>,
 }
 
 impl SourceTimes {
@@ -107,6 +109,7 @@ impl SourceTimes {
             was_paused: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             timings: Default::default(),
+            growth: Mutex::default(),
         }
     }
 
@@ -219,6 +222,11 @@ impl SourceTimes {
         self.timings[operation as usize].latencies()
     }
 
+    /// Seconds by which a read takes longer for each byte. `None` if that cannot be told from the reads so far.
+    pub fn seconds_per_byte(&self) -> Option<f64> {
+        self.growth.lock().slope()
+    }
+
     /// The time after which a read is late. `None` as long as too few were answered, or if the source is not asked a
     /// second time.
     pub(super) fn late_after(&self) -> Option<Duration> {
@@ -287,6 +295,7 @@ impl TimedRead {
             _ if is_asked_too_much => meter.overloaded(at_us),
             Ok(bytes) => {
                 let bytes = bytes.len() as u64;
+                times.growth.lock().add(bytes as f64, latency.as_secs_f64());
                 meter.answered(&Answer { at_us, latency_us, bytes, in_flight, requests: 1 })
             }
             Err(ReadError::Source(errno)) if is_overload(*errno) => meter.overloaded(at_us),

@@ -1,21 +1,27 @@
 //! `belady report`: why a training job is slow.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{say, say_json};
-use crate::config::Bytes;
+use crate::config::{Bytes, Size};
 use crate::control::{self, Request};
 use crate::engine::Profile;
 use crate::error::{Error, ErrorKind, Result};
+use crate::input::{self, Limits};
 use crate::mount::absolute;
 use crate::profiler::Seen;
 use crate::stall::{Epoch, Finding, Gains, Kind, Model, Parts};
+use crate::whatif::{Change, Job, Prediction, Setup};
 
 /// Waits of a cause that are shorter than this share of the workers' time are left out.
 const CAUSE_MIN: f64 = 0.001;
+
+/// A process without workers that waits for files for less than this share is left out beside loaders with workers.
+const FETCH_MIN: f64 = 0.1;
 
 /// How many times longer than it runs a worker has to wait for a processor until there are too few of them.
 const STARVED: f64 = 1.0;
@@ -25,8 +31,11 @@ pub(super) struct Args {
     /// Where it is mounted; all mounts if left out
     mountpoint: Option<PathBuf>,
     /// Tell only of so many of the latest epochs of each loader
-    #[arg(long, value_name = "N")]
-    epochs: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    epochs: Option<u32>,
+    /// Tell how long an epoch would take with this, as ram=50%,workers=8; may be given several times
+    #[arg(long, value_name = "CHANGES")]
+    what_if: Vec<String>,
     /// Tell of the mount that has ended last, or of the last one at MOUNTPOINT
     #[arg(long)]
     last: bool,
@@ -36,39 +45,106 @@ pub(super) struct Args {
 }
 
 /// A profile with what follows from it.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct Report {
     source: String,
     mountpoints: Vec<String>,
+    setup: Option<Setup>,
     has_strangers: bool,
     cpu_s: f64,
     epochs: Vec<Judged>,
 }
 
 /// An epoch and what follows from it.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Judged {
     #[serde(flatten)]
     epoch: Epoch,
     #[serde(flatten)]
     finding: Finding,
+    /// How long a later epoch would take if something were different. Only of the last epoch of a trainer.
+    #[serde(default)]
+    what_if: Vec<Prediction>,
+}
+
+impl Judged {
+    fn of(epoch: Epoch) -> Self {
+        Judged { finding: Finding::of(&epoch), epoch, what_if: Vec::new() }
+    }
+
+    /// The job in virtual time, if it gives the epoch back.
+    fn job(&self, setup: &Setup) -> Option<Job> {
+        let model = self.finding.model.as_ref().filter(|_| self.finding.gains.is_some())?;
+        Job::of(setup, &self.epoch, model)
+    }
+
+    /// The changes that may be of interest to anybody.
+    fn usual_changes(&self, setup: &Setup) -> Vec<Vec<Change>> {
+        let twice = Change::Workers(self.epoch.workers * 2);
+        let mut changes = Vec::new();
+        let has_room = |share: u64| setup.ram_bytes >= setup.bytes / 100 * share;
+        let shares = [50, 110].into_iter().filter(|share| !has_room(*share));
+        changes.extend(shares.map(|share| vec![Change::Ram(Size::Percent(share as f64))]));
+        if !setup.order_is_known {
+            changes.push(vec![Change::OrderTold]);
+        }
+        changes.extend([vec![twice], vec![Change::Latency(0.5)], vec![Change::Link(2.0)]]);
+        changes
+    }
+
+    fn predict(&mut self, setup: &Setup, wanted: &[Vec<Change>]) {
+        let Some(job) = self.job(setup) else {
+            if !wanted.is_empty() {
+                self.finding.notes.push(
+                    "a simulation of this epoch does not take as long as the epoch took, or too \
+                     little is known for one: nothing is said about what would be"
+                        .to_owned(),
+                );
+            }
+            return;
+        };
+        let usual;
+        let changes = match wanted {
+            [] => {
+                usual = self.usual_changes(setup);
+                &usual
+            }
+            wanted => wanted,
+        };
+        self.what_if = changes.iter().map(|changes| job.predict(changes)).collect();
+    }
 }
 
 impl Report {
     pub(super) fn of(profile: Profile) -> Self {
-        let Profile { source, mountpoints, seen } = profile;
+        let Profile { source, mountpoints, setup, seen } = profile;
         let Seen { epochs, has_strangers, cpu_s } = seen;
-        let judge = |epoch: Epoch| Judged { finding: Finding::of(&epoch), epoch };
-        let epochs = epochs.into_iter().map(judge).collect();
-        Report { source, mountpoints, has_strangers, cpu_s, epochs }
+        let mut epochs: Vec<Judged> = epochs.into_iter().map(Judged::of).collect();
+        // Beside loaders with workers, processes that wait for no file are launchers and helpers.
+        let has_workers = epochs.iter().any(|judged| judged.epoch.kind == Kind::Workers);
+        epochs.retain(|Judged { epoch, finding, .. }| {
+            epoch.kind == Kind::Workers || !has_workers || finding.parts.fetch >= FETCH_MIN
+        });
+        Report { source, mountpoints, setup, has_strangers, cpu_s, epochs }
+    }
+
+    /// Says of the last epoch of each trainer how long it would take with these changes, or with the usual ones.
+    pub(super) fn predict(&mut self, wanted: &[Vec<Change>]) {
+        let Some(setup) = &self.setup else { return };
+        let mut trainers = BTreeSet::new();
+        for judged in self.epochs.iter_mut().rev() {
+            if judged.epoch.kind == Kind::Workers && trainers.insert(judged.epoch.trainer) {
+                judged.predict(setup, wanted);
+            }
+        }
     }
 
     /// Keeps so many of the latest epochs of each trainer.
-    fn keep(&mut self, count: usize) {
+    fn keep(&mut self, count: u32) {
         let mut kept: Vec<Judged> = Vec::new();
         for judged in self.epochs.drain(..).rev() {
             let trainer = judged.epoch.trainer;
-            if kept.iter().filter(|other| other.epoch.trainer == trainer).count() < count {
+            if kept.iter().filter(|other| other.epoch.trainer == trainer).count() < count as usize {
                 kept.push(judged);
             }
         }
@@ -83,7 +159,7 @@ impl Report {
             let _ = writeln!(out, "{} at {}", self.source, self.mountpoints.join(", "));
         }
         if self.epochs.is_empty() {
-            let _ = writeln!(out, "  nobody was seen reading for long enough");
+            let _ = writeln!(out, "  no loader was seen that has read for a second and more");
         }
         if self.has_strangers {
             let _ = writeln!(
@@ -93,12 +169,20 @@ impl Report {
             );
         }
         let mut last = None;
-        for Judged { epoch, finding } in &self.epochs {
+        for Judged { epoch, finding, what_if } in &self.epochs {
             if last.replace(epoch.trainer) != Some(epoch.trainer) {
-                let who = workers(epoch);
-                let _ = writeln!(out, "  {} (pid {}), {who}", epoch.program, epoch.trainer);
+                let _ = writeln!(out, "  {} (pid {})", epoch.program, epoch.trainer);
             }
             render(&mut out, epoch, finding);
+            for Prediction { what, seconds: would } in what_if {
+                let change = would / epoch.seconds - 1.0;
+                let _ = writeln!(
+                    out,
+                    "    what if  {what}: {} ({:+.0} %)",
+                    seconds(*would),
+                    change * 100.0
+                );
+            }
         }
         out
     }
@@ -132,8 +216,9 @@ fn render(out: &mut String, epoch: &Epoch, finding: &Finding) {
     let read = epoch.read_bytes.map(|bytes| format!(", {} read", Bytes(bytes).human()));
     let _ = writeln!(
         out,
-        "  epoch {}: {}{still}{}: {verdict}",
+        "  epoch {}, {}: {}{still}{}: {verdict}",
         epoch.number,
+        workers(epoch),
         seconds(epoch.seconds),
         read.unwrap_or_default(),
     );
@@ -152,8 +237,8 @@ fn render_trainer(out: &mut String, finding: &Finding) {
     if let Some(Model { batches, step_s, preparation_s, fetch_s, .. }) = finding.model {
         let _ = write!(
             out,
-            "; {batches} batches: a step takes {}; a worker takes {} to prepare a batch and waits {} \
-             for files",
+            "; about {batches} batches: a step takes {}; a worker takes {} to prepare a batch, and \
+             waits {} for its files",
             seconds(step_s),
             seconds(preparation_s),
             seconds(fetch_s)
@@ -167,7 +252,7 @@ fn render_parts(out: &mut String, parts: &Parts, epoch: &Epoch) {
     let parts = [
         ("fetch", fetch),
         ("processor", processor),
-        ("queued for one", queued),
+        ("waiting for a processor", queued),
         ("no work", no_work),
         ("elsewhere", elsewhere),
         ("unknown", unknown),
@@ -180,13 +265,14 @@ fn render_parts(out: &mut String, parts: &Parts, epoch: &Epoch) {
 }
 
 fn render_causes(out: &mut String, epoch: &Epoch) {
-    let mut causes: Vec<(&String, &f64)> = epoch.causes.iter().collect();
+    let mut causes: Vec<(&String, &f64)> = epoch.mount.causes.iter().collect();
     causes.retain(|(_, seconds)| **seconds > CAUSE_MIN * epoch.workers_s);
     causes.sort_by(|a, b| b.1.total_cmp(a.1));
     if !causes.is_empty() {
         let words: Vec<String> =
             causes.iter().map(|(cause, waited)| format!("{cause} {}", seconds(**waited))).collect();
-        let _ = writeln!(out, "    waits    {}", words.join(", "));
+        let _ =
+            writeln!(out, "    mount    all its readers waited meanwhile: {}", words.join(", "));
     }
 }
 
@@ -195,7 +281,7 @@ fn render_gains(out: &mut String, epoch: &Epoch, finding: &Finding) {
     if let (Some(Gains { fetch, processor, gpu }), Some(_)) = (&finding.gains, &finding.model) {
         let _ = writeln!(
             out,
-            "    saved    {} if files took no time, {} if preparation did, {} if steps did",
+            "    shorter  by {} if files took no time, by {} if preparation did, by {} if steps did",
             percent(*fetch),
             percent(*processor),
             percent(*gpu)
@@ -207,7 +293,7 @@ fn render_gains(out: &mut String, epoch: &Epoch, finding: &Finding) {
     if epoch.kind == Kind::Workers && queued > STARVED * processor && queued > 0.2 {
         let _ = writeln!(
             out,
-            "    note     workers wait longer for a processor than they run: they have too few"
+            "    note     workers wait longer for a processor than they run: there are too few processors"
         );
     }
     if epoch.kind == Kind::Workers && elsewhere > processor + queued && elsewhere > 0.2 {
@@ -233,6 +319,7 @@ fn understood(answer: serde_json::Value) -> Result<Report> {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
+    let changes = parsed(&args.what_if)?;
     let mountpoint = args.mountpoint.as_deref().map(absolute);
     let mut reports = match (&mountpoint, args.last) {
         (_, true) => vec![Report::of(control::kept_profile(mountpoint.as_deref())?)],
@@ -242,6 +329,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if let Some(count) = args.epochs {
         reports.iter_mut().for_each(|report| report.keep(count));
     }
+    reports.iter_mut().for_each(|report| report.predict(&changes));
     if !args.json {
         if reports.is_empty() {
             say("nothing is mounted; `belady report --last` tells of the mount that ended last");
@@ -255,6 +343,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// The changes of `--what-if`.
+pub(super) fn parsed(what_if: &[String]) -> Result<Vec<Vec<Change>>> {
+    what_if.iter().map(|text| Change::parse_all(text)).collect()
+}
+
 /// The reports of all mounts. A daemon that is dead has none.
 fn all() -> Result<Vec<Report>> {
     let mut reports = Vec::new();
@@ -265,4 +358,24 @@ fn all() -> Result<Vec<Report>> {
         }
     }
     Ok(reports)
+}
+
+/// Simulates what a written report tells of.
+pub(super) fn repeat(path: &Path, what_if: &[String], json: bool) -> Result<()> {
+    let changes = parsed(what_if)?;
+    let refuse = |error: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::Usage, format!("{}: {error}", path.display()))
+            .hint("give the JSON of `belady report` or of `belady run --report`")
+    };
+    let text = input::read(path, &Limits::REPORT)?;
+    let one = |text: &[u8]| serde_json::from_slice(text).map(|report| vec![report]);
+    let mut reports: Vec<Report> =
+        serde_json::from_slice(&text).or_else(|_| one(&text)).map_err(|error| refuse(&error))?;
+    reports.iter_mut().for_each(|report| report.predict(&changes));
+    if json {
+        say_json(&reports);
+    } else {
+        reports.iter().for_each(|report| say(report.text().trim_end()));
+    }
+    Ok(())
 }

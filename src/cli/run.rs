@@ -16,8 +16,9 @@ use crate::engine::Profile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::absolute;
 use crate::mount::namespace::{self, Entered};
-use crate::profiler::{Causes, Profiler};
+use crate::profiler::Profiler;
 use crate::run::{self, Daemon, Mounted, Signals};
+use crate::stall::Meters;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -107,16 +108,18 @@ fn look_only(args: &Args) -> Result<i32> {
             return Ok(code);
         }
     };
-    let failed = |error: std::io::Error| {
-        Error::new(ErrorKind::Internal, format!("the profiler cannot be started: {error}"))
+    let failed = |error: &std::io::Error| {
+        warn(format!("belady: the command cannot be looked at: {error}"));
     };
-    let profiler = Profiler::start(Causes::new).map_err(failed)?;
-    profiler.follow(command.id());
+    let profiler = Profiler::start(Meters::default).inspect_err(failed).ok();
+    profiler.iter().for_each(|profiler| profiler.follow(command.id()));
     let code = run::supervise(&command, &mut [], &signals, |_| ())?;
     signals.release();
-    let report = Report::of(Profile { seen: profiler.seen(), ..Profile::default() });
-    warn(report.text().trim_end());
-    write_reports(args, &[report]);
+    if let Some(profiler) = profiler {
+        let report = Report::of(Profile { seen: profiler.seen(), ..Profile::default() });
+        warn(report.text().trim_end());
+        write_reports(args, &[report]);
+    }
     Ok(code)
 }
 
@@ -197,7 +200,8 @@ impl Run {
             if let Ok(told) = warmup::ask(&mounted.mountpoint, &Request::Status) {
                 warn(status::summary(&told).trim_end());
             }
-            if let Ok(report) = report::ask(&mounted.mountpoint) {
+            if let Ok(mut report) = report::ask(&mounted.mountpoint) {
+                report.predict(&[]);
                 warn(report.text().trim_end());
                 reports.push(report);
             }

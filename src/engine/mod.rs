@@ -242,7 +242,7 @@ impl Engine {
         let planner = Planner::new(plan, catalog.layout());
         let flow = Arc::default();
         let told = (&published, &flow);
-        let profiler = profiling::start(&cache);
+        let profiler = profiling::start(&cache, &times, &published);
         let readers = profiler.iter().map(|it| Box::new(ReaderObserver(it.readers())) as _);
         let observers = wings.observers().into_iter().chain(readers).collect();
         let planning = planning::spawn(planner, &inbox, &cache, told, observers)?;

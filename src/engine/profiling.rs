@@ -5,9 +5,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
-use crate::cache::{Arrival, Cache, Cause, Observer};
-use crate::plan::Event;
+use crate::cache::{Arrival, Cache, Cause, Observer, Operation, SourceTimes};
+use crate::config::Mode;
+use crate::plan::{Event, Published};
 use crate::profiler::{Profiler, Readers, Seen};
+use crate::stall::Meters;
+use crate::sync::Mutex;
+use crate::whatif::Setup;
 
 /// What was seen of the loaders that read at a mount.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -16,19 +20,32 @@ pub struct Profile {
     pub source: String,
     /// Empty if there is no mount.
     pub mountpoints: Vec<String>,
+    /// `None` if there is no mount.
+    pub setup: Option<Setup>,
     #[serde(flatten)]
     pub seen: Seen,
 }
 
 /// Starts the profiler. A mount serves without it.
-pub(super) fn start(cache: &Arc<Cache>) -> Option<Profiler> {
-    let cache = Arc::clone(cache);
-    let causes = move || {
+pub(super) fn start(
+    cache: &Arc<Cache>,
+    times: &Arc<SourceTimes>,
+    published: &Arc<Mutex<Published>>,
+) -> Option<Profiler> {
+    let (cache, times, published) = (Arc::clone(cache), Arc::clone(times), Arc::clone(published));
+    let meters = move || {
         let seconds = |cause: Cause| cache.waits().latencies(cause).total_us as f64 / 1e6;
-        Cause::ALL.into_iter().map(|cause| (cause.name().to_owned(), seconds(cause))).collect()
+        let causes = Cause::ALL.into_iter().map(|cause| (cause.name().to_owned(), seconds(cause)));
+        let reads = times.latencies(Operation::Read);
+        Meters {
+            causes: causes.collect(),
+            source_reads: reads.count,
+            source_s: reads.total_us as f64 / 1e6,
+            source_bytes: published.lock().counters.source_bytes,
+        }
     };
     let failed = |error: &std::io::Error| tracing::warn!(%error, "the profiler cannot be started");
-    Profiler::start(causes).inspect_err(failed).ok()
+    Profiler::start(meters).inspect_err(failed).ok()
 }
 
 /// Tells the profiler who reads.
@@ -53,7 +70,28 @@ impl Profile {
         Profile {
             source: engine.core.source_path.display().to_string(),
             mountpoints: points.iter().map(|path| path.display().to_string()).collect(),
+            setup: Some(setup(engine)),
             seen: engine.profiler.as_ref().map(Profiler::seen).unwrap_or_default(),
         }
+    }
+}
+
+/// What a mount says about itself.
+fn setup(engine: &Engine) -> Setup {
+    let Engine { core, times, .. } = engine;
+    let (files, bytes) = core.catalog.totals();
+    let published = engine.published.lock().clone();
+    let settings = &core.settings;
+    let (limits, _) = times.limits();
+    Setup {
+        files,
+        bytes,
+        ram_bytes: engine.budgets.ram_status(0).budget,
+        disk_bytes: engine.budgets.disk_status(0).map_or(0, |disk| disk.budget),
+        policy: settings.cache.policy,
+        prefetch: settings.prefetch.enabled && settings.mount.mode != Mode::Plain,
+        order_is_known: published.streams.iter().any(|(_, stream)| stream.following),
+        reads_at_once: limits.fetches,
+        seconds_per_byte: times.seconds_per_byte().unwrap_or_default().max(0.0),
     }
 }

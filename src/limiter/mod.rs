@@ -10,6 +10,7 @@
 mod cap;
 mod concurrency;
 mod hedges;
+mod line;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ mod tests;
 pub use cap::RateCap;
 pub use concurrency::Limiter;
 pub use hedges::Hedges;
+pub use line::Line;
 use tail::Tail;
 
 use crate::config::Manners;

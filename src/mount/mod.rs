@@ -117,8 +117,6 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     let beside = Beside { watcher: start_watcher(), peers: OnceLock::new() };
     let served =
         checked.and_then(|()| serve(plan, &engine, &directory, &beside, identity, notes, ready));
-    let mountpoints = vec![plan.mountpoint.display().to_string()];
-    let profile = Profile { mountpoints, ..engine.profile() };
     // After a signal the mount is taken away even if it is in use.
     let attached = engine.serving().attached();
     let unmounted = engine.serving().unmount(true);
@@ -129,11 +127,22 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
     engine.stop();
     // Last: a server that does not answer must not delay the unmount.
     beside.peers.get().into_iter().for_each(|peers| peers.leave());
-    control::keep_profile(&plan.mountpoint, &profile);
+    keep_profile(plan, &engine);
     // Threads that use our own mount have descriptors of their own (`fuse/self_access`). None of them may be the
     // one that drops the engine, and so closes what it has open. The end of the process closes it.
     std::mem::forget(engine);
     served.and(unmounted)
+}
+
+/// Keeps what was seen of loaders, unless the disk of the state directory hangs.
+fn keep_profile(plan: &Plan, engine: &Engine) {
+    let mountpoints = vec![plan.mountpoint.display().to_string()];
+    let profile = Profile { mountpoints, ..engine.profile() };
+    let mountpoint = plan.mountpoint.clone();
+    if let Ok(None) | Err(_) = unless_it_hangs(move || control::keep_profile(&mountpoint, &profile))
+    {
+        tracing::warn!("what was seen of loaders is not kept: the state directory does not answer");
+    }
 }
 
 /// What runs beside the engine.

@@ -25,9 +25,10 @@ impl Task {
         let (own, parent) = process_and_parent(u64::from(task))?;
         let line = command(own)?;
         let says = |word: &[u8]| line.windows(word.len()).any(|part| part == word);
-        let started = WORKERS.iter().any(|word| says(word));
         let of_parent = command(parent);
         let forked = of_parent.as_ref() == Some(&line);
+        // The server itself reads for nobody.
+        let started = WORKERS.iter().any(|word| says(word)) && (forked || !says(SERVER));
         if forked && says(SERVER) {
             // The parent is the server, or a worker that the server has forked. The server was started by the process
             // that is read for, and has another command line than that.

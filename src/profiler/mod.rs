@@ -7,33 +7,38 @@
 //!    processes, and no request of a reader passes here.
 //! 3. What is seen becomes the epochs of `stall` (`loaders`).
 //!
-//! If there is nobody to look at, the thread sleeps.
+//! If nobody reads or writes for a while, there is one look a second. If there is nobody to look at, the thread sleeps.
 
+mod group;
 mod loaders;
+mod member;
 mod task;
 mod tree;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::unistd::gettid;
 use serde::{Deserialize, Serialize};
 
-use crate::stall::Epoch;
+use crate::stall::{Epoch, Meters};
 use crate::sync::{Condvar, Mutex};
 use loaders::Loaders;
 use task::{TaskFiles, now};
 
-/// The pause between two looks.
+/// The mean pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The pause while first batches are made: what a worker writes for a batch is known if the next one is not written yet.
+const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(4);
+
+/// The pause if nobody has read or written for so many seconds.
+const IDLE_LOOKS_EVERY: Duration = Duration::from_secs(1);
+const IDLE_AFTER: f64 = 15.0;
 
 /// Multiples of it are spread evenly between whole numbers.
 const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
-
-/// The same while first batches are made: what a worker writes for a batch is known if the next one is not written yet.
-const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(4);
 
 /// Seconds from one search for new processes to the next one, and from one search for threads that read to the next one.
 const SEARCH_EVERY: f64 = 0.2;
@@ -45,17 +50,15 @@ const COUNTED_AT_ONCE: usize = 12;
 /// Tasks beyond which there are fewer looks a second, so that all of them together cost no more.
 const TASKS_AT_FULL_RATE: usize = 96;
 
-/// How long [`Profiler::epochs`] waits for a last look.
+/// How long [`Profiler::seen`] waits for a last look.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Epochs that are remembered, the latest ones.
 const EPOCHS_MAX: usize = 1000;
 
-/// Processes that are told and not looked at yet. More are left out.
+/// Tasks that are remembered as told, and reads after which they are forgotten: a number may be that of another task then.
 const TOLD_MAX: usize = 4096;
-
-/// Seconds that readers have waited at a mount since its start, by cause.
-pub type Causes = BTreeMap<String, f64>;
+const FORGET_AFTER: u32 = 1 << 16;
 
 /// What the thread is told, and what it tells.
 #[derive(Default)]
@@ -86,8 +89,6 @@ struct Shared {
     /// Something to look at has come, or a look is awaited.
     told: Condvar,
     looked: Condvar,
-    /// Counts how often all processes have ended: their numbers may come again then.
-    ended: AtomicU64,
 }
 
 /// What was seen so far.
@@ -106,15 +107,15 @@ pub struct Seen {
 pub struct Profiler(Arc<Shared>);
 
 impl Profiler {
-    /// Begins to look. `causes`: how long readers have waited so far.
+    /// Begins to look. `meters`: what the mount has counted so far.
     ///
     /// # Errors
     /// If there is no thread.
-    pub fn start(causes: impl Fn() -> Causes + Send + 'static) -> std::io::Result<Self> {
+    pub fn start(meters: impl Fn() -> Meters + Send + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let run = {
             let shared = Arc::clone(&shared);
-            move || look_on(&shared, &causes)
+            move || look_on(&shared, &meters)
         };
         std::thread::Builder::new().name("belady-profile".into()).spawn(run)?;
         Ok(Profiler(shared))
@@ -129,7 +130,7 @@ impl Profiler {
     /// Hears of the tasks that read at a mount. Others are left out then.
     pub fn readers(&self) -> Readers {
         self.0.exchange.lock().readers.get_or_insert_default();
-        Readers { shared: Arc::clone(&self.0), known: HashSet::new(), ended: 0 }
+        Readers { shared: Arc::clone(&self.0), known: HashSet::new(), reads: 0 }
     }
 
     /// All that was seen, after a last look.
@@ -162,21 +163,23 @@ pub struct Readers {
     shared: Arc<Shared>,
     /// The tasks that it has been told of.
     known: HashSet<u32>,
-    /// The value of [`Shared::ended`] when these were told.
-    ended: u64,
+    /// Reads since then.
+    reads: u32,
 }
 
 impl Readers {
     /// A task reads. Tasks of other containers have the number 0.
     pub fn reads(&mut self, task: u32) {
-        let ended = self.shared.ended.load(Ordering::Relaxed);
-        if std::mem::replace(&mut self.ended, ended) != ended {
+        self.reads += 1;
+        if self.reads >= FORGET_AFTER || self.known.len() >= TOLD_MAX {
             self.known.clear();
+            self.reads = 0;
         }
-        if self.known.len() < TOLD_MAX && self.known.insert(task) {
+        if self.known.insert(task) {
             let mut exchange = self.shared.exchange.lock();
             exchange.seen.has_strangers |= task == 0;
-            exchange.readers.iter_mut().filter(|_| task != 0).for_each(|told| told.push(task));
+            let told = exchange.readers.as_mut().filter(|told| task != 0 && told.len() < TOLD_MAX);
+            told.into_iter().for_each(|told| told.push(task));
             drop(exchange);
             self.shared.told.notify_all();
         }
@@ -184,7 +187,7 @@ impl Readers {
 }
 
 /// The life of the thread.
-fn look_on(shared: &Shared, causes: &dyn Fn() -> Causes) {
+fn look_on(shared: &Shared, meters: &dyn Fn() -> Meters) {
     let mut loaders = Loaders::default();
     let own = TaskFiles::of_thread(std::process::id(), gettid().as_raw() as u32);
     let (mut looks, mut last, mut due, mut threads_due) = (0, now(), 0.0, 0.0);
@@ -213,18 +216,14 @@ fn look_on(shared: &Shared, causes: &dyn Fn() -> Causes) {
         loaders.count(is_due || loaders.tasks() <= COUNTED_AT_ONCE);
         if is_due {
             due = last + SEARCH_EVERY;
-            loaders.search(&causes());
+            loaders.search(&meters());
         }
         if last >= threads_due {
             threads_due = last + THREADS_EVERY;
             loaders.search_threads();
         }
-        let was_empty = loaders.is_empty();
-        let over = loaders.take_over(causes);
-        if loaders.is_empty() && !was_empty {
-            shared.ended.fetch_add(1, Ordering::Relaxed);
-        }
-        let current = (is_due || !over.is_empty()).then(|| loaders.current(&causes()));
+        let over = loaders.take_over(meters);
+        let current = (is_due || !over.is_empty()).then(|| loaders.current(&meters()));
         let cpu = own.as_ref().ok().filter(|_| is_due).and_then(|own| own.counters().ok());
         let mut exchange = shared.exchange.lock();
         exchange.looks += 1;
@@ -240,7 +239,14 @@ fn look_on(shared: &Shared, causes: &dyn Fn() -> Causes) {
         drop(exchange);
         shared.looked.notify_all();
         looks += 1;
-        std::thread::sleep(pause(&loaders, looks));
+        // Whoever waits for a look, or tells of a reader, does not wait for the end of a long pause.
+        let end = Instant::now() + pause(&loaders, looks);
+        let mut exchange = shared.exchange.lock();
+        while Instant::now() < end && !(exchange.has_something() && loaders.idle() > IDLE_AFTER) {
+            let left = end.saturating_duration_since(Instant::now());
+            exchange = shared.told.wait_timeout(exchange, left);
+        }
+        drop(exchange);
     }
 }
 
@@ -249,6 +255,9 @@ fn look_on(shared: &Shared, causes: &dyn Fn() -> Causes) {
 fn pause(loaders: &Loaders, looks: u64) -> Duration {
     if loaders.makes_first_batches() {
         return FIRST_LOOKS_EVERY;
+    }
+    if loaders.idle() > IDLE_AFTER {
+        return IDLE_LOOKS_EVERY;
     }
     let spread = 0.5 + (looks as f64 * GOLDEN_RATIO).fract();
     LOOK_EVERY.mul_f64(spread * (loaders.tasks() as f64 / TASKS_AT_FULL_RATE as f64).max(1.0))

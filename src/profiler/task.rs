@@ -30,7 +30,7 @@ pub(super) struct TaskFiles {
 }
 
 /// The task has ended.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Ended;
 
 impl TaskFiles {
@@ -53,8 +53,7 @@ impl TaskFiles {
     fn open(place: PathBuf) -> Result<Self, Ended> {
         let open = |name: &str| match File::open(place.join(name)) {
             Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(Ended),
-            Err(error) if error.raw_os_error() == Some(ESRCH) => Err(Ended),
+            Err(error) if has_ended(&error) => Err(Ended),
             Err(_) => Ok(None),
         };
         let (wchan, schedstat, io) = (open("wchan")?, open("schedstat")?, open("io")?);
@@ -72,18 +71,28 @@ impl TaskFiles {
             return Ok(state);
         }
         let is_named = !name.is_empty();
-        Ok(State::of_letter(self.letter()?, is_named))
+        // If no file can be opened now, it is not known.
+        let letter = self.letter()?.unwrap_or('?');
+        Ok(State::of_letter(letter, is_named && letter != '?'))
+    }
+
+    fn stat(&self) -> Result<Option<Vec<u8>>, Ended> {
+        match std::fs::read(self.place.join("stat")) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error) if has_ended(&error) => Err(Ended),
+            Err(_) => Ok(None),
+        }
     }
 
     /// The letter of its state in `/proc/PID/stat`.
-    fn letter(&self) -> Result<char, Ended> {
-        let stat = std::fs::read(self.place.join("stat")).map_err(|_| Ended)?;
-        fields(&stat).and_then(|fields| fields.chars().next()).ok_or(Ended)
+    fn letter(&self) -> Result<Option<char>, Ended> {
+        let stat = self.stat()?;
+        Ok(stat.as_deref().and_then(fields).and_then(|fields| fields.chars().next()))
     }
 
     /// Whether it has ended and its parent has not asked for its exit code yet.
     pub(super) fn is_zombie(&self) -> bool {
-        self.letter().is_ok_and(|letter| matches!(letter, 'Z' | 'X'))
+        matches!(self.letter(), Ok(Some('Z' | 'X')))
     }
 
     /// What the kernel has counted for it.
@@ -108,12 +117,17 @@ impl TaskFiles {
     /// # Errors
     /// If it has ended.
     pub(super) fn born(&self) -> Result<f64, Ended> {
-        let stat = std::fs::read(self.place.join("stat")).map_err(|_| Ended)?;
+        let stat = self.stat()?.ok_or(Ended)?;
         // The state is the third word of the file, and the start the 22nd one.
         let start = fields(&stat).and_then(|rest| rest.split_whitespace().nth(19)?.parse().ok());
         let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
         start.map(|start: f64| start / ticks as f64).ok_or(Ended)
     }
+}
+
+/// Whether a file of a task says by this error that the task has ended.
+fn has_ended(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
 }
 
 /// The words after the name of the program, which may have any bytes in it.
@@ -128,9 +142,9 @@ fn read<'a>(file: &File, buffer: &'a mut [u8]) -> Result<&'a str, Ended> {
             let text = std::str::from_utf8(&buffer[..length]).unwrap_or_default();
             Ok(text.trim_end_matches(['\0', '\n']))
         }
+        Err(error) if has_ended(&error) => Err(Ended),
         // Its rights may have changed with its program.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(""),
-        Err(_) => Err(Ended),
+        Err(_) => Ok(""),
     }
 }
 

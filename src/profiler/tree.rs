@@ -1,6 +1,6 @@
 //! The processes of a job: the tree below those that are followed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::task::{TaskFiles, now};
 use crate::process::{Task, runs};
@@ -25,9 +25,18 @@ pub(super) struct Process {
 pub(super) struct Tree {
     pub(super) all: BTreeMap<u32, Process>,
     searches: u64,
+    /// Whether children are left out that are no workers.
+    workers_only: bool,
+    /// The children that were left out.
+    left_out: BTreeSet<u32>,
 }
 
 impl Tree {
+    /// Leaves out children that are no workers.
+    pub(super) fn want_workers_only(&mut self) {
+        self.workers_only = true;
+    }
+
     /// Follows a process and its children.
     pub(super) fn follow(&mut self, process: u32) {
         if self.all.len() < PROCESSES_MAX && !self.all.contains_key(&process) {
@@ -36,6 +45,11 @@ impl Tree {
                 self.all.insert(process, Process { trainer: trainer(process), born });
             }
         }
+    }
+
+    /// Whether a process may become another program.
+    pub(super) fn is_young(&self, process: u32) -> bool {
+        self.all.get(&process).is_none_or(|known| now() - known.born < SETTLED)
     }
 
     /// Follows the job of a task that reads. Returns the process of the task.
@@ -69,18 +83,29 @@ impl Tree {
             self.follow_all(children);
         }
         self.searches += 1;
+        let looks_at_all = self.searches.is_multiple_of(5);
         let now = now();
         for (process, known) in &mut self.all {
-            if now - known.born < SETTLED {
+            if looks_at_all || now - known.born < SETTLED {
                 known.trainer = trainer(*process);
             }
         }
+        self.left_out.retain(|process| runs(u64::from(*process)));
     }
 
-    fn follow_all(&mut self, mut processes: Vec<u32>) -> bool {
-        processes.retain(|process| !self.all.contains_key(process));
-        processes.iter().for_each(|process| self.follow(*process));
-        !processes.is_empty()
+    /// Follows processes that are new. Returns whether there are any.
+    fn follow_all(&mut self, processes: Vec<u32>) -> bool {
+        let before = self.all.len();
+        for process in processes {
+            if self.all.contains_key(&process) || self.left_out.contains(&process) {
+                continue;
+            }
+            match self.workers_only && trainer(process) == process {
+                true => _ = self.left_out.insert(process),
+                false => self.follow(process),
+            }
+        }
+        self.all.len() > before
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A discrete-event simulation of readers, tiers and a source around the same planner that a mount runs.
 //! Readers take the samples of their order batch by batch, as a loader's workers do. A worker opens a file,
-//! reads its blocks in sequence, and rests. It may run a limited number of batches ahead of the job. The
+//! reads its blocks in sequence, and rests. The job takes the batches in their order, and trains for its step time on each.
+//! A worker may run a limited number of batches ahead of it. The
 //! [`SourceModel`] and the times of the tiers decide how long the planner's actions take. The same input
 //! gives the same [`Report`], including its digest.
 
@@ -98,6 +99,8 @@ pub struct EpochReport {
     pub source_bytes: u64,
     /// Virtual microseconds from the start to the end of its last read.
     pub end_us: u64,
+    /// The same to the end of the last step of the jobs, if they have steps.
+    pub trained_us: u64,
 }
 
 /// The result of a simulation.
@@ -124,6 +127,7 @@ impl Report {
             source_reads: sum.source_reads + epoch.source_reads,
             source_bytes: sum.source_bytes + epoch.source_bytes,
             end_us: sum.end_us.max(epoch.end_us),
+            trained_us: sum.trained_us.max(epoch.trained_us),
         })
     }
 

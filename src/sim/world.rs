@@ -16,6 +16,8 @@ use crate::plan::{Action, Event, Place, Planner, RAM};
 enum SimEvent {
     /// A worker is ready for its next sample.
     WorkerReady(usize),
+    /// A worker hands this batch over.
+    BatchReady(usize, u32),
     /// A worker gets another batch of this epoch.
     BatchGranted(usize, u32),
     /// A fetch from this tier (0 for the source) brings its bytes.
@@ -133,6 +135,7 @@ impl<'a> World<'a> {
             self.add_to_digest(time ^ fingerprint(event));
             match event {
                 SimEvent::WorkerReady(worker) => self.take_sample(worker),
+                SimEvent::BatchReady(worker, batch) => self.batch_ready(worker, batch),
                 SimEvent::BatchGranted(worker, epoch) => self.grant_batch(worker, epoch),
                 SimEvent::Fetched(block, tier) => self.finish_fetch(block, tier),
                 SimEvent::Dropped(block) => self.tell_planner(Event::Dropped { block }),
@@ -311,6 +314,8 @@ impl<'a> World<'a> {
             let epoch = self.workers[index].epoch + 1;
             self.epochs[reader] = self.scenario.readers[reader].order.epoch(epoch);
             let begins = self.jobs[reader].free_at.max(self.now);
+            let report = &mut self.report.epochs[(epoch - 1) as usize];
+            report.trained_us = report.trained_us.max(begins);
             self.jobs[reader] = Job { free_at: begins, ..Job::default() };
             for worker in peers {
                 let next = &mut self.workers[worker];
@@ -343,12 +348,12 @@ impl<'a> World<'a> {
                 return;
             }
             job.taken += 1;
-            job.free_at = job.free_at.max(self.now) + step_us;
-            let free_at = job.free_at;
+            let takes_at = job.free_at.max(self.now);
+            job.free_at = takes_at + step_us;
             let count = self.scenario.readers[reader].workers.max(1);
             let next = |worker: &Worker| worker.reader == reader && worker.number == taken % count;
             if let Some(worker) = self.workers.iter().position(next) {
-                self.schedule(free_at, SimEvent::BatchGranted(worker, epoch));
+                self.schedule(takes_at, SimEvent::BatchGranted(worker, epoch));
             }
         }
     }
@@ -403,8 +408,11 @@ impl<'a> World<'a> {
         let reader = &self.scenario.readers[worker.reader];
         let (think, batch) = (reader.think_us, reader.batch.max(1));
         let (taken, number, workers) = (worker.taken, worker.number, reader.workers.max(1));
-        if reader.step_us > 0 && taken.is_multiple_of(batch) {
-            self.batch_ready(index, (taken / batch - 1) * workers + number);
+        let made = (taken - 1) / batch * workers + number;
+        let is_last =
+            made * batch + (taken - 1) % batch + 1 == self.epochs[worker.reader].len() as u32;
+        if reader.step_us > 0 && (taken.is_multiple_of(batch) || is_last) {
+            self.schedule(self.now + think, SimEvent::BatchReady(index, made));
         }
         self.tell_planner(Event::Closed { file });
         self.schedule(self.now + think, SimEvent::WorkerReady(index));
@@ -415,6 +423,7 @@ fn fingerprint(event: SimEvent) -> u64 {
     let (kind, a, b) = match event {
         SimEvent::WorkerReady(worker) => (1u64, worker as u64, 0),
         SimEvent::BatchGranted(worker, epoch) => (5, worker as u64, u64::from(epoch)),
+        SimEvent::BatchReady(worker, batch) => (6, worker as u64, u64::from(batch)),
         SimEvent::Fetched(block, tier) => (2, u64::from(block.0), tier as u64),
         SimEvent::Dropped(block) => (3, u64::from(block.0), 0),
         SimEvent::Placed(block, tier) => (4, u64::from(block.0), tier as u64),

@@ -51,6 +51,33 @@ pub struct TrainerLooks {
     pub all: f64,
 }
 
+/// What a mount has counted since its start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Meters {
+    /// Seconds that readers have waited, by cause.
+    pub causes: BTreeMap<String, f64>,
+    /// Reads at the source, their seconds and their bytes.
+    pub source_reads: u64,
+    pub source_s: f64,
+    pub source_bytes: u64,
+}
+
+impl Meters {
+    /// What has been counted since an earlier moment.
+    pub fn since(&self, then: &Meters) -> Meters {
+        let since = |(cause, seconds): (&String, &f64)| {
+            (cause.clone(), seconds - then.causes.get(cause).copied().unwrap_or_default())
+        };
+        Meters {
+            causes: self.causes.iter().map(since).filter(|(_, seconds)| *seconds > 0.0).collect(),
+            source_reads: self.source_reads.saturating_sub(then.source_reads),
+            source_s: self.source_s - then.source_s,
+            source_bytes: self.source_bytes.saturating_sub(then.source_bytes),
+        }
+    }
+}
+
 /// Who reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -89,12 +116,16 @@ pub struct Epoch {
     pub starting_s: f64,
     pub looks: Looks,
     pub trainer_looks: TrainerLooks,
+    /// The same until the first batch was handed over.
+    pub first_looks: TrainerLooks,
+    /// Whether the trainer had other workers meanwhile.
+    pub shares_trainer: bool,
     /// Bytes that the workers read, whether from a cache or not. `None` if that may not be known.
     pub read_bytes: Option<u64>,
     /// Batches that the workers handed over. `None` if that is not known.
     pub batches: Option<u64>,
-    /// Seconds that readers waited at the mount meanwhile, by cause.
-    pub causes: BTreeMap<String, f64>,
+    /// What the mount has counted meanwhile.
+    pub mount: Meters,
 }
 
 impl Epoch {

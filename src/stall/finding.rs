@@ -18,17 +18,24 @@ const BATCHES_MIN: u64 = 3;
 /// tell in which function it sleeps.
 const RUNS_MORE_MAX: f64 = 0.1;
 
-/// A trainer has to wait until the first batch is made. If it is seen waiting for less than this share of that time, another
-/// thread than its main one takes the batches.
-const FIRST_WAIT_MIN: f64 = 0.3;
+/// If the model misses the measured time by more, it does not tell which part decides either.
+const VERDICT_ERROR_MAX: f64 = 0.2;
 
-/// Shares of the time of all workers. The first two are counted by the kernel, the others are seen by looks. So their sum
-/// is 1 up to what looks miss.
+/// A trainer has to wait for the first batch. If that takes longer than so many seconds, and the trainer is seen waiting
+/// for less than this share of it, another thread than its main one takes the batches. If it takes less, the same follows
+/// if the trainer is seldom seen waiting and its workers seldom lack work.
+const FIRST_BATCH_MIN: f64 = 0.1;
+const FIRST_WAIT_MIN: f64 = 0.1;
+const WAIT_MIN: f64 = 0.02;
+const NO_WORK_MIN: f64 = 0.5;
+
+/// Shares of the time of all workers. The kernel counts `processor` and `queued`, and looks show the others. So their sum is
+/// 1 up to what looks miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Parts {
     pub fetch: f64,
-    /// On a processor, and waiting for one.
+    /// Their main threads are on a processor, or wait for one.
     pub processor: f64,
     pub queued: f64,
     pub no_work: f64,
@@ -37,10 +44,13 @@ pub struct Parts {
     pub unknown: f64,
 }
 
+fn share(part: f64, of: f64) -> f64 {
+    if of > 0.0 { part / of } else { 0.0 }
+}
+
 impl Parts {
     fn of(epoch: &Epoch) -> Self {
         let Looks { runs, fetches, has_no_work, elsewhere, unknown } = epoch.looks;
-        let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
         let seen = |part| share(part, epoch.looks.total());
         let counted = |part| share(part, epoch.workers_s);
         let (processor, queued) = (counted(epoch.run_s), counted(epoch.queued_s));
@@ -146,12 +156,6 @@ impl Model {
         SPREADS.into_iter().map(with).min_by(nearest).unwrap_or_default()
     }
 
-    /// The time until the first batch is made, if that was seen.
-    fn first_batch_s(&self, epoch: &Epoch) -> f64 {
-        let work = if epoch.is_whole { self.preparation_s + self.fetch_s } else { 0.0 };
-        self.starting_s + work
-    }
-
     /// The epoch if each part took this share of the time that it takes.
     pub fn seconds_with(&self, fetch: f64, preparation: f64, step: f64) -> f64 {
         let loader = Loader {
@@ -200,6 +204,8 @@ impl Finding {
         let mut finding = Finding { parts, ..Finding::default() };
         finding.note_what_is_missing(epoch);
         match epoch.kind {
+            // Any verdict would be a guess.
+            _ if parts.unknown > RUNS_MORE_MAX => {}
             Kind::Workers => finding.fit(epoch),
             Kind::Itself => finding.of_one_thread(epoch),
             Kind::Threads => finding.notes.push(
@@ -215,14 +221,14 @@ impl Finding {
         if self.parts.unknown > RUNS_MORE_MAX {
             self.notes.push(format!(
                 "for {:.0} % of their time it is not known why workers sleep: the kernel does not \
-                 tell it to this user; run it as the user of the job, or as root",
+                 tell it to this user; run belady as the user of the job, or as root",
                 self.parts.unknown * 100.0
             ));
         }
         if epoch.read_bytes.is_none() {
             self.notes.push(
                 "how much the workers read is not known: this user may not read /proc/PID/io of \
-                 them; run it as the user of the job, or as root"
+                 them; run belady as the user of the job, or as root"
                     .to_owned(),
             );
         }
@@ -243,13 +249,16 @@ impl Finding {
             let words = format!("{batches} batches are too few for a verdict");
             return self.notes.push(words);
         }
-        if self.parts.unknown > RUNS_MORE_MAX {
-            return;
+        if epoch.shares_trainer {
+            self.notes.push(
+                "the trainer had workers of another loader meanwhile, so it is not known for which \
+                 of them it waited; the verdict is by the workers alone"
+                    .to_owned(),
+            );
+            return self.judge_by_workers();
         }
-        let looks = epoch.trainer_looks;
-        let waits = if looks.all > 0.0 { looks.waits / looks.all } else { 0.0 };
-        let model = Model::fit(epoch, &self.parts, batches, waits);
-        if waits * epoch.seconds < FIRST_WAIT_MIN * model.first_batch_s(epoch) {
+        let waits = share(epoch.trainer_looks.waits, epoch.trainer_looks.all);
+        if !self.shows_the_trainer(epoch, waits) {
             self.notes.push(
                 "the trainer's main thread does not show when it waits for data: another thread \
                  takes its batches (pin_memory); the verdict is by the workers alone"
@@ -257,20 +266,31 @@ impl Finding {
             );
             return self.judge_by_workers();
         }
+        let model = Model::fit(epoch, &self.parts, batches, waits);
         self.trainer_wait = Some(waits);
         let gains = model.gains();
-        self.bottleneck = Some(gains.largest());
+        if model.error.abs() <= VERDICT_ERROR_MAX {
+            self.bottleneck = Some(gains.largest());
+        }
         if model.error.abs() <= MODEL_ERROR_MAX {
             self.gains = Some(gains);
             self.cap_s = Some(model.seconds_with(0.0, 1.0, 1.0));
         } else {
             self.notes.push(format!(
-                "the model gives {:.1} s for this epoch, which took {:.1} s: nothing is said about \
-                 what would be",
+                "the model gives {:.1} s for this epoch, which took {:.1} s: it makes no prediction",
                 model.seconds, epoch.seconds
             ));
         }
         self.model = Some(model);
+    }
+
+    /// Whether the trainer's main thread shows when it waits for data.
+    fn shows_the_trainer(&self, epoch: &Epoch, waits: f64) -> bool {
+        let first = epoch.first_looks;
+        if first.all >= FIRST_BATCH_MIN && epoch.is_whole {
+            return share(first.waits, first.all) >= FIRST_WAIT_MIN;
+        }
+        waits >= WAIT_MIN || self.parts.no_work >= NO_WORK_MIN
     }
 
     /// If workers have no work, the trainer is slower than they are. If not, it is not.
@@ -369,7 +389,7 @@ mod tests {
         epoch.seconds *= 1.2;
         let finding = Finding::of(&epoch);
         assert_eq!((finding.gains, finding.cap_s), (None, None));
-        assert!(finding.notes.iter().any(|note| note.contains("nothing is said")), "{finding:?}");
+        assert!(finding.notes.iter().any(|note| note.contains("no prediction")), "{finding:?}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod loader;
 mod state;
 mod watched;
 
-pub use epoch::{Epoch, Kind, Looks, TrainerLooks};
+pub use epoch::{Epoch, Kind, Looks, Meters, TrainerLooks};
 pub use finding::{Bottleneck, Finding, Gains, Model, Parts};
 pub use loader::{AHEAD, Loader, Run};
 pub use state::State;

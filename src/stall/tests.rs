@@ -27,7 +27,7 @@ impl World {
         let mut spread = |low: f64, high: f64| low * (high / low).powf(rng.random::<f64>());
         let (preparation, fetch, step) = (spread(0.02, 2.0), spread(0.02, 2.0), spread(0.01, 1.0));
         let workers = spread(1.0, 8.99) as usize;
-        let (batches, starting) = (spread(30.0, 200.0) as usize, spread(0.01, 0.3));
+        let (batches, starting) = (spread(30.0, 200.0) as usize, spread(0.1, 0.3));
         // A batch is the sum of many samples, so it is seldom far from the mean.
         let mut vary = |mean: f64| mean * (0.8 + 0.4 * rng.random::<f64>());
         let work = (0..batches).map(|_| (vary(preparation), vary(fetch))).collect();
@@ -110,6 +110,7 @@ impl World {
             trainer_looks.all += LOOK_EVERY;
             now += LOOK_EVERY;
         }
+        let first = waits[0].1;
         let starting_s = self.starting * self.workers as f64;
         let run_s = self.work.iter().map(|(preparation, _)| preparation).sum::<f64>() + starting_s;
         Epoch {
@@ -122,6 +123,7 @@ impl World {
             starting_s,
             looks,
             trainer_looks,
+            first_looks: TrainerLooks { waits: first, all: first },
             read_bytes: Some(1 << 30),
             batches: Some(self.work.len() as u64),
             ..Epoch::default()

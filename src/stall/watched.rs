@@ -86,6 +86,11 @@ impl Watched {
         self.until - self.since
     }
 
+    /// Whether it has handed a batch over, or a part of one.
+    pub fn has_written(&self) -> bool {
+        self.bytes().is_some_and(|(_, written)| written > 0)
+    }
+
     /// Whether it is new and has not handed its first batch over.
     pub fn makes_its_first_batch(&self) -> bool {
         self.per_batch.is_none() && self.is_whole() && self.seconds() < FIRST_BATCH_MAX
@@ -94,11 +99,6 @@ impl Watched {
     /// Whether it has used no processor between the last two readings of its counters.
     pub fn stands_still(&self) -> bool {
         self.stands_still
-    }
-
-    /// Whether its first batch is yet to be measured.
-    pub fn has_to_be_counted(&self) -> bool {
-        self.per_batch.is_none() || self.first_read.is_none()
     }
 
     pub fn run_s(&self) -> f64 {

@@ -94,10 +94,11 @@ fn unmounted(fixture: &Fixture, words: &str) -> (Value, String) {
 fn a_job_is_judged_without_a_mount() {
     let fixture = Fixture::new();
     fixture.write_many("d", 40, SIZE);
-    let (slow_steps, said) = unmounted(&fixture, "2 12 0.01 0.01 0.4");
+    let (slow_steps, said) = unmounted(&fixture, "2 12 0.15 0.15 0.6");
     assert_eq!(slow_steps["bottleneck"], "gpu", "{said}");
-    assert_eq!((&slow_steps["workers"], &slow_steps["batches"]), (&2.into(), &12.into()), "{said}");
-    assert!(slow_steps["seconds"].as_f64().unwrap() >= 4.8, "{said}");
+    assert_eq!(slow_steps["workers"], 2, "{said}");
+    assert!((10..=14).contains(&slow_steps["batches"].as_u64().unwrap()), "{said}");
+    assert!(slow_steps["seconds"].as_f64().unwrap() >= 7.2, "{said}");
     assert!(slow_steps["trainer_wait"].as_f64().unwrap() < 0.5, "{said}");
     assert!(said.contains("GPU-bound") && said.contains("no work"), "{said}");
 
@@ -117,7 +118,7 @@ fn a_loader_that_is_late_at_random_gets_no_promise() {
     fixture.write_many("d", 40, SIZE);
     let (epoch, said) = unmounted(&fixture, "4 12 0.01 4 0.01");
     assert!(epoch["gains"].is_null() && epoch["cap_s"].is_null(), "{said}");
-    assert!(said.contains("nothing is said about what would be"), "{said}");
+    assert!(said.contains("makes no prediction"), "{said}");
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn readers_of_a_mount_are_judged_while_they_read_and_afterwards() {
     let report =
         || -> Value { serde_json::from_str(&fixture.run(0, &["report", at, "--json"])).unwrap() };
     assert!(epochs(&report()).is_empty());
-    assert!(fixture.run(0, &["report", at]).contains("nobody was seen"));
+    assert!(fixture.run(0, &["report", at]).contains("no loader was seen"));
 
     let mut job = trainer(&mounted.path("d"), "2 20 0.01 0.01 0.01").spawn().unwrap();
     wait_until("the job is seen", || !epochs(&report()).is_empty());
@@ -144,13 +145,13 @@ fn readers_of_a_mount_are_judged_while_they_read_and_afterwards() {
         (&"fetch".into(), &true.into()),
         "{told}"
     );
-    let cold = epoch["causes"]["cold"].as_f64().unwrap();
+    let cold = epoch["mount"]["causes"]["cold"].as_f64().unwrap();
     assert!(cold >= 7.0 && epoch["parts"]["fetch"].as_f64().unwrap() > 0.5, "{told}");
     assert_eq!(epoch["trainer"], job.id());
     // The last batches may be handed over between the last look and the end.
     assert!((17..=20).contains(&epoch["batches"].as_u64().unwrap()), "{told}");
     let text = fixture.run(0, &["report", at, "--epochs", "1"]);
-    assert!(text.contains("fetch-bound") && text.contains("waits    cold"), "{text}");
+    assert!(text.contains("fetch-bound") && text.contains("waited meanwhile: cold"), "{text}");
     fixture.run(6, &["report", "--last", at]);
     mounted.umount();
 
@@ -170,12 +171,12 @@ fn a_run_ends_with_its_report() {
     let fixture = Fixture::new();
     fixture.write_many("d", 40, SIZE);
     let source = fixture.path("source");
-    let job = trainer(&source.join("d"), "2 12 0.01 0.01 0.3");
+    let job = trainer(&source.join("d"), "2 12 0.1 0.1 0.4");
     let mut run = fixture.belady();
     run.arg("run").arg(&source).args(["--ram", "64MiB", "--", "python3"]);
     let output = run.args(job.get_args()).output().unwrap();
     let said = said(&output);
-    assert!(output.status.success() && said.contains("12 batches"), "{said}");
+    assert!(output.status.success() && said.contains(", 2 workers: "), "{said}");
     assert!(said.contains("GPU-bound"), "{said}");
 }
 

@@ -11,6 +11,7 @@ use serde::de::value::{self, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
 use super::order::resolved;
+use super::report;
 use super::{say, say_json};
 use crate::config::{Bytes, Size, View};
 use crate::engine::resolve_order;
@@ -101,6 +102,12 @@ pub(super) struct Args {
     /// Seed of the orders
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Repeat what a report tells: the JSON of `belady report` or of `belady run --report`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "order", "nodes"])]
+    from: Option<PathBuf>,
+    /// With --from: tell how long an epoch would take with this, as ram=50%,workers=8
+    #[arg(long, value_name = "CHANGES", requires = "from")]
+    what_if: Vec<String>,
     #[command(flatten)]
     cluster: nodes::Cluster,
     /// Print JSON
@@ -123,6 +130,9 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
+    if let Some(path) = &args.from {
+        return report::repeat(path, &args.what_if, args.json);
+    }
     if let Some(count) = args.cluster.nodes {
         return nodes::run(args, count);
     }

@@ -1,0 +1,145 @@
+//! The workers of one epoch of a trainer, or a process that reads itself.
+
+use std::collections::BTreeMap;
+
+use super::member::Member;
+use crate::stall::{Epoch, Kind, Meters, TrainerLooks, Watched};
+
+/// Workers that start within so many seconds of the one before are of one epoch. After a longer pause they are if no batch
+/// has been handed over: a loader gives no task before all its workers have started.
+const START_TOGETHER: f64 = 1.0;
+
+/// Workers that live shorter, in seconds, are no loader: a fork that becomes another program looks like a worker.
+const LIFE_MIN: f64 = 1.0;
+
+/// Who has read less, and made fewer batches, is not worth a report.
+const READ_MIN: u64 = 1 << 20;
+const BATCHES_MIN: u64 = 3;
+
+/// So many workers are measured by frequent looks when they make their first batches.
+const MEASURED_MAX: usize = 16;
+
+pub(super) struct Group {
+    pub(super) kind: Kind,
+    pub(super) members: BTreeMap<u32, Member>,
+    /// The start of the latest member.
+    latest: f64,
+    trainer_looks: TrainerLooks,
+    /// The same until the first batch was handed over.
+    first_looks: TrainerLooks,
+    /// Whether the trainer has had other workers meanwhile.
+    shares_trainer: bool,
+    meters: Meters,
+}
+
+impl Group {
+    pub(super) fn new(kind: Kind, meters: Meters) -> Self {
+        Group {
+            kind,
+            members: BTreeMap::new(),
+            latest: 0.0,
+            trainer_looks: TrainerLooks::default(),
+            first_looks: TrainerLooks::default(),
+            shares_trainer: false,
+            meters,
+        }
+    }
+
+    pub(super) fn add(&mut self, task: u32, member: Member, born: f64) {
+        self.latest = self.latest.max(born);
+        self.members.insert(task, member);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.members.values().all(Member::has_ended)
+    }
+
+    fn has_made_a_batch(&self) -> bool {
+        self.watched().any(Watched::has_written)
+    }
+
+    /// Whether a worker that starts at `born` is one of this epoch.
+    pub(super) fn takes(&self, born: f64) -> bool {
+        let none_ended = !self.members.values().any(Member::has_ended);
+        none_ended && (born - self.latest < START_TOGETHER || !self.has_made_a_batch())
+    }
+
+    /// Whether first batches are being made that are to be measured.
+    pub(super) fn makes_first_batches(&self) -> bool {
+        let few = self.members.len() <= MEASURED_MAX;
+        few && self.watched().any(Watched::makes_its_first_batch)
+    }
+
+    pub(super) fn alive(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.values_mut().filter(|member| !member.has_ended())
+    }
+
+    /// The trainer was seen waiting, or not, for so many seconds. `is_shared`: whether it has other workers.
+    pub(super) fn note_trainer(&mut self, waits: bool, seconds: f64, is_shared: bool) {
+        self.shares_trainer |= is_shared;
+        if self.members.values().any(Member::has_ended) {
+            // The trainer waits for the ends of its workers.
+            return;
+        }
+        let is_first = !self.has_made_a_batch();
+        let first = is_first.then_some(&mut self.first_looks);
+        for looks in first.into_iter().chain([&mut self.trainer_looks]) {
+            looks.waits += if waits { seconds } else { 0.0 };
+            looks.all += seconds;
+        }
+    }
+
+    fn watched(&self) -> impl Iterator<Item = &Watched> {
+        self.members.values().map(|member| &member.watched)
+    }
+
+    /// Whether it is worth a report. `is_reader`: whether it is known to read, though the kernel may not tell.
+    pub(super) fn is_of_interest(&self, is_reader: bool) -> bool {
+        let read: Option<u64> = self.members.values().map(Member::read).sum();
+        let works = read.map_or(is_reader, |read| read >= READ_MIN);
+        let lives = || self.watched().any(|watched| watched.seconds() >= LIFE_MIN);
+        match self.kind {
+            Kind::Workers => {
+                lives() && (works || self.batches().is_some_and(|count| count >= BATCHES_MIN))
+            }
+            Kind::Itself | Kind::Threads => works,
+        }
+    }
+
+    /// Whether threads read, beside the main thread of their process.
+    fn are_threads(&self) -> bool {
+        self.kind == Kind::Itself && self.members.len() > 1
+    }
+
+    pub(super) fn epoch(&self, trainer: u32, program: &str, number: u32, meters: &Meters) -> Epoch {
+        let are_threads = self.are_threads();
+        // The main thread of such a process makes no batches.
+        let makes = |(task, _): &(&u32, &Member)| !are_threads || **task != trainer;
+        let workers = self.members.iter().filter(makes).map(|(_, member)| &member.watched);
+        let mut epoch = Epoch {
+            trainer,
+            program: program.to_owned(),
+            number,
+            kind: if are_threads { Kind::Threads } else { self.kind },
+            is_over: self.is_over(),
+            trainer_looks: self.trainer_looks,
+            first_looks: self.first_looks,
+            shares_trainer: self.shares_trainer,
+            batches: self.batches(),
+            mount: meters.since(&self.meters),
+            ..Epoch::of(workers)
+        };
+        if are_threads {
+            // That of the main thread is of the whole process.
+            epoch.read_bytes = self.members.get(&trainer).and_then(Member::read);
+        }
+        epoch
+    }
+
+    /// The first worker that starts makes the first batch.
+    fn batches(&self) -> Option<u64> {
+        let first = self.watched().min_by(|a, b| a.since.total_cmp(&b.since))?;
+        let written = self.watched().filter_map(|member| Some(member.bytes()?.1)).sum::<u64>();
+        Some((written as f64 / first.per_batch()? as f64).round() as u64)
+    }
+}

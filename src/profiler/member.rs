@@ -1,0 +1,65 @@
+//! A task that is looked at: a worker, or a thread that reads.
+
+use super::task::{Ended, TaskFiles, now};
+use crate::stall::{State, Watched};
+
+/// A task that has started within so many seconds is looked at from its start.
+const NEW: f64 = 2.0;
+
+pub(super) struct Member {
+    /// `None` if the task has ended.
+    files: Option<TaskFiles>,
+    pub(super) watched: Watched,
+}
+
+impl Member {
+    /// # Errors
+    /// If it has ended.
+    pub(super) fn new(files: TaskFiles, born: f64) -> Result<Self, Ended> {
+        let now = now();
+        let counted = if now - born < NEW { None } else { Some(files.counters()?) };
+        Ok(Member { files: Some(files), watched: Watched::new(born, now, counted) })
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.files.is_none()
+    }
+
+    pub(super) fn look(&mut self) {
+        if let Some(state) = self.unless_ended(TaskFiles::state) {
+            self.watched.look(now(), state);
+        }
+    }
+
+    /// The task was found in this state.
+    pub(super) fn was_seen(&mut self, state: Result<State, Ended>) {
+        match state {
+            Ok(state) if self.files.is_some() => self.watched.look(now(), state),
+            Ok(_) => {}
+            Err(Ended) => self.files = None,
+        }
+    }
+
+    pub(super) fn count(&mut self) {
+        if let Some(counters) = self.unless_ended(TaskFiles::counters) {
+            self.watched.count(now(), counters);
+        }
+        // A task that has ended stays until its parent asks for its exit code. It looks as if it ran.
+        if self.watched.stands_still() && self.files.as_ref().is_some_and(TaskFiles::is_zombie) {
+            self.files = None;
+        }
+    }
+
+    fn unless_ended<T>(&mut self, ask: impl FnOnce(&TaskFiles) -> Result<T, Ended>) -> Option<T> {
+        let answer = ask(self.files.as_ref()?);
+        if answer.is_err() {
+            self.files = None;
+        }
+        answer.ok()
+    }
+
+    /// Bytes that it has read. `None` if this may not be known.
+    pub(super) fn read(&self) -> Option<u64> {
+        self.watched.bytes().map(|(read, _)| read)
+    }
+}
