@@ -460,7 +460,7 @@ fn a_report_is_simulated_again() {
     fixture.write("reports.json", &format!("[{REPORT}]"));
     let words = ["simulate", "--from", "report.json"];
     let usual = fixture.prints(&words, &[]);
-    for what in ["the order told: ", "4 workers: ", "0.5 times the latency: ", "RAM for 110 % of"] {
+    for what in ["the order told: ", "4 workers: ", "0.5 times the latency: ", "RAM for 100 % of"] {
         assert!(usual.contains(what), "{usual}");
     }
     let one =

@@ -97,7 +97,7 @@ class Bench(Parts):
         half = ("--ram", pages // 2, "--set", "prefetch.enabled=false")
         whole = ("--ram", "1GiB", "--set", "prefetch.enabled=false")
         twice = ("--epochs", 2, *JOB)
-        ways = {"cached": ("ram=110%", whole, twice, ()), "ram50": ("ram=50%", half, twice, ()),
+        ways = {"cached": ("ram=100%", whole, twice, ()), "ram50": ("ram=50%", half, twice, ()),
                 "latency": ("latency=0.5", COLD, JOB, HALF_LATENCY), "link": ("link=2", COLD, JOB, TWICE_LINK),
                 "workers": ("workers=4", COLD, ("--workers", 4, *JOB[2:]), ())}
         line, found = self.slow_epoch(data, COLD, JOB, what_if=[change for change, *_ in ways.values()])

@@ -83,7 +83,7 @@ impl Judged {
         let twice = Change::Workers(self.epoch.workers * 2);
         let mut changes = Vec::new();
         let has_room = |share: u64| setup.ram_bytes >= setup.bytes / 100 * share;
-        let shares = [50, 110].into_iter().filter(|share| !has_room(*share));
+        let shares = [50, 100].into_iter().filter(|share| !has_room(*share));
         changes.extend(shares.map(|share| vec![Change::Ram(Size::Percent(share as f64))]));
         if !setup.order_is_known {
             changes.push(vec![Change::OrderTold]);

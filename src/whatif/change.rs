@@ -76,6 +76,8 @@ impl Change {
             (scenario.layout.pages_bytes_of_all(), scenario.layout.stored_bytes_of_all());
         let tiers = &mut scenario.settings.tiers;
         match self {
+            // Samples on their way need room, too.
+            Change::Ram(Size::Percent(share)) if share >= 100.0 => tiers[0].capacity = ram * 2,
             Change::Ram(size) => tiers[0].capacity = size.of(ram).unwrap_or_default(),
             Change::Disk(size) => {
                 let capacity = size.of(disk).unwrap_or_default();

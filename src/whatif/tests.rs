@@ -48,7 +48,7 @@ fn a_change_gives_what_the_model_gives() {
     let job = Job::of(&setup, &epoch, &model).unwrap();
     assert!(job.error.abs() < 0.03, "{}", job.error);
     assert_near(&job.predict(&[]), model.seconds);
-    let all = [Change::Ram(Size::Percent(110.0))];
+    let all = [Change::Ram(Size::Percent(100.0))];
     assert_near(&job.predict(&all), model.seconds_with(0.0, 1.0, 1.0));
     assert_near(&job.predict(&[Change::Latency(0.5)]), model.seconds_with(0.53, 1.0, 1.0));
     assert_near(&job.predict(&[Change::Link(2.0)]), model.seconds_with(0.97, 1.0, 1.0));
