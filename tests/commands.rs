@@ -448,7 +448,8 @@ fn a_pipe_without_end_is_refused() {
 /// A report of 3,000 samples, of which each is waited for 8 ms.
 const REPORT: &str = r#"{"source": "/s", "mountpoints": ["/m"], "has_strangers": false, "cpu_s": 0.1,
 "setup": {"files": 3000, "bytes": 330000000, "ram_bytes": 4194304, "reads_at_once": 16, "seconds_per_byte": 4.5e-9},
-"epochs": [{"trainer": 7, "program": "python3", "number": 1, "kind": "workers", "seconds": 18.5, "workers": 2,
+"epochs": [{"trainer": 7, "program": "python3", "number": 1, "kind": "workers", "is_over": true,
+"is_whole": true, "seconds": 18.5, "workers": 2,
 "read_bytes": 330000000, "batches": 47, "mount": {"source_reads": 3000, "source_s": 23.4},
 "bottleneck": "fetch", "gains": {"fetch": 0.66}, "model": {"workers": 2, "batches": 47, "preparation_s": 0.256,
 "fetch_s": 0.512, "step_s": 0.1, "seconds": 18.5}}]}"#;
@@ -460,7 +461,13 @@ fn a_report_is_simulated_again() {
     fixture.write("reports.json", &format!("[{REPORT}]"));
     let words = ["simulate", "--from", "report.json"];
     let usual = fixture.prints(&words, &[]);
-    for what in ["the order told: ", "4 workers: ", "0.5 times the latency: ", "RAM for 100 % of"] {
+    for what in [
+        "nothing changes: a later epoch takes ",
+        "the order told: ",
+        "4 workers: ",
+        "0.5 times the latency: ",
+        "RAM for 100 % of",
+    ] {
         assert!(usual.contains(what), "{usual}");
     }
     let one =

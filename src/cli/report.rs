@@ -23,6 +23,9 @@ const CAUSE_MIN: f64 = 0.001;
 /// A process without workers that waits for files for less than this share is left out beside loaders with workers.
 const FETCH_MIN: f64 = 0.1;
 
+/// If workers wait for a processor for a larger share, more of them are of no use.
+const QUEUED_MIN: f64 = 0.1;
+
 /// How many times longer than it runs a worker has to wait for a processor until there are too few of them.
 const STARVED: f64 = 1.0;
 
@@ -62,14 +65,16 @@ struct Judged {
     epoch: Epoch,
     #[serde(flatten)]
     finding: Finding,
-    /// How long a later epoch would take if something were different. Only of the last epoch of a trainer.
+    /// How many seconds a later epoch would take, and if something were different. Only of the last epoch of a trainer.
+    #[serde(default)]
+    later_s: Option<f64>,
     #[serde(default)]
     what_if: Vec<Prediction>,
 }
 
 impl Judged {
     fn of(epoch: Epoch) -> Self {
-        Judged { finding: Finding::of(&epoch), epoch, what_if: Vec::new() }
+        Judged { finding: Finding::of(&epoch), epoch, later_s: None, what_if: Vec::new() }
     }
 
     /// The job in virtual time, if it gives the epoch back.
@@ -80,7 +85,7 @@ impl Judged {
 
     /// The changes that may be of interest to anybody.
     fn usual_changes(&self, setup: &Setup) -> Vec<Vec<Change>> {
-        let twice = Change::Workers(self.epoch.workers * 2);
+        let twice = Change::Workers(self.epoch.workers.saturating_mul(2));
         let mut changes = Vec::new();
         let has_room = |share: u64| setup.ram_bytes >= setup.bytes / 100 * share;
         let shares = [50, 100].into_iter().filter(|share| !has_room(*share));
@@ -88,7 +93,10 @@ impl Judged {
         if !setup.order_is_known {
             changes.push(vec![Change::OrderTold]);
         }
-        changes.extend([vec![twice], vec![Change::Latency(0.5)], vec![Change::Link(2.0)]]);
+        if self.finding.parts.queued < QUEUED_MIN {
+            changes.push(vec![twice]);
+        }
+        changes.extend([vec![Change::Latency(0.5)], vec![Change::Link(2.0)]]);
         changes
     }
 
@@ -96,8 +104,8 @@ impl Judged {
         let Some(job) = self.job(setup) else {
             if !wanted.is_empty() {
                 self.finding.notes.push(
-                    "a simulation of this epoch does not take as long as the epoch took, or too \
-                     little is known for one: nothing is said about what would be"
+                    "there is no prediction: the epoch goes on, or others have read at the mount \
+                     meanwhile, or a simulation of it does not take as long as it took"
                         .to_owned(),
                 );
             }
@@ -111,6 +119,7 @@ impl Judged {
             }
             wanted => wanted,
         };
+        self.later_s = Some(job.predict(&[]).seconds);
         self.what_if = changes.iter().map(|changes| job.predict(changes)).collect();
     }
 }
@@ -128,14 +137,21 @@ impl Report {
         Report { source, mountpoints, setup, has_strangers, cpu_s, epochs }
     }
 
-    /// Says of the last epoch of each trainer how long it would take with these changes, or with the usual ones.
+    /// Says how long a later epoch of each trainer would take with these changes, or with the usual ones. What is told follows
+    /// from its last whole epoch.
     pub(super) fn predict(&mut self, wanted: &[Vec<Change>]) {
         let Some(setup) = &self.setup else { return };
-        let mut trainers = BTreeSet::new();
-        for judged in self.epochs.iter_mut().rev() {
-            if judged.epoch.kind == Kind::Workers && trainers.insert(judged.epoch.trainer) {
-                judged.predict(setup, wanted);
-            }
+        let of_workers = self.epochs.iter().filter(|judged| judged.epoch.kind == Kind::Workers);
+        let trainers: BTreeSet<u32> = of_workers.map(|judged| judged.epoch.trainer).collect();
+        for trainer in trainers {
+            let is_of = |judged: &Judged| {
+                judged.epoch.kind == Kind::Workers && judged.epoch.trainer == trainer
+            };
+            let whole =
+                |judged: &Judged| is_of(judged) && judged.epoch.is_over && judged.epoch.is_whole;
+            let last = self.epochs.iter().rposition(whole);
+            let last = last.or_else(|| self.epochs.iter().rposition(is_of));
+            last.into_iter().for_each(|last| self.epochs[last].predict(setup, wanted));
         }
     }
 
@@ -169,13 +185,20 @@ impl Report {
             );
         }
         let mut last = None;
-        for Judged { epoch, finding, what_if } in &self.epochs {
+        for Judged { epoch, finding, later_s, what_if } in &self.epochs {
             if last.replace(epoch.trainer) != Some(epoch.trainer) {
                 let _ = writeln!(out, "  {} (pid {})", epoch.program, epoch.trainer);
             }
             render(&mut out, epoch, finding);
+            if let Some(later) = later_s {
+                let _ = writeln!(
+                    out,
+                    "    what if  nothing changes: a later epoch takes {}",
+                    seconds(*later)
+                );
+            }
             for Prediction { what, seconds: would } in what_if {
-                let change = would / epoch.seconds - 1.0;
+                let change = would / later_s.unwrap_or(epoch.seconds) - 1.0;
                 let _ = writeln!(
                     out,
                     "    what if  {what}: {} ({:+.0} %)",

@@ -92,6 +92,7 @@ fn setup(engine: &Engine) -> Setup {
         prefetch: settings.prefetch.enabled && settings.mount.mode != Mode::Plain,
         order_is_known: published.streams.iter().any(|(_, stream)| stream.following),
         reads_at_once: limits.fetches,
+        processors: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
         seconds_per_byte: times.seconds_per_byte().unwrap_or_default().max(0.0),
     }
 }

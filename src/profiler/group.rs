@@ -16,6 +16,9 @@ const LIFE_MIN: f64 = 1.0;
 const READ_MIN: u64 = 1 << 20;
 const BATCHES_MIN: u64 = 3;
 
+/// More batches are not believed: then the measure of a batch was none.
+const BATCHES_MAX: u64 = 1 << 20;
+
 /// So many workers are measured by frequent looks when they make their first batches.
 const MEASURED_MAX: usize = 16;
 
@@ -48,6 +51,23 @@ impl Group {
     pub(super) fn add(&mut self, task: u32, member: Member, born: f64) {
         self.latest = self.latest.max(born);
         self.members.insert(task, member);
+        // The trainer waits for the first batch when all workers have started.
+        if !self.has_made_a_batch() {
+            self.first_looks = TrainerLooks::default();
+        }
+    }
+
+    /// A task that still runs is no worker after all.
+    pub(super) fn leave(&mut self, task: u32) {
+        if self.members.get(&task).is_some_and(|member| !member.has_ended()) {
+            self.members.remove(&task);
+        }
+    }
+
+    /// Whether a worker has ended. A fork that has ended at once was none.
+    fn has_lost_a_worker(&self) -> bool {
+        let was_worker = |member: &Member| member.watched.seconds() >= LIFE_MIN;
+        self.members.values().any(|member| member.has_ended() && was_worker(member))
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -60,8 +80,8 @@ impl Group {
 
     /// Whether a worker that starts at `born` is one of this epoch.
     pub(super) fn takes(&self, born: f64) -> bool {
-        let none_ended = !self.members.values().any(Member::has_ended);
-        none_ended && (born - self.latest < START_TOGETHER || !self.has_made_a_batch())
+        !self.has_lost_a_worker()
+            && (born - self.latest < START_TOGETHER || !self.has_made_a_batch())
     }
 
     /// Whether first batches are being made that are to be measured.
@@ -77,7 +97,7 @@ impl Group {
     /// The trainer was seen waiting, or not, for so many seconds. `is_shared`: whether it has other workers.
     pub(super) fn note_trainer(&mut self, waits: bool, seconds: f64, is_shared: bool) {
         self.shares_trainer |= is_shared;
-        if self.members.values().any(Member::has_ended) {
+        if self.has_lost_a_worker() {
             // The trainer waits for the ends of its workers.
             return;
         }
@@ -140,6 +160,7 @@ impl Group {
     fn batches(&self) -> Option<u64> {
         let first = self.watched().min_by(|a, b| a.since.total_cmp(&b.since))?;
         let written = self.watched().filter_map(|member| Some(member.bytes()?.1)).sum::<u64>();
-        Some((written as f64 / first.per_batch()? as f64).round() as u64)
+        let batches = (written as f64 / first.per_batch()? as f64).round() as u64;
+        (batches <= BATCHES_MAX).then_some(batches)
     }
 }

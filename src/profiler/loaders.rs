@@ -46,6 +46,10 @@ impl Trainer {
         self.groups.iter().chain(&self.as_reader)
     }
 
+    fn has_had_workers(&self) -> bool {
+        self.over > 0 || !self.groups.is_empty()
+    }
+
     fn has(&self, worker: u32) -> bool {
         self.ended.contains(&worker)
             || self.groups.iter().any(|group| group.members.contains_key(&worker))
@@ -55,7 +59,8 @@ impl Trainer {
     fn look(&mut self, process: u32, passed: f64) {
         let state = self.files.state();
         let waits = state.is_ok_and(|state| state == State::HasNoWork);
-        let is_shared = self.groups.len() > 1;
+        let others = self.groups.iter().filter(|group| group.is_of_interest(false));
+        let is_shared = self.groups.len() > 1 && others.count() > 1;
         for group in &mut self.groups {
             group.note_trainer(waits, passed, is_shared);
             group.alive().for_each(Member::look);
@@ -182,7 +187,7 @@ impl Loaders {
         }
         // A fork has become another program, or a worker has workers itself.
         for other in self.trainers.values_mut() {
-            other.groups.iter_mut().for_each(|group| _ = group.members.remove(&process));
+            other.groups.iter_mut().for_each(|group| group.leave(process));
             other.groups.retain(|group| !group.members.is_empty());
         }
         // It may have ended.
@@ -208,7 +213,7 @@ impl Loaders {
         // A child that a worker has forked may become another program. Then the worker stays one.
         let is_worker = self.trainers.values().any(|other| other.has(trainer));
         let is_settled = !self.tree.is_young(process);
-        let is_trainer = self.trainers.get(&process).is_some_and(|own| !own.groups.is_empty());
+        let is_trainer = self.trainers.get(&process).is_some_and(Trainer::has_had_workers);
         if is_trainer || is_worker && !is_settled || !self.has_room() {
             return;
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::task::{TaskFiles, now};
-use crate::process::{Task, runs};
+use crate::process::{Task, has_ended, runs};
 
 /// Processes that are known at once. More are left out.
 const PROCESSES_MAX: usize = 4096;
@@ -37,13 +37,14 @@ impl Tree {
         self.workers_only = true;
     }
 
-    /// Follows a process and its children.
+    /// Follows a process and its children, unless it has ended.
     pub(super) fn follow(&mut self, process: u32) {
-        if self.all.len() < PROCESSES_MAX && !self.all.contains_key(&process) {
-            let found = TaskFiles::of_process(process).and_then(|files| files.born());
-            if let Ok(born) = found {
-                self.all.insert(process, Process { trainer: trainer(process), born });
-            }
+        if self.all.len() < PROCESSES_MAX
+            && !self.all.contains_key(&process)
+            && let Some(trainer) = trainer(process)
+            && let Ok(born) = TaskFiles::of_process(process).and_then(|files| files.born())
+        {
+            self.all.insert(process, Process { trainer, born });
         }
     }
 
@@ -87,7 +88,7 @@ impl Tree {
         let now = now();
         for (process, known) in &mut self.all {
             if looks_at_all || now - known.born < SETTLED {
-                known.trainer = trainer(*process);
+                known.become_another_program(*process);
             }
         }
         self.left_out.retain(|process| runs(u64::from(*process)));
@@ -100,7 +101,7 @@ impl Tree {
             if self.all.contains_key(&process) || self.left_out.contains(&process) {
                 continue;
             }
-            match self.workers_only && trainer(process) == process {
+            match self.workers_only && trainer(process) == Some(process) {
                 true => _ = self.left_out.insert(process),
                 false => self.follow(process),
             }
@@ -109,9 +110,19 @@ impl Tree {
     }
 }
 
-/// The process that a process reads for.
-fn trainer(process: u32) -> u32 {
-    Task::of(process).and_then(|task| u32::try_from(task.group).ok()).unwrap_or(process)
+impl Process {
+    /// Looks whether it has become another program. A worker whose trainer has ended stays one: it ends soon.
+    fn become_another_program(&mut self, own: u32) {
+        let Some(now) = trainer(own) else { return };
+        if now != own || self.trainer == own || !has_ended(self.trainer) {
+            self.trainer = now;
+        }
+    }
+}
+
+/// The process that a process reads for. `None` if it has ended.
+fn trainer(process: u32) -> Option<u32> {
+    u32::try_from(Task::of(process)?.group).ok()
 }
 
 /// The children of a thread of a process.

@@ -23,9 +23,10 @@ const VERDICT_ERROR_MAX: f64 = 0.2;
 
 /// A trainer has to wait for the first batch. If that takes longer than so many seconds, and the trainer is seen waiting
 /// for less than this share of it, another thread than its main one takes the batches. If it takes less, the same follows
-/// if the trainer is seldom seen waiting and its workers seldom lack work.
+/// if the trainer is seldom seen waiting and its workers seldom lack work. One that waits for long is seen.
 const FIRST_BATCH_MIN: f64 = 0.1;
 const FIRST_WAIT_MIN: f64 = 0.1;
+const LONG_WAIT: f64 = 0.2;
 const WAIT_MIN: f64 = 0.02;
 const NO_WORK_MIN: f64 = 0.5;
 
@@ -288,7 +289,7 @@ impl Finding {
     fn shows_the_trainer(&self, epoch: &Epoch, waits: f64) -> bool {
         let first = epoch.first_looks;
         if first.all >= FIRST_BATCH_MIN && epoch.is_whole {
-            return share(first.waits, first.all) >= FIRST_WAIT_MIN;
+            return waits >= LONG_WAIT || share(first.waits, first.all) >= FIRST_WAIT_MIN;
         }
         waits >= WAIT_MIN || self.parts.no_work >= NO_WORK_MIN
     }

@@ -15,8 +15,6 @@ use crate::sim::Scenario;
 pub enum Change {
     /// RAM of so many bytes, or of a share of the data.
     Ram(Size),
-    /// A cache disk of the same.
-    Disk(Size),
     /// Latencies of the source, as multiples of what they are.
     Latency(f64),
     /// The bandwidth of the source, as a multiple of what it is.
@@ -28,7 +26,7 @@ pub enum Change {
 }
 
 /// What can be written.
-const HINT: &str = "write ram=50% or ram=64GiB, disk=100%, latency=0.5, link=2, workers=8, or order=told; several in one, \
+const HINT: &str = "write ram=50% or ram=64GiB, latency=0.5, link=2, workers=8, or order=told; several in one, \
                     with commas between them, are made together";
 
 impl FromStr for Change {
@@ -49,7 +47,6 @@ impl FromStr for Change {
         };
         Ok(match name {
             "ram" => Change::Ram(size()?),
-            "disk" => Change::Disk(size()?),
             "latency" => Change::Latency(factor()?),
             "link" => Change::Link(factor()?),
             "workers" => {
@@ -72,18 +69,12 @@ impl Change {
     }
 
     pub(super) fn make(self, scenario: &mut Scenario) {
-        let (ram, disk) =
-            (scenario.layout.pages_bytes_of_all(), scenario.layout.stored_bytes_of_all());
+        let ram = scenario.layout.pages_bytes_of_all();
         let tiers = &mut scenario.settings.tiers;
         match self {
             // Samples on their way need room, too.
             Change::Ram(Size::Percent(share)) if share >= 100.0 => tiers[0].capacity = ram * 2,
             Change::Ram(size) => tiers[0].capacity = size.of(ram).unwrap_or_default(),
-            Change::Disk(size) => {
-                let capacity = size.of(disk).unwrap_or_default();
-                tiers.truncate(1);
-                tiers.push(crate::plan::Tier { capacity, block_us: 0 });
-            }
             Change::Latency(factor) => {
                 let latency = &mut scenario.source.latency_us;
                 *latency = (*latency as f64 * factor) as u64;
@@ -112,7 +103,6 @@ impl fmt::Display for Change {
         };
         match self {
             Change::Ram(bytes) => write!(f, "RAM for {}", size(*bytes)),
-            Change::Disk(bytes) => write!(f, "a cache disk for {}", size(*bytes)),
             Change::Latency(factor) => write!(f, "{factor} times the latency"),
             Change::Link(factor) => write!(f, "{factor} times the bandwidth"),
             Change::Workers(workers) => write!(f, "{workers} workers"),
@@ -129,7 +119,6 @@ mod tests {
     fn changes_are_written_as_people_say_them() {
         for (text, words) in [
             ("ram=50%", "RAM for 50 % of the data"),
-            ("disk=1GiB", "a cache disk for 1 GiB"),
             ("latency=0.5", "0.5 times the latency"),
             ("link=2", "2 times the bandwidth"),
             ("workers=4", "4 workers"),

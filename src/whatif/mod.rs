@@ -24,6 +24,12 @@ const ERROR_MAX: f64 = 0.05;
 /// Samples that are simulated at most. A larger dataset is made smaller, with all that belongs to it.
 const SAMPLES_MAX: u64 = 100_000;
 
+/// The share of the data that an epoch has to read, and the share of what the source gives that it has to read.
+const ALL: f64 = 0.9;
+
+/// With more workers nothing is simulated.
+const WORKERS_MAX: u32 = 4096;
+
 /// What a mount says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -41,6 +47,8 @@ pub struct Setup {
     pub reads_at_once: u32,
     /// Seconds by which a read at the source takes longer for each byte. 0 if it is not known.
     pub seconds_per_byte: f64,
+    /// Processors of the machine. 0 if they are not known.
+    pub processors: u32,
 }
 
 /// What an epoch would take.
@@ -62,18 +70,26 @@ pub struct Job {
     pub error: f64,
     /// Measured seconds over simulated ones.
     correction: f64,
+    /// Seconds that the machine's processors need for the work of all workers. It is not simulated.
+    least: f64,
 }
 
 impl Job {
-    /// The job of an epoch that was measured. `None` if too little is known, or if the scenario does not give its time back.
+    /// The job of a whole epoch that was measured. `None` if too little is known, or if the scenario does not give its time back.
     pub fn of(setup: &Setup, epoch: &Epoch, model: &Model) -> Option<Self> {
-        let fitted = Fitted::of(setup, epoch, model)?;
+        let is_whole = epoch.is_over && epoch.is_whole;
+        let fitted = Fitted::of(setup, epoch, model).filter(|_| is_whole)?;
         let mut job = Job {
             scenario: fitted.scenario(setup, model).ok()?,
             starting: model.starting_s,
             scale: fitted.scale,
             error: 0.0,
             correction: 1.0,
+            least: if setup.processors > 0 {
+                epoch.run_s / f64::from(setup.processors)
+            } else {
+                0.0
+            },
         };
         // The cache may have held little at the start of the epoch, or all that it can hold.
         let [first, later] = job.epochs(&job.scenario);
@@ -90,7 +106,7 @@ impl Job {
         changes.iter().for_each(|change| change.make(&mut scenario));
         let [_, later] = self.epochs(&scenario);
         let words: Vec<String> = changes.iter().map(ToString::to_string).collect();
-        Prediction { what: words.join(", "), seconds: later * self.correction }
+        Prediction { what: words.join(", "), seconds: (later * self.correction).max(self.least) }
     }
 
     /// Seconds of the first epoch, and of the second one.
@@ -117,7 +133,13 @@ impl Fitted {
         let samples = (epoch.read_bytes? / mean).min(setup.files);
         let batch = u32::try_from(samples.div_ceil(model.batches.max(1))).ok()?;
         let reads = epoch.mount.source_reads as f64;
-        if batch == 0 || reads < 1.0 || epoch.seconds <= 0.0 {
+        if batch == 0 || reads < 1.0 || epoch.seconds <= 0.0 || model.workers > WORKERS_MAX {
+            return None;
+        }
+        // Otherwise the epoch is one rank's, or others have read at the mount meanwhile.
+        let is_all = samples as f64 >= ALL * setup.files as f64;
+        let is_alone = epoch.mount.source_bytes as f64 * ALL <= epoch.read_bytes? as f64;
+        if !is_all || !is_alone {
             return None;
         }
         // If nothing is read ahead, workers wait for all that a read takes: for the kernel and for belady, too.

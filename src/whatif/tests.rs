@@ -18,6 +18,8 @@ fn cold() -> (Setup, Epoch, Model) {
     model.seconds = model.seconds_with(1.0, 1.0, 1.0);
     let reads = u64::from(FILES);
     let mut epoch = Epoch {
+        is_over: true,
+        is_whole: true,
         seconds: model.seconds,
         workers,
         read_bytes: Some(reads * BYTES),
@@ -75,8 +77,22 @@ fn a_job_that_the_scenario_does_not_give_back_gets_no_prediction() {
     epoch.seconds *= 1.2;
     assert!(Job::of(&setup, &epoch, &model).is_none());
     epoch.seconds /= 1.2;
-    epoch.read_bytes = None;
-    assert!(Job::of(&setup, &epoch, &model).is_none());
+    assert!(Job::of(&setup, &epoch, &model).is_some());
+    let begun = Epoch { is_over: false, ..epoch.clone() };
+    assert!(Job::of(&setup, &begun, &model).is_none(), "it goes on");
+    let rank = Epoch { read_bytes: Some(setup.bytes / 2), ..epoch.clone() };
+    assert!(Job::of(&setup, &rank, &model).is_none(), "other ranks read the rest");
+    let unknown = Epoch { read_bytes: None, ..epoch };
+    assert!(Job::of(&setup, &unknown, &model).is_none());
+}
+
+#[test]
+fn more_workers_need_processors() {
+    let (setup, epoch, model) = cold();
+    let epoch = Epoch { run_s: 12.0, ..epoch };
+    let setup = Setup { processors: 2, ..setup };
+    let job = Job::of(&setup, &epoch, &model).unwrap();
+    assert_near(&job.predict(&[Change::Workers(64), Change::Latency(0.01)]), 6.0);
 }
 
 /// 10 million samples are simulated as fewer ones.
@@ -87,6 +103,7 @@ fn a_large_dataset_is_made_smaller() {
     let large = Setup { files: setup.files * times, bytes: setup.bytes * times, ..setup };
     let mut epoch = epoch;
     epoch.read_bytes = Some(large.bytes);
+    epoch.mount.source_bytes = large.bytes;
     epoch.mount.source_reads *= times;
     let mut model = Model { batches: model.batches * times, ..model };
     model.seconds = model.seconds_with(1.0, 1.0, 1.0);
