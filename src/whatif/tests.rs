@@ -89,10 +89,10 @@ fn a_job_that_the_scenario_does_not_give_back_gets_no_prediction() {
 #[test]
 fn more_workers_need_processors() {
     let (setup, epoch, model) = cold();
-    let epoch = Epoch { run_s: 12.0, ..epoch };
+    let epoch = Epoch { run_s: 16.0, ..epoch };
     let setup = Setup { processors: 2, ..setup };
     let job = Job::of(&setup, &epoch, &model).unwrap();
-    assert_near(&job.predict(&[Change::Workers(64), Change::Latency(0.01)]), 6.0);
+    assert_near(&job.predict(&[Change::Workers(64), Change::Latency(0.01)]), 8.0);
 }
 
 /// 10 million samples are simulated as fewer ones.
