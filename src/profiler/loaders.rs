@@ -98,9 +98,12 @@ pub(super) struct Loaders {
     tree: Tree,
     trainers: BTreeMap<u32, Trainer>,
     interest: Interest,
-    /// When somebody was last seen reading or writing, and what all had read and written then.
+    /// When somebody was last seen reading.
     active: f64,
+    /// What workers had read and written then. Without a mount, what all had.
     moved: u64,
+    /// Reads at the mount until then.
+    reads: u64,
 }
 
 impl Loaders {
@@ -150,7 +153,14 @@ impl Loaders {
         groups.any(Group::makes_first_batches)
     }
 
-    /// Seconds since somebody was last seen reading or writing.
+    /// There were so many reads at the mount until now.
+    pub(super) fn note_reads(&mut self, reads: u64) {
+        if std::mem::replace(&mut self.reads, reads) != reads {
+            self.active = now();
+        }
+    }
+
+    /// Seconds since somebody was last seen reading.
     pub(super) fn idle(&self) -> f64 {
         now() - self.active
     }
@@ -248,7 +258,10 @@ impl Loaders {
             for group in trainer.groups.iter_mut().chain(&mut trainer.as_reader) {
                 let wanted = |member: &&mut Member| all || member.watched.makes_its_first_batch();
                 group.alive().filter(wanted).for_each(Member::count);
-                let bytes = group.members.values().filter_map(|member| member.watched.bytes());
+                // A process without workers may read other files than those of the mount.
+                let counts = group.kind == Kind::Workers || !self.interest.of_mount;
+                let members = group.members.values().filter(|_| counts);
+                let bytes = members.filter_map(|member| member.watched.bytes());
                 moved = bytes.fold(moved, |sum, (read, written)| sum + read + written);
             }
         }

@@ -7,7 +7,7 @@
 //!    processes, and no request of a reader passes here.
 //! 3. What is seen becomes the epochs of `stall` (`loaders`).
 //!
-//! If nobody reads or writes for a while, there is one look a second. If there is nobody to look at, the thread sleeps.
+//! If nobody reads for a while, there is a look each other second. If there is nobody to look at, the thread sleeps.
 
 mod group;
 mod loaders;
@@ -17,6 +17,7 @@ mod tree;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::unistd::gettid;
@@ -33,8 +34,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The pause while first batches are made: what a worker writes for a batch is known if the next one is not written yet.
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(4);
 
-/// The pause if nobody has read or written for so many seconds.
-const IDLE_LOOKS_EVERY: Duration = Duration::from_secs(1);
+/// The pause if nobody has read for so many seconds.
+const IDLE_LOOKS_EVERY: Duration = Duration::from_secs(2);
 const IDLE_AFTER: f64 = 15.0;
 
 /// Multiples of it are spread evenly between whole numbers.
@@ -89,6 +90,8 @@ struct Shared {
     /// Something to look at has come, or a look is awaited.
     told: Condvar,
     looked: Condvar,
+    /// Reads at the mount so far.
+    reads: AtomicU64,
 }
 
 /// What was seen so far.
@@ -170,6 +173,7 @@ pub struct Readers {
 impl Readers {
     /// A task reads. Tasks of other containers have the number 0.
     pub fn reads(&mut self, task: u32) {
+        self.shared.reads.fetch_add(1, Ordering::Relaxed);
         self.reads += 1;
         if self.reads >= FORGET_AFTER || self.known.len() >= TOLD_MAX {
             self.known.clear();
@@ -210,6 +214,7 @@ fn look_on(shared: &Shared, meters: &dyn Fn() -> Meters) {
             loaders.want_readers_only();
             readers.into_iter().for_each(|task| loaders.follow_reader(task));
         }
+        loaders.note_reads(shared.reads.load(Ordering::Relaxed));
         let passed = std::mem::replace(&mut last, now());
         loaders.look(last - passed);
         let is_due = last >= due || is_told || is_awaited || loaders.has_new_workers();

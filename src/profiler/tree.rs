@@ -39,11 +39,13 @@ impl Tree {
 
     /// Follows a process and its children, unless it has ended.
     pub(super) fn follow(&mut self, process: u32) {
-        if self.all.len() < PROCESSES_MAX
-            && !self.all.contains_key(&process)
-            && let Some(trainer) = trainer(process)
-            && let Ok(born) = TaskFiles::of_process(process).and_then(|files| files.born())
-        {
+        if self.all.len() >= PROCESSES_MAX || self.all.contains_key(&process) {
+            return;
+        }
+        let Ok(files) = TaskFiles::of_process(process) else { return };
+        if let (Ok(born), false) = (files.born(), files.is_zombie()) {
+            // A process that has just become this program has no command line for a moment.
+            let trainer = trainer(process).unwrap_or(process);
             self.all.insert(process, Process { trainer, born });
         }
     }
@@ -101,7 +103,8 @@ impl Tree {
             if self.all.contains_key(&process) || self.left_out.contains(&process) {
                 continue;
             }
-            match self.workers_only && trainer(process) == Some(process) {
+            let is_left_out = self.workers_only && trainer(process) == Some(process);
+            match is_left_out {
                 true => _ = self.left_out.insert(process),
                 false => self.follow(process),
             }
@@ -120,7 +123,7 @@ impl Process {
     }
 }
 
-/// The process that a process reads for. `None` if it has ended.
+/// The process that a process reads for. `None` if it has ended, or becomes another program now.
 fn trainer(process: u32) -> Option<u32> {
     u32::try_from(Task::of(process)?.group).ok()
 }
