@@ -463,7 +463,6 @@ fn a_report_is_simulated_again() {
     let usual = fixture.prints(&words, &[]);
     for what in [
         "nothing changes: a later epoch takes ",
-        "the order told: ",
         "4 workers: ",
         "0.5 times the latency: ",
         "RAM for 100 % of",

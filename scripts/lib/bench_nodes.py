@@ -6,7 +6,8 @@ Method: `belady simulate --nodes`.  A job reads permutations, each node one rank
 times the data together.  A row `nN.rR.PLACING`, of N nodes that hold R per cent of the data, has the share of reads
 after the first epoch that were local; its `.source` those that went to the source.  Rows that begin with c13 are of
 nodes of which every second one holds three times as much.  `plan.s` is the time in which a node computes the homes of
-1.28 million samples for 64 nodes, and `plan.differs` how many of its runs find other homes.
+1.28 million samples for 64 nodes, and `plan.differs` how many of its runs find other homes.  `nopfs.SCENARIO.cMBS.POLICY` is the time of a job of 10
+epochs over that of a job that never waits, in the scenarios of NoPFS, by its model; each node trains MBS MB/s.
 """
 
 import itertools
@@ -24,6 +25,7 @@ HELD = (.25, .8, 1, 2)
 EPOCHS = {4: 31, 16: 31, 64: 91, 1024: 11}      # the rule of NoPFS counts the reads of all but the first
 CHANCE = .03                 # the most samples whose next reader has no room
 PLANS = 7
+NOPFS_EPOCHS = 10            # of the scenarios of NoPFS; the paper has none
 LONGEST = 600                # seconds until the simulation counts as hung
 
 
@@ -73,7 +75,21 @@ def shares():
     return rows
 
 
-PARTS = {"shares": shares, "plan": plans}
+def comparison():
+    """The rows of the scenarios of NoPFS."""
+    words = ["simulate", "--json", "--nopfs", "--epochs", NOPFS_EPOCHS]
+    rows = []
+    for found in json.loads(run(words)):
+        if found["x_bound"] is None:
+            continue
+        policy = found["policy"].replace("-", "_")
+        name = f"nopfs.{found['scenario']}.c{found['compute']}.{policy}"
+        rows.append(row(name, [found["x_bound"]], "x"))
+        rows.append(row(name + ".source", [found["source"]], ""))
+    return rows
+
+
+PARTS = {"shares": shares, "plan": plans, "nopfs": comparison}
 
 
 def main():

@@ -166,10 +166,10 @@ class Bench(Parts):
 
     def overhead(self):
         """64 workers that do next to nothing."""
-        data = ensure("imagenet-like", FILES)
+        data = ensure("imagenet-like", MANY_FILES)
         shares = []
         for _ in range(self.pairs):
-            job = ("--workers", 64, "--batch", 4, "--prep-ms", 200, "--epochs", 4)
+            job = ("--workers", 64, "--batch", 4, "--prep-ms", 200, "--epochs", 2)
             whole, lines = self.profile(data, job)
             shares.append(whole["cpu_s"] / sum(epoch["seconds"] for epoch in whole["epochs"]))
             seconds = sum(line["seconds"] for line in lines)

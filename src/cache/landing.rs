@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 use super::flights::FlightKey;
 use super::on_drop::FailOnDrop;
-use super::{Cache, Cause, ReadFailure};
+use super::{Cache, Cause, ReadFailure, Span};
 use crate::catalog::Located;
 use crate::disk::Buffer;
 use crate::ids::BlockId;
@@ -128,7 +128,16 @@ impl PushJob {
         let (block, from, node) = (self.block, self.from, self.located.node);
         let began = Instant::now();
         let pushed = self.cache.page_cache.store(block, &self.located, &self.bytes);
-        self.cache.traffic.pushes.note(began.elapsed());
+        let took = began.elapsed();
+        self.cache.traffic.pushes.note(took);
+        self.cache.traffic.spans.note(|| Span {
+            what: "push",
+            path: Some(Arc::clone(&self.located.path)),
+            task: 0,
+            bytes: self.bytes.len() as u64,
+            began,
+            took,
+        });
         self.cache.flights.end(&self.key());
         let (event, arrival) = match pushed {
             Ok(()) => {

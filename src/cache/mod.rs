@@ -35,6 +35,7 @@ mod observer;
 mod on_drop;
 mod page_cache;
 mod sharing;
+mod spans;
 mod store_tier;
 mod stored_blocks;
 #[cfg(test)]
@@ -69,6 +70,7 @@ use on_drop::NotifyOnDrop;
 pub use page_cache::{CheckReply, PageCache, Pages};
 use sharing::Sharing;
 pub use sharing::{Lending, Lent};
+pub use spans::{READ_AHEAD, Span, Spans};
 use store_tier::StoreTier;
 pub use timed_source::{Operation, SourceTimes, TimedSource};
 pub use timings::{Latencies, Timings};
@@ -111,6 +113,8 @@ pub struct Traffic {
     /// How long the disk of the local store took for a block, and the kernel for a push.
     pub disk_reads: Timings,
     pub pushes: Timings,
+    /// The same, of each block, while somebody traces.
+    pub spans: Spans,
 }
 
 /// The mover of bytes of one source.

@@ -15,7 +15,7 @@ use super::memory::Arrival;
 use super::on_drop::NotifyOnDrop;
 use super::stored_blocks::StoredBlocks;
 use super::whole_file::WholeFile;
-use super::{Inbox, Traffic};
+use super::{Inbox, Span, Traffic};
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::disk::Buffer;
 use crate::ids::BlockId;
@@ -116,7 +116,16 @@ impl StoreTier {
         let key = self.stored.key_of(at);
         let not_here = Event::NotHere { block, tier: self.number };
         let (began, read) = (Instant::now(), self.store.get(key));
-        self.traffic.disk_reads.note(began.elapsed());
+        let took = began.elapsed();
+        self.traffic.disk_reads.note(took);
+        self.traffic.spans.note(|| Span {
+            what: "disk read",
+            path: Some(Arc::clone(&at.path)),
+            task: 0,
+            bytes: at.length as u64,
+            began,
+            took,
+        });
         match read {
             ReadOutcome::Whole(bytes) if bytes.len() == at.length => return Some(bytes),
             ReadOutcome::Missing => {}

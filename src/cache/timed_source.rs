@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::{Inbox, Latencies, Timings};
-use crate::limiter::{Answer, FetchLimits, Hedges, Limiter, Line, MetadataLimits, Meter, RateCap};
+use super::{Inbox, Latencies, READ_AHEAD, Span, Spans, Timings};
+use crate::limiter::{Answer, FetchLimits, Hedges, Limiter, MetadataLimits, Meter, RateCap};
 use crate::plan::Event;
-use crate::source::{Calls, Kind, ReadError, ReadRequest, Source, Stat, UnderWay};
+use crate::source::{Calls, Kind, ReadError, ReadRequest, Source, Stat, UnderWay, Urgency};
 use crate::sync::Mutex;
 
 /// What a source is asked for.
@@ -82,8 +82,8 @@ pub struct SourceTimes {
     asked: AtomicU64,
     /// By operation.
     timings: [Timings; Operation::ALL.len()],
-    /// Seconds of reads, by their bytes.
-    growth: Mutex<Line>,
+    /// Each read, while somebody traces.
+    pub spans: Spans,
 }
 
 impl SourceTimes {
@@ -109,7 +109,7 @@ impl SourceTimes {
             was_paused: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             timings: Default::default(),
-            growth: Mutex::default(),
+            spans: Spans::default(),
         }
     }
 
@@ -224,7 +224,7 @@ impl SourceTimes {
 
     /// Seconds by which a read takes longer for each byte. `None` if that cannot be told from the reads so far.
     pub fn seconds_per_byte(&self) -> Option<f64> {
-        self.growth.lock().slope()
+        self.meter.lock().seconds_per_byte()
     }
 
     /// The time after which a read is late. `None` as long as too few were answered, or if the source is not asked a
@@ -269,19 +269,38 @@ struct TimedRead {
     times: Arc<SourceTimes>,
     number: u64,
     began: Instant,
+    /// What is read, if somebody traces: the file, and whether a reader waits for it.
+    traced: Option<(Arc<Path>, bool)>,
 }
 
 impl TimedRead {
     fn begin(times: &Arc<SourceTimes>) -> Self {
         let began = Instant::now();
         let number = times.under_way.lock().begin(began);
-        TimedRead { times: Arc::clone(times), number, began }
+        TimedRead { times: Arc::clone(times), number, began, traced: None }
+    }
+
+    /// Notes what is read, if somebody traces.
+    fn trace(&mut self, request: &ReadRequest) {
+        let is_demanded = request.urgency == Urgency::Demand;
+        let is_traced = self.times.spans.is_on();
+        self.traced = is_traced.then(|| (Arc::clone(&request.path), is_demanded));
     }
 
     /// `overloads`: how often the source has said by now that it is asked too much.
     fn answered(&self, result: Result<&Vec<u8>, &ReadError>, overloads: u64) {
         let times = &self.times;
         let latency = self.began.elapsed();
+        if let Some((path, is_demanded)) = &self.traced {
+            times.spans.note(|| Span {
+                what: if *is_demanded { "read on demand" } else { READ_AHEAD },
+                path: Some(Arc::clone(path)),
+                task: 0,
+                bytes: result.map_or(0, |bytes| bytes.len() as u64),
+                began: self.began,
+                took: latency,
+            });
+        }
         times.note(Operation::Read, latency, 1);
         if let Some(hedges) = &times.hedges {
             hedges.lock().answered();
@@ -295,7 +314,6 @@ impl TimedRead {
             _ if is_asked_too_much => meter.overloaded(at_us),
             Ok(bytes) => {
                 let bytes = bytes.len() as u64;
-                times.growth.lock().add(bytes as f64, latency.as_secs_f64());
                 meter.answered(&Answer { at_us, latency_us, bytes, in_flight, requests: 1 })
             }
             Err(ReadError::Source(errno)) if is_overload(*errno) => meter.overloaded(at_us),
@@ -485,7 +503,8 @@ impl Source for TimedSource {
             let _ = pauses.send(());
         }
         for request in &mut requests {
-            let read = TimedRead::begin(&self.times);
+            let mut read = TimedRead::begin(&self.times);
+            read.trace(request);
             let source = Arc::clone(&self.source);
             let deliver = std::mem::replace(&mut request.deliver, Box::new(|_| ()));
             request.deliver = Box::new(move |result| {
@@ -505,7 +524,7 @@ mod tests {
     use super::*;
     use crate::config::Manners;
     use crate::source::stub::StubSource;
-    use crate::source::{HELD_UP, PosixSource, Urgency};
+    use crate::source::{HELD_UP, PosixSource};
 
     fn source(directory: &Path, inbox: &Arc<Inbox>) -> TimedSource {
         let posix = Arc::new(PosixSource::open(directory, 1).unwrap());

@@ -6,11 +6,11 @@
 //!    taken its pages back. If the cache disk is too slow, the cause becomes the disk.
 //! 3. The answer comes with the cause, and the wait is noted.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use nix::errno::Errno::{self, EINVAL, ENAMETOOLONG, ENODATA, EOPNOTSUPP, ERANGE, ESTALE};
 
-use super::{Latencies, Timings};
+use super::{Latencies, Span, Spans, Timings};
 use crate::catalog::is_certain;
 
 /// Why a reader waits.
@@ -76,16 +76,29 @@ impl Cause {
 
 /// The waits of all readers.
 #[derive(Default)]
-pub struct Waits([Timings; Cause::ALL.len()]);
+pub struct Waits {
+    by_cause: [Timings; Cause::ALL.len()],
+    /// Each wait, while somebody traces.
+    pub spans: Spans,
+}
 
 impl Waits {
-    /// A reader has waited so long.
-    pub fn note(&self, cause: Cause, waited: Duration) {
-        self.0[cause as usize].note(waited);
+    /// A task has waited until now, if it is known which one.
+    pub fn note(&self, cause: Cause, task: Option<u32>, since: Instant) {
+        let waited = since.elapsed();
+        self.by_cause[cause as usize].note(waited);
+        self.spans.note(|| Span {
+            what: cause.name(),
+            path: None,
+            task: task.unwrap_or_default(),
+            bytes: 0,
+            began: since,
+            took: waited,
+        });
     }
 
     pub fn latencies(&self, cause: Cause) -> Latencies {
-        self.0[cause as usize].latencies()
+        self.by_cause[cause as usize].latencies()
     }
 }
 
@@ -96,7 +109,7 @@ mod tests {
     #[test]
     fn waits_are_counted_by_their_cause() {
         let waits = Waits::default();
-        waits.note(Cause::Late, Duration::from_millis(3));
+        waits.note(Cause::Late, Some(7), Instant::now());
         let counts = Cause::ALL.map(|cause| waits.latencies(cause).count);
         assert_eq!(counts, [0, 0, 1, 0, 0, 0, 0, 0]);
     }

@@ -2,11 +2,13 @@
 
 use clap::Command;
 
-const EXAMPLES: [(&str, &str); 34] = [
+const EXAMPLES: [(&str, &str); 36] = [
     ("mount", "belady mount /lustre/imagenet /mnt/imagenet --cache-dir /local/belady"),
     ("umount", "belady umount /mnt/imagenet"),
     ("run", "belady run /lustre/imagenet -- python3 train.py /lustre/imagenet"),
     ("status", "belady status /mnt/imagenet"),
+    ("top", "belady top /mnt/imagenet"),
+    ("trace", "belady trace /mnt/imagenet --seconds 10 -o trace.json"),
     ("report", "belady report /mnt/imagenet --epochs 1"),
     ("warmup", "belady warmup /mnt/imagenet --glob 'train/**/*.JPEG' --deadline 10m"),
     ("order show", "belady order show torch-random:seed=42 /lustre/imagenet --epochs 2"),

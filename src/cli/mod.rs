@@ -21,17 +21,21 @@ mod settings;
 mod simulate;
 mod status;
 mod terminal;
+mod top;
+mod trace;
 mod umount;
 mod warmup;
 mod watcher;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-use crate::error::Error;
-use crate::mount::WATCHER;
+use crate::control;
+use crate::error::{self, Error, ErrorKind};
+use crate::mount::{WATCHER, absolute};
 use terminal::{say, say_data, say_json, warn};
 
 /// Reads training data ahead of the loader, in the order the loader will read it.
@@ -52,6 +56,10 @@ enum Verb {
     Run(run::Args),
     /// Show what mounts are doing
     Status(status::Args),
+    /// Show what a mount and its loaders do, live
+    Top(top::Args),
+    /// Write what happens at a mount, for a viewer such as Perfetto
+    Trace(trace::Args),
     /// Say why training is slow: what its workers and its trainer wait for
     Report(report::Args),
     /// Fetch samples before a job reads them, or evict them
@@ -96,6 +104,8 @@ pub fn main() -> ExitCode {
         Verb::Umount(args) => umount::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Status(args) => status::run(&args),
+        Verb::Top(args) => top::run(&args),
+        Verb::Trace(args) => trace::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Warmup(args) => warmup::run(&args),
         Verb::Order(verb) => order::run(&verb),
@@ -111,6 +121,23 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
+    }
+}
+
+/// The given mount point, or that of the only mount.
+fn mount_point_of(given: Option<&Path>) -> error::Result<PathBuf> {
+    if let Some(given) = given {
+        return Ok(absolute(given));
+    }
+    let mounts = control::all_mounts()?;
+    let points: Vec<String> =
+        mounts.iter().map(|(_, note)| note.mountpoint.display().to_string()).collect();
+    match mounts.as_slice() {
+        [(_, note)] => Ok(note.mountpoint.clone()),
+        [] => Err(Error::new(ErrorKind::Mount, "nothing is mounted")
+            .hint("`belady mount SOURCE MOUNTPOINT` mounts a dataset")),
+        _ => Err(Error::new(ErrorKind::Usage, "there are several mounts")
+            .hint(format!("name one of them: {}", points.join(", ")))),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 use super::mount::{self, Started};
@@ -33,6 +33,9 @@ pub(super) struct Args {
     /// Write the report into this file, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write the report into this file, as a page for a browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Mount nothing: only say why the command is slow, and what it would gain
     #[arg(long)]
     no_mount: bool,
@@ -89,6 +92,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let none = || Error::new(ErrorKind::Internal, "a daemon without a mount");
         return mount::daemon(&wanted.ok_or_else(none)?.mount(&args.settings));
     }
+    // What cannot be written is told before the command has run for hours.
+    for path in args.report.iter().chain(&args.html) {
+        std::fs::File::create(path).map_err(|error| {
+            Error::new(ErrorKind::Usage, format!("{}: {error}", path.display()))
+                .hint("give a file that can be written")
+        })?;
+    }
     let code = match args.no_mount {
         true => look_only(args)?,
         false => Run::begin()?.run(args, &wanted)?,
@@ -97,16 +107,21 @@ pub(super) fn run(args: &Args) -> Result<()> {
     std::process::exit(code)
 }
 
+/// Starts the command. If it cannot be started, this says why, and gives the exit code.
+fn start(args: &Args, signals: &Signals) -> std::result::Result<Child, i32> {
+    run::start(&args.command, signals).map_err(|(code, why)| {
+        warn(format!("belady: {why}"));
+        code
+    })
+}
+
 /// Runs the command without a mount, and says what was seen of it. Returns its exit code.
 fn look_only(args: &Args) -> Result<i32> {
     run::hear_of_children()?;
     let signals = Signals::hold()?;
-    let command = match run::start(&args.command, &signals) {
+    let command = match start(args, &signals) {
         Ok(command) => command,
-        Err((code, why)) => {
-            warn(format!("belady: {why}"));
-            return Ok(code);
-        }
+        Err(code) => return Ok(code),
     };
     let failed = |error: &std::io::Error| {
         warn(format!("belady: the command cannot be looked at: {error}"));
@@ -125,10 +140,16 @@ fn look_only(args: &Args) -> Result<i32> {
 
 /// Writes the reports where they are wanted. The exit code stays that of the command.
 fn write_reports(args: &Args, reports: &[Report]) {
-    let Some(path) = &args.report else { return };
-    let text = serde_json::to_string(reports).map_err(std::io::Error::other);
-    if let Err(error) = text.and_then(|text| std::fs::write(path, text + "\n")) {
-        warn(format!("belady: {}: {error}", path.display()));
+    if let Some(path) = &args.report {
+        let text = serde_json::to_string(reports).map_err(std::io::Error::other);
+        if let Err(error) = text.and_then(|text| std::fs::write(path, text + "\n")) {
+            warn(format!("belady: {}: {error}", path.display()));
+        }
+    }
+    if let Some(path) = &args.html
+        && let Err(error) = report::write_page(path, reports)
+    {
+        warn(format!("belady: {error}"));
     }
 }
 
@@ -183,12 +204,9 @@ impl Run {
         // The directory may be covered by now.
         let _ = here.and_then(std::env::set_current_dir);
         let signals = Signals::hold()?;
-        let command = match run::start(&args.command, &signals) {
+        let command = match start(args, &signals) {
             Ok(command) => command,
-            Err((code, why)) => {
-                warn(format!("belady: {why}"));
-                return Ok(code);
-            }
+            Err(code) => return Ok(code),
         };
         let say = |words: String| warn(format!("belady: {words}"));
         let code = run::supervise(&command, &mut self.mounted, &signals, say)?;
@@ -200,7 +218,7 @@ impl Run {
             if let Ok(told) = warmup::ask(&mounted.mountpoint, &Request::Status) {
                 warn(status::summary(&told).trim_end());
             }
-            if let Ok(mut report) = report::ask(&mounted.mountpoint) {
+            if let Ok(mut report) = report::ask(&mounted.mountpoint, None) {
                 report.predict(&[]);
                 warn(report.text().trim_end());
                 reports.push(report);

@@ -98,7 +98,9 @@ fn render(status: &Status) -> String {
     render_counters(&mut out, &status.counters, status.parts_bytes);
     render_moves(&mut out, status);
     render_waits(&mut out, status);
-    render_lead(&mut out, status);
+    if let Some(lead) = lead(status) {
+        let _ = writeln!(out, "  lead     {lead}");
+    }
     render_orders(&mut out, status);
     if let Some(cluster) = &status.cluster {
         let _ = writeln!(out, "  cluster  {}", super::cluster::line(cluster));
@@ -154,23 +156,26 @@ fn render_source(out: &mut String, status: &Status) {
         ms(reads.p50_us),
         ms(reads.p999_us),
     );
-    let limit = if times.is_paused {
-        "prefetch.rate"
-    } else if times.in_flight * 10 >= times.limit * 9 {
-        "the source: more would only queue there"
-    } else if status.staged * 10 >= status.window * 9 {
-        "the window: readers are slower"
-    } else {
-        "nothing"
-    };
     let _ = writeln!(
         out,
-        "           up to {} ahead at once ({}/s), {} staged of a lead of {}; limited by {limit}",
+        "           up to {} ahead at once ({}/s), {} staged of a lead of {}; limited by {}",
         times.limit,
         human(times.rate),
         human(status.staged),
         human(times.lead_bytes),
+        limited_by(status),
     );
+}
+
+/// What keeps more from being fetched ahead.
+pub(super) fn limited_by(status: &Status) -> &'static str {
+    let times = &status.source_times;
+    match () {
+        () if times.is_paused => "prefetch.rate",
+        () if times.in_flight * 10 >= times.limit * 9 => "the source: more would only queue there",
+        () if status.staged * 10 >= status.window * 9 => "the window: readers are slower",
+        () => "nothing",
+    }
 }
 
 fn render_tiers(out: &mut String, status: &Status) {
@@ -282,7 +287,7 @@ fn spread(times: &Latencies) -> String {
     format!("half within {half}, 99 % within {most}, the longest {longest}")
 }
 
-fn time(us: u64) -> String {
+pub(super) fn time(us: u64) -> String {
     match us {
         1_000_000.. => format!("{:.1} s", us as f64 / 1e6),
         1_000.. => format!("{:.1} ms", us as f64 / 1e3),
@@ -290,20 +295,20 @@ fn time(us: u64) -> String {
     }
 }
 
-/// How far ahead of the readers RAM is, and whether the source keeps up with them.
-fn render_lead(out: &mut String, status: &Status) {
-    let Some(lead) = &status.lead else { return };
-    let _ = match lead.seconds {
-        Some(seconds) => write!(out, "  lead     {seconds:.1} s, {} samples", lead.samples),
-        None => write!(out, "  lead     {} samples; the pace is not known", lead.samples),
+/// How far ahead of the readers RAM is, and whether the source keeps up with them, in words.
+pub(super) fn lead(status: &Status) -> Option<String> {
+    let lead = status.lead.as_ref()?;
+    let ahead = match lead.seconds {
+        Some(seconds) => format!("{seconds:.1} s, {} samples", lead.samples),
+        None => format!("{} samples; the pace is not known", lead.samples),
     };
-    let _ = match keeps_up(lead, status.staged) {
+    Some(match keeps_up(lead, status.staged) {
         Some(words) => {
             let (need, gives) = (human(lead.need), human(status.source_times.rate));
-            writeln!(out, "; readers need {need}/s, the source gives {gives}/s: {words}")
+            format!("{ahead}; readers need {need}/s, the source gives {gives}/s: {words}")
         }
-        None => writeln!(out),
-    };
+        None => ahead,
+    })
 }
 
 /// Whether the source keeps up with the readers, in words. `None` if nobody reads.

@@ -26,10 +26,15 @@ pub(super) fn say_json(value: &impl serde::Serialize) {
 
 /// Prints a line of data to stdout, such as names for another program.
 pub(super) fn say_data(line: &str) {
-    match io::stdout().is_terminal() {
+    match is_on_terminal() {
         true => say(line),
         false => drop(writeln!(io::stdout(), "{line}")),
     }
+}
+
+/// Whether stdout is a terminal.
+pub(super) fn is_on_terminal() -> bool {
+    io::stdout().is_terminal()
 }
 
 /// A text as a terminal may show it.

@@ -35,8 +35,10 @@ const FORCE_PATIENCE: Duration = Duration::from_secs(15);
 pub enum Request {
     /// All that `belady status` shows.
     Status,
-    /// What was seen of the loaders that read.
-    Report,
+    /// What was seen of the loaders that read: of so many of the latest epochs of each, or of all.
+    Report { epochs: Option<u32> },
+    /// Trace for so many seconds. Answered then, with the events as the text after the answer, as Chrome reads them.
+    Trace { seconds: u32 },
     /// The settings in force, as text.
     Config,
     /// How far the scan of the source is. Answered when it is over, or after a moment.
@@ -78,6 +80,7 @@ impl Request {
             Request::Unmount { force: true, .. } => FORCE_PATIENCE,
             // Samples that wait for the store are stored first, however slow the disk.
             Request::Unmount { force: false, .. } => UNMOUNT_PATIENCE,
+            Request::Trace { seconds } => PATIENCE + Duration::from_secs((*seconds).into()),
             _ => PATIENCE,
         }
     }

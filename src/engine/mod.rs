@@ -25,6 +25,7 @@ mod serving;
 mod sharing;
 mod status;
 mod stop_flag;
+mod trace;
 mod view_orders;
 mod warmup;
 
@@ -32,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -65,6 +66,8 @@ pub use record::{RecordSelection, RecordSummary, RecordedEpoch, Recording};
 pub use serving::Serving;
 pub use status::{OrderStatus, RamStatus, SourceStatus, Status, TierStatus};
 use stop_flag::StopFlag;
+use trace::Opens;
+pub use trace::Trace;
 use warmup::Selector;
 pub use warmup::{Pace, Progress, Selection, Tally, Warmups};
 
@@ -200,6 +203,8 @@ pub struct Engine {
     wings: Wings,
     /// `None` if it could not be started.
     profiler: Option<Profiler>,
+    /// Who opens what, while somebody traces.
+    opens: Arc<Opens>,
     /// Set if there is a cluster.
     shards: OnceLock<Arc<dyn Shards>>,
     /// Counts the tasks that have begun.
@@ -240,10 +245,13 @@ impl Engine {
         let wings = Wings::start(&settings, around, memory, &owner, &cache)?;
         let plan = planner_settings(&settings, wings.rehearsal.is_some());
         let planner = Planner::new(plan, catalog.layout());
-        let flow = Arc::default();
+        let flow: Arc<Mutex<Flow>> = Arc::default();
         let told = (&published, &flow);
-        let profiler = profiling::start(&cache, &times, &published);
-        let readers = profiler.iter().map(|it| Box::new(ReaderObserver(it.readers())) as _);
+        let profiler = profiling::start(&cache, &times, told);
+        let opens: Arc<Opens> = Arc::default();
+        let observer =
+            |it: &Profiler| ReaderObserver { readers: it.readers(), opens: Arc::clone(&opens) };
+        let readers = profiler.iter().map(|it| Box::new(observer(it)) as _);
         let observers = wings.observers().into_iter().chain(readers).collect();
         let planning = planning::spawn(planner, &inbox, &cache, told, observers)?;
         let path = source_path.to_path_buf();
@@ -268,6 +276,7 @@ impl Engine {
             flow,
             wings,
             profiler,
+            opens,
             shards: OnceLock::new(),
             tasks_begun: Arc::default(),
             rendered,
@@ -445,6 +454,14 @@ impl Engine {
     /// What was seen of the loaders that read here.
     pub fn profile(&self) -> Profile {
         Profile::of(self)
+    }
+
+    /// Traces for so long, or until the mount ends. Blocks.
+    ///
+    /// # Errors
+    /// If another trace goes on.
+    pub fn trace(&self, time: Duration) -> Result<Trace> {
+        Trace::take(self, time)
     }
 
     /// Wakes the caller of [`look_for_hangs`](Self::look_for_hangs) when there is something to look at.

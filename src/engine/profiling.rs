@@ -1,11 +1,15 @@
 //! What the profiler of a mount hears: who reads, and how long readers have waited.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
-use crate::cache::{Arrival, Cache, Cause, Observer, Operation, SourceTimes};
+use super::flow::Flow;
+use super::trace::Opens;
+use crate::cache::{Arrival, Cache, Cause, Latencies, Observer, Operation, SourceTimes};
 use crate::config::Mode;
 use crate::plan::{Event, Published};
 use crate::profiler::{Profiler, Readers, Seen};
@@ -22,6 +26,8 @@ pub struct Profile {
     pub mountpoints: Vec<String>,
     /// `None` if there is no mount.
     pub setup: Option<Setup>,
+    /// How long readers have waited since the mount, by cause.
+    pub waits: BTreeMap<String, Latencies>,
     #[serde(flatten)]
     pub seen: Seen,
 }
@@ -30,35 +36,49 @@ pub struct Profile {
 pub(super) fn start(
     cache: &Arc<Cache>,
     times: &Arc<SourceTimes>,
-    published: &Arc<Mutex<Published>>,
+    (published, flow): (&Arc<Mutex<Published>>, &Arc<Mutex<Flow>>),
 ) -> Option<Profiler> {
-    let (cache, times, published) = (Arc::clone(cache), Arc::clone(times), Arc::clone(published));
+    let (cache, times) = (Arc::clone(cache), Arc::clone(times));
+    let (published, flow) = (Arc::clone(published), Arc::clone(flow));
     let meters = move || {
         let seconds = |cause: Cause| cache.waits().latencies(cause).total_us as f64 / 1e6;
         let causes = Cause::ALL.into_iter().map(|cause| (cause.name().to_owned(), seconds(cause)));
         let reads = times.latencies(Operation::Read);
+        let published = published.lock().clone();
+        let lead = flow.lock().lead(&published, Instant::now());
+        let Published { counters, accounts, .. } = published;
         Meters {
             causes: causes.collect(),
             source_reads: reads.count,
             source_s: reads.total_us as f64 / 1e6,
-            source_bytes: published.lock().counters.source_bytes,
+            source_bytes: counters.source_bytes,
+            disk_bytes: counters.tier_bytes,
+            member_bytes: counters.member_bytes,
+            staged_bytes: accounts.staged,
+            lead_s: lead.and_then(|lead| lead.seconds),
         }
     };
     let failed = |error: &std::io::Error| tracing::warn!(%error, "the profiler cannot be started");
     Profiler::start(meters).inspect_err(failed).ok()
 }
 
-/// Tells the profiler who reads.
-pub(super) struct ReaderObserver(pub(super) Readers);
+/// Tells the profiler who reads, and who opens what while somebody traces.
+pub(super) struct ReaderObserver {
+    pub(super) readers: Readers,
+    pub(super) opens: Arc<Opens>,
+}
 
 impl Observer for ReaderObserver {
     fn observe(&mut self, event: &Event, _arrival: Option<&Arrival>, _says: &mut Vec<Event>) {
+        if let Event::Opened { task, file } | Event::Seen { task, file } = event {
+            self.opens.note(*task, *file);
+        }
         match event {
             Event::Opened { task, .. }
             | Event::Seen { task, .. }
             | Event::Touched { task, .. }
             | Event::Missed { task, .. }
-            | Event::Joined { task, .. } => self.0.reads(*task),
+            | Event::Joined { task, .. } => self.readers.reads(*task),
             _ => {}
         }
     }
@@ -67,10 +87,13 @@ impl Observer for ReaderObserver {
 impl Profile {
     pub(super) fn of(engine: &Engine) -> Self {
         let points = engine.serving.points();
+        let waits = engine.core.cache.waits();
+        let wait = |cause: Cause| (cause.name().to_owned(), waits.latencies(cause));
         Profile {
             source: engine.core.source_path.display().to_string(),
             mountpoints: points.iter().map(|path| path.display().to_string()).collect(),
             setup: Some(setup(engine)),
+            waits: Cause::ALL.into_iter().map(wait).collect(),
             seen: engine.profiler.as_ref().map(Profiler::seen).unwrap_or_default(),
         }
     }

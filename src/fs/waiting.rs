@@ -44,6 +44,8 @@ pub(crate) struct Pending<R> {
     /// None once it was sent.
     reply: Mutex<Option<R>>,
     since: Instant,
+    /// The task that asks, if it is known.
+    task: Option<u32>,
     /// Where its wait is noted.
     waits: Option<Arc<Waits>>,
     interrupt: fn(R),
@@ -68,13 +70,13 @@ impl<T> Pending<Reply<T>> {
 impl<R> Pending<R> {
     fn new(reply: R, interrupt: fn(R)) -> Self {
         let (reply, since) = (Mutex::new(Some(reply)), Instant::now());
-        Pending { reply, since, waits: None, interrupt, timeout: None }
+        Pending { reply, since, task: None, waits: None, interrupt, timeout: None }
     }
 
     /// Takes the reply, unless it was sent. Its reader has waited for it until now, for this cause.
     pub(crate) fn take(&self, cause: Cause) -> Option<R> {
         let reply = self.reply.lock().take()?;
-        self.waits.iter().for_each(|waits| waits.note(cause, self.since.elapsed()));
+        self.waits.iter().for_each(|waits| waits.note(cause, self.task, self.since));
         Some(reply)
     }
 
@@ -246,10 +248,10 @@ impl WaitingRequests {
         pending: Pending<R>,
     ) -> Arc<Pending<R>> {
         let waits = Some(Arc::clone(&self.waits));
-        let pending = Arc::new(Pending { waits, ..pending });
-        let request: Weak<Pending<R>> = Arc::downgrade(&pending);
         // The kernel has no task 0. The number stands for a task in another container.
         let task = task.filter(|task| *task != 0);
+        let pending = Arc::new(Pending { waits, task, ..pending });
+        let request: Weak<Pending<R>> = Arc::downgrade(&pending);
         let entry = Entry { since: pending.since, task, directory, request };
         self.entries.lock().push(entry);
         self.alarm.ring();

@@ -2,7 +2,7 @@
 
 /// A straight line through many points, by least squares.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Line {
+pub(super) struct Line {
     count: f64,
     x: f64,
     y: f64,
@@ -14,7 +14,7 @@ pub struct Line {
 const COUNT_MIN: f64 = 100.0;
 
 impl Line {
-    pub fn add(&mut self, x: f64, y: f64) {
+    pub(super) fn add(&mut self, x: f64, y: f64) {
         self.count += 1.0;
         self.x += x;
         self.y += y;
@@ -23,7 +23,7 @@ impl Line {
     }
 
     /// By how much `y` grows with `x`. `None` if there are few points, or all have nearly the same `x`.
-    pub fn slope(&self) -> Option<f64> {
+    pub(super) fn slope(&self) -> Option<f64> {
         let (mean, spread) = (self.x / self.count, self.xx / self.count);
         let variance = spread - mean * mean;
         let tells = self.count >= COUNT_MIN && variance > spread * 1e-4;

@@ -18,7 +18,7 @@ mod tests;
 pub use cap::RateCap;
 pub use concurrency::Limiter;
 pub use hedges::Hedges;
-pub use line::Line;
+use line::Line;
 use tail::Tail;
 
 use crate::config::Manners;
@@ -95,6 +95,8 @@ pub struct Meter {
     tail: Tail,
     /// Mean bytes of an answer.
     mean_bytes: f64,
+    /// Microseconds of answers, by their bytes.
+    growth: Line,
     told: FetchLimits,
 }
 
@@ -103,12 +105,17 @@ impl Meter {
     pub fn new(most: u32, manners: Manners) -> Self {
         let limiter = Limiter::new(most, manners);
         let told = FetchLimits { fetches: limiter.limit(), ..FetchLimits::default() };
-        Meter { limiter, tail: Tail::default(), mean_bytes: 0.0, told }
+        Meter { limiter, tail: Tail::default(), mean_bytes: 0.0, growth: Line::default(), told }
     }
 
     /// The limits that were told last.
     pub fn limits(&self) -> FetchLimits {
         self.told
+    }
+
+    /// Seconds by which a read takes longer for each byte. `None` if that cannot be told from the reads so far.
+    pub fn seconds_per_byte(&self) -> Option<f64> {
+        self.growth.slope().map(|us| us / 1e6)
     }
 
     /// Bytes a second that the source has given of late.
@@ -121,6 +128,7 @@ impl Meter {
         let weight = if self.mean_bytes == 0.0 { 1.0 } else { 1.0 / SMOOTHED };
         self.mean_bytes += (answer.bytes as f64 - self.mean_bytes) * weight;
         self.tail.add(answer);
+        self.growth.add(answer.bytes as f64, answer.latency_us as f64);
         self.limiter.answered(answer);
         self.changed()
     }

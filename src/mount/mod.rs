@@ -372,7 +372,18 @@ impl Handler {
         }
         let value = match request {
             Request::Status => to_json(&self.engine.status())?,
-            Request::Report => to_json(&self.engine.profile())?,
+            Request::Report { epochs } => {
+                let mut profile = self.engine.profile();
+                profile.seen.keep_latest(epochs);
+                to_json(&profile)?
+            }
+            Request::Trace { seconds } => {
+                let trace = self.engine.trace(Duration::from_secs(seconds.into()))?;
+                return Ok(Reply::with_text(
+                    trace.summary(),
+                    Box::new(move |out| trace.write(out)),
+                ));
+            }
             Request::Rehearse(question) => self.engine.rehearse(question)?,
             Request::Scanned => to_json(&self.engine.scan_progress()?)?,
             Request::Config => json!(self.engine.rendered()),

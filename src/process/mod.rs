@@ -60,6 +60,15 @@ pub fn has_ended(pid: u32) -> bool {
     status_of(pid).is_none_or(|status| is_over(&status))
 }
 
+/// The words of `/proc/PID/stat` after the name of the program, which may have any bytes in it. The state is the first.
+pub fn stat_words(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    std::str::from_utf8(&stat[name_end + 1..]).ok().map(str::split_whitespace)
+}
+
+/// The place of the start among [`stat_words`], in ticks of the kernel since the start of the machine.
+pub const START_WORD: usize = 19;
+
 /// A process, by its number and its start: a later process may get the number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
@@ -73,11 +82,7 @@ impl Process {
     /// The process that has this number now.
     pub fn of(pid: u32) -> Option<Self> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // The name of a program may have any bytes in it, and is the only word with a bracket.
-        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-        let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-        // The state is the third word, and the start the 22nd one.
-        let start = rest.split_whitespace().nth(19)?.parse().ok()?;
+        let start = stat_words(&stat)?.nth(START_WORD)?.parse().ok()?;
         Some(Process { pid, start })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::member::Member;
-use crate::stall::{Epoch, Kind, Meters, TrainerLooks, Watched};
+use crate::stall::{Epoch, Kind, Meters, Series, TrainerLooks, Watched};
 
 /// Workers that start within so many seconds of the one before are of one epoch. After a longer pause they are if no batch
 /// has been handed over: a loader gives no task before all its workers have started.
@@ -30,9 +30,13 @@ pub(super) struct Group {
     trainer_looks: TrainerLooks,
     /// The same until the first batch was handed over.
     first_looks: TrainerLooks,
+    /// Seconds in which the trainer waited for a processor.
+    trainer_queued: f64,
     /// Whether the trainer has had other workers meanwhile.
     shares_trainer: bool,
+    /// What the mount had counted when the group was made, and what it counted since.
     meters: Meters,
+    series: Series,
 }
 
 impl Group {
@@ -43,8 +47,10 @@ impl Group {
             latest: 0.0,
             trainer_looks: TrainerLooks::default(),
             first_looks: TrainerLooks::default(),
+            trainer_queued: 0.0,
             shares_trainer: false,
             meters,
+            series: Series::default(),
         }
     }
 
@@ -94,13 +100,20 @@ impl Group {
         self.members.values_mut().filter(|member| !member.has_ended())
     }
 
-    /// The trainer was seen waiting, or not, for so many seconds. `is_shared`: whether it has other workers.
-    pub(super) fn note_trainer(&mut self, waits: bool, seconds: f64, is_shared: bool) {
+    /// The trainer was seen waiting, or not, for so many seconds, and waited for a processor for `queued` of them.
+    /// `is_shared`: whether it has other workers.
+    pub(super) fn note_trainer(
+        &mut self,
+        waits: bool,
+        (seconds, queued): (f64, f64),
+        is_shared: bool,
+    ) {
         self.shares_trainer |= is_shared;
         if self.has_lost_a_worker() {
             // The trainer waits for the ends of its workers.
             return;
         }
+        self.trainer_queued += queued;
         let is_first = !self.has_made_a_batch();
         let first = is_first.then_some(&mut self.first_looks);
         for looks in first.into_iter().chain([&mut self.trainer_looks]) {
@@ -109,21 +122,39 @@ impl Group {
         }
     }
 
+    /// The mount has counted so much until now.
+    pub(super) fn note_meters(&mut self, now: f64, meters: &Meters) {
+        let since = self.watched().map(|watched| watched.since).fold(f64::INFINITY, f64::min);
+        if since < now && !self.is_over() {
+            self.series.note(now - since, &meters.since(&self.meters));
+        }
+    }
+
     fn watched(&self) -> impl Iterator<Item = &Watched> {
         self.members.values().map(|member| &member.watched)
+    }
+
+    /// Whether a member has lived long enough to be a worker.
+    fn lives(&self) -> bool {
+        self.watched().any(|watched| watched.seconds() >= LIFE_MIN)
     }
 
     /// Whether it is worth a report. `is_reader`: whether it is known to read, though the kernel may not tell.
     pub(super) fn is_of_interest(&self, is_reader: bool) -> bool {
         let read: Option<u64> = self.members.values().map(Member::read).sum();
         let works = read.map_or(is_reader, |read| read >= READ_MIN);
-        let lives = || self.watched().any(|watched| watched.seconds() >= LIFE_MIN);
         match self.kind {
             Kind::Workers => {
-                lives() && (works || self.batches().is_some_and(|count| count >= BATCHES_MIN))
+                self.lives() && (works || self.batches().is_some_and(|count| count >= BATCHES_MIN))
             }
             Kind::Itself | Kind::Threads => works,
         }
+    }
+
+    /// Whether these were workers of an epoch that was too short to be looked at.
+    pub(super) fn was_short(&self) -> bool {
+        let works = self.members.values().filter_map(Member::read).sum::<u64>() >= READ_MIN;
+        self.kind == Kind::Workers && self.is_over() && works && !self.lives()
     }
 
     /// Whether threads read, beside the main thread of their process.
@@ -144,9 +175,11 @@ impl Group {
             is_over: self.is_over(),
             trainer_looks: self.trainer_looks,
             first_looks: self.first_looks,
+            trainer_queued_s: self.trainer_queued,
             shares_trainer: self.shares_trainer,
             batches: self.batches(),
             mount: meters.since(&self.meters),
+            points: self.series.points().to_vec(),
             ..Epoch::of(workers)
         };
         if are_threads {
@@ -162,5 +195,32 @@ impl Group {
         let written = self.watched().filter_map(|member| Some(member.bytes()?.1)).sum::<u64>();
         let batches = (written as f64 / first.per_batch()? as f64).round() as u64;
         (batches <= BATCHES_MAX).then_some(batches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stall::{Counters, State};
+
+    /// A worker that has lived for so many seconds, and has read so many bytes.
+    fn worker(seconds: f64, read: u64) -> Member {
+        let mut watched = Watched::new(0.0, 0.0, None);
+        watched.look(seconds, State::Fetches);
+        watched.count(seconds, Counters { bytes: Some((read, 0)), ..Counters::default() });
+        Member::ended(watched)
+    }
+
+    #[test]
+    fn short_epochs_are_those_of_workers_that_have_read() {
+        let of = |kind, seconds, read| {
+            let mut group = Group::new(kind, Meters::default());
+            (1..=2).for_each(|task| group.add(task, worker(seconds, read), 0.0));
+            (group.was_short(), group.is_of_interest(false))
+        };
+        assert_eq!(of(Kind::Workers, 0.5, READ_MIN), (true, false));
+        assert_eq!(of(Kind::Workers, 1.5, READ_MIN), (false, true));
+        assert_eq!(of(Kind::Workers, 0.5, 100), (false, false), "a fork that becomes a program");
+        assert_eq!(of(Kind::Itself, 0.5, READ_MIN), (false, true));
     }
 }

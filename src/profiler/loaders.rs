@@ -5,9 +5,11 @@
 //! threads that read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use nix::sys::resource::{Resource, getrlimit};
 
+use super::Look;
 use super::group::Group;
 use super::member::Member;
 use super::task::{TaskFiles, now};
@@ -30,6 +32,8 @@ const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "fish"];
 /// A trainer, or a process that may become one.
 struct Trainer {
     files: TaskFiles,
+    /// Seconds in which it had waited for a processor at the last look.
+    queued: f64,
     /// The name of its program, as it was seen last.
     program: String,
     /// Epochs that are over.
@@ -59,10 +63,12 @@ impl Trainer {
     fn look(&mut self, process: u32, passed: f64) {
         let state = self.files.state();
         let waits = state.is_ok_and(|state| state == State::HasNoWork);
+        let counted = self.files.queued_s().unwrap_or(self.queued);
+        let queued = (counted - std::mem::replace(&mut self.queued, counted)).max(0.0);
         let others = self.groups.iter().filter(|group| group.is_of_interest(false));
         let is_shared = self.groups.len() > 1 && others.count() > 1;
         for group in &mut self.groups {
-            group.note_trainer(waits, passed, is_shared);
+            group.note_trainer(waits, (passed, queued), is_shared);
             group.alive().for_each(Member::look);
         }
         for (task, member) in self.as_reader.iter_mut().flat_map(|group| &mut group.members) {
@@ -84,11 +90,19 @@ struct Interest {
 }
 
 impl Interest {
-    fn wants(&self, trainer: u32, program: &str, group: &Group) -> bool {
+    fn is_reader(&self, trainer: u32, group: &Group) -> bool {
         let mut tasks = group.members.keys().chain([&trainer]);
-        let is_reader = tasks.any(|task| self.readers.contains(task));
+        tasks.any(|task| self.readers.contains(task))
+    }
+
+    fn concerns(&self, trainer: u32, program: &str, group: &Group) -> bool {
         let is_loader = group.kind != Kind::Workers || !SHELLS.contains(&program);
-        is_loader && (is_reader || !self.of_mount) && group.is_of_interest(is_reader)
+        is_loader && (!self.of_mount || self.is_reader(trainer, group))
+    }
+
+    fn wants(&self, trainer: u32, program: &str, group: &Group) -> bool {
+        let is_reader = self.is_reader(trainer, group);
+        self.concerns(trainer, program, group) && group.is_of_interest(is_reader)
     }
 }
 
@@ -104,6 +118,8 @@ pub(super) struct Loaders {
     moved: u64,
     /// Reads at the mount until then.
     reads: u64,
+    /// Epochs that were too short to be looked at.
+    pub(super) short: u64,
 }
 
 impl Loaders {
@@ -176,7 +192,9 @@ impl Loaders {
                 self.add_worker(process, trainer, born, meters);
             }
         }
+        let now = now();
         for (process, trainer) in &mut self.trainers {
+            trainer.groups.iter_mut().for_each(|group| group.note_meters(now, meters));
             trainer.ended.retain(|worker| self.tree.all.contains_key(worker));
             // It may have become another program. The name is empty if it has ended.
             let name = program((*process).into());
@@ -209,6 +227,7 @@ impl Loaders {
             group
         });
         let trainer = Trainer {
+            queued: files.queued_s().unwrap_or_default(),
             files,
             program: program(process.into()),
             over: 0,
@@ -224,13 +243,12 @@ impl Loaders {
         let is_worker = self.trainers.values().any(|other| other.has(trainer));
         let is_settled = !self.tree.is_young(process);
         let is_trainer = self.trainers.get(&process).is_some_and(Trainer::has_had_workers);
-        if is_trainer || is_worker && !is_settled || !self.has_room() {
+        let is_known = self.trainers.get(&trainer).is_some_and(|of| of.has(process));
+        if is_known || is_trainer || is_worker && !is_settled || !self.has_room() {
             return;
         }
         self.add_trainer(trainer, 0.0, meters);
-        let Some(of) = self.trainers.get_mut(&trainer).filter(|of| !of.has(process)) else {
-            return;
-        };
+        let Some(of) = self.trainers.get_mut(&trainer) else { return };
         let files = TaskFiles::of_process(process);
         let Ok(member) = files.and_then(|files| Member::new(files, born)) else { return };
         if !of.groups.iter().any(|group| group.takes(born)) {
@@ -249,6 +267,19 @@ impl Loaders {
         for (process, trainer) in &mut self.trainers {
             trainer.look(*process, passed);
         }
+    }
+
+    /// What each worker, and each thread that reads, did at this look.
+    pub(super) fn looks(&self, at: Instant) -> Vec<Look> {
+        let mut looks = Vec::new();
+        for (process, trainer) in &self.trainers {
+            for (task, member) in trainer.groups().flat_map(|group| &group.members) {
+                if let Some(state) = member.state.filter(|_| !member.has_ended()) {
+                    looks.push(Look { at, trainer: *process, task: *task, state });
+                }
+            }
+        }
+        looks
     }
 
     /// Reads the counters of those whose first batch is to be measured, or of all.
@@ -308,6 +339,10 @@ impl Loaders {
                     trainer.over += 1;
                     over.push(group.epoch(*process, &trainer.program, trainer.over, &meters()));
                     trainer.as_reader = None;
+                } else if group.was_short()
+                    && self.interest.concerns(*process, &trainer.program, &group)
+                {
+                    self.short += 1;
                 }
             }
         }

@@ -10,6 +10,8 @@ pub(super) struct Member {
     /// `None` if the task has ended.
     files: Option<TaskFiles>,
     pub(super) watched: Watched,
+    /// What it did at the last look. `None` if it was not looked at yet.
+    pub(super) state: Option<State>,
 }
 
 impl Member {
@@ -18,7 +20,13 @@ impl Member {
     pub(super) fn new(files: TaskFiles, born: f64) -> Result<Self, Ended> {
         let now = now();
         let counted = if now - born < NEW { None } else { Some(files.counters()?) };
-        Ok(Member { files: Some(files), watched: Watched::new(born, now, counted) })
+        Ok(Member { files: Some(files), watched: Watched::new(born, now, counted), state: None })
+    }
+
+    /// A task that has ended, of which so much was seen.
+    #[cfg(test)]
+    pub(super) fn ended(watched: Watched) -> Self {
+        Member { files: None, watched, state: None }
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -26,7 +34,8 @@ impl Member {
     }
 
     pub(super) fn look(&mut self) {
-        if let Some(state) = self.unless_ended(TaskFiles::state) {
+        self.state = self.unless_ended(TaskFiles::state);
+        if let Some(state) = self.state {
             self.watched.look(now(), state);
         }
     }
@@ -34,7 +43,10 @@ impl Member {
     /// The task was found in this state.
     pub(super) fn was_seen(&mut self, state: Result<State, Ended>) {
         match state {
-            Ok(state) if self.files.is_some() => self.watched.look(now(), state),
+            Ok(state) if self.files.is_some() => {
+                self.state = Some(state);
+                self.watched.look(now(), state);
+            }
             Ok(_) => {}
             Err(Ended) => self.files = None,
         }
@@ -45,7 +57,8 @@ impl Member {
             self.watched.count(now(), counters);
         }
         // A task that has ended stays until its parent asks for its exit code. It looks as if it ran.
-        if self.watched.stands_still() && self.files.as_ref().is_some_and(TaskFiles::is_zombie) {
+        let may_be_over = self.state == Some(State::Runs) && self.watched.stands_still();
+        if may_be_over && self.files.as_ref().is_some_and(TaskFiles::is_zombie) {
             self.files = None;
         }
     }

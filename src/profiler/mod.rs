@@ -3,8 +3,8 @@
 //! 1. A job is followed by a process of it: the command of a run ([`Profiler::follow`]), or a task that reads at a mount
 //!    ([`Readers::reads`]). Its process tree is searched for workers (`tree`).
 //! 2. A thread looks at each worker and at its trainer 50 times a second: in which function of the kernel it sleeps (`task`).
-//!    It reads what the kernel has counted, five times a second if there are many. The files of `/proc` stay open. Nothing is done to the
-//!    processes, and no request of a reader passes here.
+//!    It also reads what the kernel has counted, less often if there are many tasks. The files of `/proc` stay open. Nothing
+//!    is done to the processes, and no request of a reader passes here.
 //! 3. What is seen becomes the epochs of `stall` (`loaders`).
 //!
 //! If nobody reads for a while, there is a look each other second. If there is nobody to look at, the thread sleeps.
@@ -15,7 +15,7 @@ mod member;
 mod task;
 mod tree;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::gettid;
 use serde::{Deserialize, Serialize};
 
-use crate::stall::{Epoch, Meters};
+use crate::stall::{Epoch, Meters, State};
 use crate::sync::{Condvar, Mutex};
 use loaders::Loaders;
 use task::{TaskFiles, now};
@@ -57,6 +57,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Epochs that are remembered, the latest ones.
 const EPOCHS_MAX: usize = 1000;
 
+/// The latest epochs of which it is remembered what was over time.
+const DETAILED: usize = 16;
+
+/// Looks of a trace that are kept at most.
+const TRACED_MAX: usize = 1_000_000;
+
 /// Tasks that are remembered as told, and reads after which they are forgotten: a number may be that of another task then.
 const TOLD_MAX: usize = 4096;
 const FORGET_AFTER: u32 = 1 << 16;
@@ -75,6 +81,8 @@ struct Exchange {
     /// Looks so far, and how many somebody waits for.
     looks: u64,
     awaited: u64,
+    /// Each look, while somebody traces.
+    traced: Option<Vec<Look>>,
 }
 
 impl Exchange {
@@ -82,6 +90,16 @@ impl Exchange {
         let readers = self.readers.as_ref().is_some_and(|readers| !readers.is_empty());
         readers || self.has_to_end || !self.roots.is_empty() || self.awaited > self.looks
     }
+}
+
+/// What a task did at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    pub at: Instant,
+    /// The process that it reads for.
+    pub trainer: u32,
+    pub task: u32,
+    pub state: State,
 }
 
 #[derive(Default)]
@@ -102,8 +120,36 @@ pub struct Seen {
     pub epochs: Vec<Epoch>,
     /// Whether somebody reads whose processes cannot be seen here: they are in another container.
     pub has_strangers: bool,
+    /// Epochs that were too short to be looked at.
+    pub short_epochs: u64,
     /// Processor time that looking has taken.
     pub cpu_s: f64,
+}
+
+impl Seen {
+    /// Adds epochs that are over. What was over time is forgotten, but of the latest epochs.
+    fn add(&mut self, over: Vec<Epoch>) {
+        self.epochs.extend(over);
+        let surplus = self.epochs.len().saturating_sub(EPOCHS_MAX);
+        self.epochs.drain(..surplus);
+        for epoch in self.epochs.iter_mut().rev().skip(DETAILED) {
+            epoch.lanes = Vec::new();
+            epoch.points = Vec::new();
+        }
+    }
+
+    /// Keeps so many of the latest epochs of each trainer, if not all.
+    pub fn keep_latest(&mut self, count: Option<u32>) {
+        let Some(count) = count else { return };
+        let mut kept: HashMap<u32, u32> = HashMap::new();
+        let mut is_kept: Vec<bool> = Vec::new();
+        for epoch in self.epochs.iter().rev() {
+            let later = kept.entry(epoch.trainer).or_default();
+            is_kept.push(*later < count);
+            *later += 1;
+        }
+        self.epochs.retain(|_| is_kept.pop().unwrap_or_default());
+    }
 }
 
 /// The thread that looks. It ends when this is dropped.
@@ -134,6 +180,16 @@ impl Profiler {
     pub fn readers(&self) -> Readers {
         self.0.exchange.lock().readers.get_or_insert_default();
         Readers { shared: Arc::clone(&self.0), known: HashSet::new(), reads: 0 }
+    }
+
+    /// Notes each look from now on.
+    pub fn begin_trace(&self) {
+        self.0.exchange.lock().traced = Some(Vec::new());
+    }
+
+    /// Notes no more. Returns what was noted.
+    pub fn end_trace(&self) -> Vec<Look> {
+        self.0.exchange.lock().traced.take().unwrap_or_default()
     }
 
     /// All that was seen, after a last look.
@@ -192,22 +248,56 @@ impl Readers {
 
 /// The life of the thread.
 fn look_on(shared: &Shared, meters: &dyn Fn() -> Meters) {
-    let mut loaders = Loaders::default();
-    let own = TaskFiles::of_thread(std::process::id(), gettid().as_raw() as u32);
-    let (mut looks, mut last, mut due, mut threads_due) = (0, now(), 0.0, 0.0);
-    loop {
+    let mut looking = Looking::new(meters);
+    while let Some(task) = looking.next_task(shared) {
+        looking.look(task, shared);
+        looking.pause(shared);
+    }
+}
+
+/// What one look has to take in.
+struct LookTask {
+    roots: Vec<u32>,
+    readers: Option<Vec<u32>>,
+    is_awaited: bool,
+}
+
+/// The state of the thread.
+struct Looking<'a> {
+    meters: &'a dyn Fn() -> Meters,
+    loaders: Loaders,
+    /// The files of the thread itself.
+    own: Option<TaskFiles>,
+    looks: u64,
+    /// When it looked last, and when new processes and threads are to be searched for.
+    last: f64,
+    search_due: f64,
+    threads_due: f64,
+}
+
+impl<'a> Looking<'a> {
+    fn new(meters: &'a dyn Fn() -> Meters) -> Self {
+        let own = TaskFiles::of_thread(std::process::id(), gettid().as_raw() as u32).ok();
+        let loaders = Loaders::default();
+        Looking { meters, loaders, own, looks: 0, last: now(), search_due: 0.0, threads_due: 0.0 }
+    }
+
+    /// Waits until there is something to look at. `None` at the end.
+    fn next_task(&mut self, shared: &Shared) -> Option<LookTask> {
         let mut exchange = shared.exchange.lock();
-        while loaders.is_empty() && !exchange.has_something() {
+        while self.loaders.is_empty() && !exchange.has_something() {
             exchange = shared.told.wait(exchange);
-            last = now();
+            self.last = now();
         }
-        if exchange.has_to_end {
-            return;
-        }
-        let roots = std::mem::take(&mut exchange.roots);
-        let readers = exchange.readers.as_mut().map(std::mem::take);
-        let is_awaited = exchange.awaited > exchange.looks;
-        drop(exchange);
+        (!exchange.has_to_end).then(|| LookTask {
+            roots: std::mem::take(&mut exchange.roots),
+            readers: exchange.readers.as_mut().map(std::mem::take),
+            is_awaited: exchange.awaited > exchange.looks,
+        })
+    }
+
+    fn look(&mut self, LookTask { roots, readers, is_awaited }: LookTask, shared: &Shared) {
+        let Looking { meters, loaders, .. } = self;
         let is_told = !roots.is_empty() || readers.as_ref().is_some_and(|told| !told.is_empty());
         roots.into_iter().for_each(|process| loaders.follow(process));
         if let Some(readers) = readers {
@@ -215,43 +305,56 @@ fn look_on(shared: &Shared, meters: &dyn Fn() -> Meters) {
             readers.into_iter().for_each(|task| loaders.follow_reader(task));
         }
         loaders.note_reads(shared.reads.load(Ordering::Relaxed));
-        let passed = std::mem::replace(&mut last, now());
-        loaders.look(last - passed);
-        let is_due = last >= due || is_told || is_awaited || loaders.has_new_workers();
+        let before = std::mem::replace(&mut self.last, now());
+        loaders.look(self.last - before);
+        let is_due = self.last >= self.search_due || is_told || is_awaited;
         loaders.count(is_due || loaders.tasks() <= COUNTED_AT_ONCE);
         if is_due {
-            due = last + SEARCH_EVERY;
+            self.search_due = self.last + SEARCH_EVERY;
+        }
+        if loaders.has_new_workers() || is_due {
             loaders.search(&meters());
         }
-        if last >= threads_due {
-            threads_due = last + THREADS_EVERY;
+        if self.last >= self.threads_due {
+            self.threads_due = self.last + THREADS_EVERY;
             loaders.search_threads();
         }
+        self.tell(shared, is_awaited, is_due);
+    }
+
+    /// Tells of the epochs that are over, of those that go on if somebody waits for it, and of its own processor time now and
+    /// then.
+    fn tell(&mut self, shared: &Shared, is_awaited: bool, is_due: bool) {
+        let Looking { meters, loaders, own, .. } = self;
         let over = loaders.take_over(meters);
-        let current = (is_due || !over.is_empty()).then(|| loaders.current(&meters()));
-        let cpu = own.as_ref().ok().filter(|_| is_due).and_then(|own| own.counters().ok());
+        let current = (is_awaited || !over.is_empty()).then(|| loaders.current(&meters()));
+        let cpu = own.as_ref().filter(|_| is_due).and_then(|own| own.counters().ok());
         let mut exchange = shared.exchange.lock();
         exchange.looks += 1;
-        if let Some(cpu) = cpu {
-            exchange.seen.cpu_s = cpu.run_s;
+        if let Some(traced) = exchange.traced.as_mut().filter(|all| all.len() < TRACED_MAX) {
+            traced.extend(loaders.looks(Instant::now()));
         }
-        exchange.seen.epochs.extend(over);
-        let surplus = exchange.seen.epochs.len().saturating_sub(EPOCHS_MAX);
-        exchange.seen.epochs.drain(..surplus);
-        if let Some(current) = current {
-            exchange.current = current;
+        let Exchange { seen, current: told, .. } = &mut *exchange;
+        seen.cpu_s = cpu.map_or(seen.cpu_s, |cpu| cpu.run_s);
+        seen.short_epochs = loaders.short;
+        if !over.is_empty() {
+            seen.add(over);
         }
+        *told = current.unwrap_or_else(|| std::mem::take(told));
         drop(exchange);
         shared.looked.notify_all();
-        looks += 1;
-        // Whoever waits for a look, or tells of a reader, does not wait for the end of a long pause.
-        let end = Instant::now() + pause(&loaders, looks);
+    }
+
+    /// Whoever waits for a look, or tells of a reader, does not wait for the end of a long pause.
+    fn pause(&mut self, shared: &Shared) {
+        self.looks += 1;
+        let end = Instant::now() + pause(&self.loaders, self.looks);
+        let is_long = self.loaders.idle() > IDLE_AFTER;
         let mut exchange = shared.exchange.lock();
-        while Instant::now() < end && !(exchange.has_something() && loaders.idle() > IDLE_AFTER) {
+        while Instant::now() < end && !(is_long && exchange.has_something()) {
             let left = end.saturating_duration_since(Instant::now());
             exchange = shared.told.wait_timeout(exchange, left);
         }
-        drop(exchange);
     }
 }
 

@@ -9,6 +9,7 @@ use nix::libc::ESRCH;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
+use crate::process::{START_WORD, stat_words};
 use crate::stall::{Counters, State};
 
 /// The most that a file of a task has.
@@ -87,7 +88,7 @@ impl TaskFiles {
     /// The letter of its state in `/proc/PID/stat`.
     fn letter(&self) -> Result<Option<char>, Ended> {
         let stat = self.stat()?;
-        Ok(stat.as_deref().and_then(fields).and_then(|fields| fields.chars().next()))
+        Ok(stat.as_deref().and_then(stat_words).and_then(|mut words| words.next()?.chars().next()))
     }
 
     /// Whether it has ended and its parent has not asked for its exit code yet.
@@ -112,14 +113,20 @@ impl TaskFiles {
         Ok(Counters { run_s, queued_s, bytes })
     }
 
+    /// Seconds in which it has waited for a processor. `None` if that cannot be known.
+    pub(super) fn queued_s(&self) -> Option<f64> {
+        let mut buffer = [0; FILE_MAX];
+        let text = read(self.schedstat.as_ref()?, &mut buffer).ok()?;
+        Some(text.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1e9)
+    }
+
     /// Seconds from the start of the machine to its own start.
     ///
     /// # Errors
     /// If it has ended.
     pub(super) fn born(&self) -> Result<f64, Ended> {
         let stat = self.stat()?.ok_or(Ended)?;
-        // The state is the third word of the file, and the start the 22nd one.
-        let start = fields(&stat).and_then(|rest| rest.split_whitespace().nth(19)?.parse().ok());
+        let start = stat_words(&stat).and_then(|mut words| words.nth(START_WORD)?.parse().ok());
         let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
         start.map(|start: f64| start / ticks as f64).ok_or(Ended)
     }
@@ -128,12 +135,6 @@ impl TaskFiles {
 /// Whether a file of a task says by this error that the task has ended.
 fn has_ended(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
-}
-
-/// The words after the name of the program, which may have any bytes in it.
-fn fields(stat: &[u8]) -> Option<&str> {
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    std::str::from_utf8(stat.get(name_end + 2..)?).ok()
 }
 
 fn read<'a>(file: &File, buffer: &'a mut [u8]) -> Result<&'a str, Ended> {
@@ -192,6 +193,5 @@ mod tests {
     fn bytes_are_read_where_the_kernel_has_them() {
         let text = "rchar: 12\nwchar: 34\nsyscr: 1\nsyscw: 2\nread_bytes: 0\nwrite_bytes: 5\n";
         assert_eq!((bytes(text), bytes("")), (Some((12, 34)), None));
-        assert_eq!(fields(b"7 (a) b) S 1 2"), Some("S 1 2"));
     }
 }

@@ -8,8 +8,12 @@ use crate::process::{Task, has_ended, runs};
 /// Processes that are known at once. More are left out.
 const PROCESSES_MAX: usize = 4096;
 
-/// How long a process may become another program after its start, in seconds. Until then it is looked at anew.
-const SETTLED: f64 = 1.0;
+/// Seconds from one time that young processes and threads of trainers are asked to the next one, and the same of all.
+const EVERY: f64 = 1.0;
+const ALL_EVERY: f64 = 5.0;
+
+/// How long a process may become another program after its start, in seconds. Until then it is looked at more often.
+const SETTLED: f64 = 2.0;
 
 /// A process that is followed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +28,9 @@ pub(super) struct Process {
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) all: BTreeMap<u32, Process>,
-    searches: u64,
+    /// When settled processes, and threads, are asked next.
+    due: f64,
+    all_due: f64,
     /// Whether children are left out that are no workers.
     workers_only: bool,
     /// The children that were left out.
@@ -72,28 +78,38 @@ impl Tree {
         self.follow_all(children)
     }
 
-    /// Finds new children of all processes, and forgets processes that have ended. Children of workers and of other threads
-    /// than the first one are looked for each fifth time, as there may be many.
+    /// Finds new children of all processes, and forgets processes that have ended. There may be many workers, so they are
+    /// asked seldom.
     pub(super) fn search(&mut self) {
         self.all.retain(|process, _| runs(u64::from(*process)));
         self.search_trainers();
-        if self.searches.is_multiple_of(5) {
-            let of = |process: &u32| {
-                let process = *process;
-                threads(process).into_iter().flat_map(move |thread| children(process, thread))
-            };
-            let children = self.all.keys().flat_map(of).collect();
-            self.follow_all(children);
-        }
-        self.searches += 1;
-        let looks_at_all = self.searches.is_multiple_of(5);
         let now = now();
+        if now < self.due {
+            return;
+        }
+        self.due = now + EVERY;
+        let of_all = now >= self.all_due;
+        if of_all {
+            self.all_due = now + ALL_EVERY;
+        }
+        self.left_out.retain(|process| runs(u64::from(*process)));
+        self.search_threads(of_all);
         for (process, known) in &mut self.all {
-            if looks_at_all || now - known.born < SETTLED {
+            if of_all || now - known.born < SETTLED {
                 known.become_another_program(*process);
             }
         }
-        self.left_out.retain(|process| runs(u64::from(*process)));
+    }
+
+    /// Finds new children of all threads of trainers, or of all processes.
+    fn search_threads(&mut self, of_all: bool) {
+        let wanted = |(process, known): &(&u32, &Process)| of_all || **process == known.trainer;
+        let of = |(process, _): (&u32, &Process)| {
+            let process = *process;
+            threads(process).into_iter().flat_map(move |thread| children(process, thread))
+        };
+        let children = self.all.iter().filter(wanted).flat_map(of).collect();
+        self.follow_all(children);
     }
 
     /// Follows processes that are new. Returns whether there are any.

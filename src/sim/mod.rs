@@ -8,6 +8,7 @@
 //! gives the same [`Report`], including its digest.
 
 pub mod nodes;
+pub mod nopfs;
 pub mod workload;
 mod world;
 
@@ -95,8 +96,9 @@ pub struct EpochReport {
     pub stall_us: u64,
     /// Blocks read at the source.
     pub source_reads: u64,
-    /// Bytes read at the source.
+    /// Bytes read at the source, and microseconds that these reads took.
     pub source_bytes: u64,
+    pub source_us: u64,
     /// Virtual microseconds from the start to the end of its last read.
     pub end_us: u64,
     /// The same to the end of the last step of the jobs, if they have steps.
@@ -126,6 +128,7 @@ impl Report {
             stall_us: sum.stall_us + epoch.stall_us,
             source_reads: sum.source_reads + epoch.source_reads,
             source_bytes: sum.source_bytes + epoch.source_bytes,
+            source_us: sum.source_us + epoch.source_us,
             end_us: sum.end_us.max(epoch.end_us),
             trained_us: sum.trained_us.max(epoch.trained_us),
         })

@@ -366,12 +366,13 @@ impl<'a> World<'a> {
         }
         let waiters = self.flights.remove(&block).unwrap_or_default();
         if from == Place::Source {
-            self.measure(block);
+            let took = self.measure(block);
             let first = waiters.first().map(|&worker| self.workers[worker].epoch);
             let epoch = first.unwrap_or_else(|| self.slowest_epoch());
             let report = &mut self.report.epochs[epoch as usize];
             report.source_reads += 1;
             report.source_bytes += self.scenario.layout.range(block).1;
+            report.source_us += took;
         }
         self.tell_planner(Event::Arrived { block, from });
         for index in waiters {
@@ -379,8 +380,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The source has answered a read. The planner hears if its limits have changed.
-    fn measure(&mut self, block: BlockId) {
+    /// The source has answered a read. The planner hears if its limits have changed. Returns the microseconds that it took.
+    fn measure(&mut self, block: BlockId) -> u64 {
         let in_flight = self.source_reads.len() as u32;
         let began = self.source_reads.remove(&block).unwrap_or(self.now);
         let bytes = self.scenario.layout.range(block).1;
@@ -389,6 +390,7 @@ impl<'a> World<'a> {
         if let Some(limits) = self.meter.as_mut().and_then(|meter| meter.answered(&answer)) {
             self.tell_planner(Event::Limited(limits));
         }
+        latency_us
     }
 
     /// The epoch of the reader that is farthest behind. Reads by prefetching are counted there.

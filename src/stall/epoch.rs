@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{State, Watched};
+use super::{Point, State, ToldLane, Watched};
+
+/// Workers whose lanes are told.
+pub const LANES_MAX: usize = 64;
 
 /// Seconds in which a task was seen in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,6 +64,12 @@ pub struct Meters {
     pub source_reads: u64,
     pub source_s: f64,
     pub source_bytes: u64,
+    /// Bytes that came from the cache disk, and from other nodes.
+    pub disk_bytes: u64,
+    pub member_bytes: u64,
+    /// Bytes that are staged ahead of the readers at this moment, and for how many seconds that is enough.
+    pub staged_bytes: u64,
+    pub lead_s: Option<f64>,
 }
 
 impl Meters {
@@ -74,6 +83,10 @@ impl Meters {
             source_reads: self.source_reads.saturating_sub(then.source_reads),
             source_s: self.source_s - then.source_s,
             source_bytes: self.source_bytes.saturating_sub(then.source_bytes),
+            disk_bytes: self.disk_bytes.saturating_sub(then.disk_bytes),
+            member_bytes: self.member_bytes.saturating_sub(then.member_bytes),
+            staged_bytes: self.staged_bytes,
+            lead_s: self.lead_s,
         }
     }
 }
@@ -118,6 +131,8 @@ pub struct Epoch {
     pub trainer_looks: TrainerLooks,
     /// The same until the first batch was handed over.
     pub first_looks: TrainerLooks,
+    /// Seconds in which the trainer waited for a processor, as the kernel counts.
+    pub trainer_queued_s: f64,
     /// Whether the trainer had other workers meanwhile.
     pub shares_trainer: bool,
     /// Bytes that the workers read, whether from a cache or not. `None` if that may not be known.
@@ -126,14 +141,21 @@ pub struct Epoch {
     pub batches: Option<u64>,
     /// What the mount has counted meanwhile.
     pub mount: Meters,
+    /// What each worker did over time: of [`LANES_MAX`] workers, in the order of their starts. Kept of the latest epochs only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lanes: Vec<ToldLane>,
+    /// What the mount gave over time. Kept of the latest epochs only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub points: Vec<Point>,
 }
 
 impl Epoch {
     /// What these workers did.
     pub fn of<'a>(workers: impl Iterator<Item = &'a Watched>) -> Self {
+        let workers: Vec<&Watched> = workers.collect();
         let (mut since, mut until) = (f64::INFINITY, 0.0_f64);
         let mut epoch = Epoch { is_whole: true, read_bytes: Some(0), ..Epoch::default() };
-        for worker in workers {
+        for worker in &workers {
             (since, until) = (since.min(worker.since), until.max(worker.until));
             let read = worker.bytes().map(|(read, _)| read);
             epoch.read_bytes = epoch.read_bytes.zip(read).map(|(sum, read)| sum + read);
@@ -146,6 +168,14 @@ impl Epoch {
             epoch.looks.join(&worker.looks);
         }
         epoch.seconds = (until - since).max(0.0);
+        epoch.lanes = lanes(workers, since);
         epoch
     }
+}
+
+/// The lanes of the first workers of an epoch that began then.
+fn lanes(mut workers: Vec<&Watched>, since: f64) -> Vec<ToldLane> {
+    workers.sort_by(|a, b| a.since.total_cmp(&b.since));
+    let first = workers.into_iter().take(LANES_MAX);
+    first.map(|worker| worker.lane.told(worker.since - since)).collect()
 }

@@ -105,7 +105,7 @@ pub struct Gains {
 }
 
 impl Gains {
-    fn largest(&self) -> Bottleneck {
+    pub fn largest(&self) -> Bottleneck {
         let of_data =
             if self.fetch >= self.processor { Bottleneck::Fetch } else { Bottleneck::Processor };
         if self.gpu > self.fetch.max(self.processor) { Bottleneck::Gpu } else { of_data }
@@ -267,6 +267,9 @@ impl Finding {
             );
             return self.judge_by_workers();
         }
+        // A trainer that waits for a processor does not train either.
+        let queued = share(epoch.trainer_queued_s, epoch.trainer_looks.all);
+        let waits = (waits + queued).min(1.0);
         let model = Model::fit(epoch, &self.parts, batches, waits);
         self.trainer_wait = Some(waits);
         let gains = model.gains();
@@ -391,6 +394,19 @@ mod tests {
         let finding = Finding::of(&epoch);
         assert_eq!((finding.gains, finding.cap_s), (None, None));
         assert!(finding.notes.iter().any(|note| note.contains("no prediction")), "{finding:?}");
+    }
+
+    #[test]
+    fn a_trainer_that_waits_for_a_processor_does_not_train() {
+        let loader = Loader { step: 0.3, ..LOADER };
+        let mut epoch = seen(&loader, 0.8);
+        let before = Finding::of(&epoch).trainer_wait.unwrap();
+        epoch.trainer_looks.waits -= 1.0;
+        epoch.trainer_queued_s = 1.0;
+        let finding = Finding::of(&epoch);
+        assert!((finding.trainer_wait.unwrap() - before).abs() < 1e-9, "{finding:?}");
+        epoch.trainer_queued_s = 1e6;
+        assert_eq!(Finding::of(&epoch).trainer_wait, Some(1.0));
     }
 
     #[test]

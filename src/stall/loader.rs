@@ -1,5 +1,8 @@
 //! The loader in virtual time, as PyTorch's `DataLoader` works.
 
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
 /// Batches that each worker may make ahead of the trainer, as PyTorch has it by default (`prefetch_factor`).
 pub const AHEAD: usize = 2;
 
@@ -30,13 +33,14 @@ impl Loader {
     /// One epoch. Batch `k` is the task of worker `k` modulo their number. A worker gets it as soon as the trainer has taken
     /// the batch [`AHEAD`] times the number of workers before. The trainer takes batches in their order.
     pub fn run(&self) -> Run {
-        // Evenly distributed numbers have this standard deviation if they are between -1 and 1.
-        let unit = 1.0 / 3.0_f64.sqrt();
-        self.run_with(|batch| self.work * (1.0 + self.spread / unit * scattered(batch)))
+        // The width of an even distribution with this standard deviation.
+        let half = self.spread * 3.0_f64.sqrt();
+        let mut chance = ChaCha8Rng::seed_from_u64(0);
+        self.run_with(|_| self.work * (1.0 + half * chance.random_range(-1.0..1.0)))
     }
 
     /// The same with a time of its own for each batch.
-    pub fn run_with(&self, work: impl Fn(usize) -> f64) -> Run {
+    pub fn run_with(&self, mut work: impl FnMut(usize) -> f64) -> Run {
         let workers = self.workers.max(1);
         let ahead = AHEAD * workers;
         let mut free = vec![self.starting; workers];
@@ -52,14 +56,6 @@ impl Loader {
         }
         Run { seconds: trainer, waited }
     }
-}
-
-/// A number between -1 and 1 that looks like chance (SplitMix64).
-fn scattered(number: usize) -> f64 {
-    let mut x = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (x ^ x >> 31) as f64 / u64::MAX as f64 * 2.0 - 1.0
 }
 
 #[cfg(test)]
@@ -96,10 +92,6 @@ mod tests {
         let spread = Loader { spread: 0.15, ..even };
         let longer = spread.run().seconds / even.run().seconds;
         assert!((1.01..1.15).contains(&longer), "{longer}");
-        let numbers: Vec<f64> = (0..10_000).map(scattered).collect();
-        let mean = numbers.iter().sum::<f64>() / 1e4;
-        let square = numbers.iter().map(|number| number * number).sum::<f64>() / 1e4;
-        assert!(mean.abs() < 0.02 && (square - 1.0 / 3.0).abs() < 0.01, "{mean} {square}");
     }
 
     #[test]

@@ -74,7 +74,32 @@ const HAS_NO_WORK: [&str; 9] = [
     "unix_stream_",
 ];
 
+/// The same of tasks that wait for neither: in a timer, a lock, or for the end of a process.
+const ELSEWHERE: [&str; 7] = [
+    "hrtimer_nanosleep",
+    "do_nanosleep",
+    "futex_",
+    "__futex_",
+    "do_wait",
+    "do_sigtimedwait",
+    "sigsuspend",
+];
+
 impl State {
+    pub const ALL: [State; 5] =
+        [State::Runs, State::Fetches, State::HasNoWork, State::Elsewhere, State::Unknown];
+
+    /// The letter of the state in a lane.
+    pub fn letter(self) -> char {
+        match self {
+            State::Runs => 'R',
+            State::Fetches => 'F',
+            State::HasNoWork => 'W',
+            State::Elsewhere => 'E',
+            State::Unknown => '?',
+        }
+    }
+
     /// The state of a task that sleeps in this function, as `/proc/PID/wchan` names it. `0` stands for a task that runs.
     /// `None` if the name does not tell: then a task in an uninterruptible sleep waits for a file
     /// ([`of_letter`](Self::of_letter)).
@@ -85,6 +110,7 @@ impl State {
             "0" => Some(State::Runs),
             _ if is_one_of(&FETCHES) => Some(State::Fetches),
             _ if is_one_of(&HAS_NO_WORK) => Some(State::HasNoWork),
+            _ if is_one_of(&ELSEWHERE) => Some(State::Elsewhere),
             _ => None,
         }
     }
@@ -112,7 +138,8 @@ mod tests {
         assert_eq!(of("rpc_wait_bit_killable"), Some(State::Fetches));
         assert_eq!(of("poll_schedule_timeout.constprop.0"), Some(State::HasNoWork));
         assert_eq!((of("0"), of("")), (Some(State::Runs), Some(State::Unknown)));
-        assert_eq!(of("hrtimer_nanosleep"), None);
+        assert_eq!(of("hrtimer_nanosleep"), Some(State::Elsewhere));
+        assert_eq!(of("some_driver_waits"), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What was seen of one worker.
 
-use super::{Looks, State};
+use super::{Lane, Looks, State};
 
 /// A first batch that takes longer, in seconds, is measured well enough by looks that are less frequent.
 const FIRST_BATCH_MAX: f64 = 5.0;
@@ -23,6 +23,7 @@ pub struct Watched {
     /// When it was seen last.
     pub until: f64,
     pub looks: Looks,
+    pub lane: Lane,
     first: Counters,
     last: Counters,
     first_read: Option<f64>,
@@ -45,6 +46,7 @@ impl Watched {
             since,
             until: since,
             looks: Looks::default(),
+            lane: Lane::default(),
             first,
             last: first,
             first_read: None,
@@ -56,7 +58,9 @@ impl Watched {
 
     /// A look has found it in a state.
     pub fn look(&mut self, now: f64, state: State) {
-        self.looks.add(state, (now - self.until).max(0.0));
+        let seconds = (now - self.until).max(0.0);
+        self.looks.add(state, seconds);
+        self.lane.add(state, seconds);
         self.until = now;
     }
 

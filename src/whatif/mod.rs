@@ -15,7 +15,7 @@ use crate::config::PolicyKind;
 use crate::error::Result;
 use crate::plan::{Layout, Settings, Tier};
 use crate::sim::{Reader, Scenario, SourceModel, run, workload};
-use crate::stall::{AHEAD, Epoch, Model};
+use crate::stall::{AHEAD, Epoch, Gains, Model};
 pub use change::Change;
 
 /// The scenario has to give the measured time back within this share of it.
@@ -66,6 +66,8 @@ pub struct Job {
     starting: f64,
     /// How many times as large the real dataset is.
     scale: f64,
+    /// The epoch of the scenario that takes as long as the measured one: the first one, or a later one.
+    measured: usize,
     /// By how much the scenario misses the measured time, as a share of it.
     pub error: f64,
     /// Measured seconds over simulated ones.
@@ -83,6 +85,7 @@ impl Job {
             scenario: fitted.scenario(setup, model).ok()?,
             starting: model.starting_s,
             scale: fitted.scale,
+            measured: 1,
             error: 0.0,
             correction: 1.0,
             least: if setup.processors > 0 {
@@ -92,9 +95,10 @@ impl Job {
             },
         };
         // The cache may have held little at the start of the epoch, or all that it can hold.
-        let [first, later] = job.epochs(&job.scenario);
-        let miss = |seconds: f64| (seconds / epoch.seconds - 1.0).abs();
-        let given = if miss(first) < miss(later) { first } else { later };
+        let found = job.epochs(&job.scenario);
+        let miss = |nth: &usize| (found[*nth] / epoch.seconds - 1.0).abs();
+        job.measured = usize::from(miss(&0) >= miss(&1));
+        let given = found[job.measured];
         job.error = given / epoch.seconds - 1.0;
         job.correction = epoch.seconds / given;
         (job.error.abs() <= ERROR_MAX).then_some(job)
@@ -102,11 +106,34 @@ impl Job {
 
     /// What a later epoch takes after these changes.
     pub fn predict(&self, changes: &[Change]) -> Prediction {
-        let mut scenario = self.scenario.clone();
-        changes.iter().for_each(|change| change.make(&mut scenario));
-        let [_, later] = self.epochs(&scenario);
         let words: Vec<String> = changes.iter().map(ToString::to_string).collect();
-        Prediction { what: words.join(", "), seconds: (later * self.correction).max(self.least) }
+        let later = |scenario: &mut Scenario| changes.iter().for_each(|it| it.make(scenario));
+        Prediction { what: words.join(", "), seconds: self.seconds_of(1, later).max(self.least) }
+    }
+
+    /// What each part's absence would give of the measured epoch, and the seconds that are left without files. If the
+    /// source is read ahead at its limit, the absence of the others gives nothing. The model of the loader alone does
+    /// not know that.
+    pub fn gains(&self) -> (Gains, f64) {
+        let whole = self.seconds_of(self.measured, |_| ());
+        let without = |change: &dyn Fn(&mut Scenario)| self.seconds_of(self.measured, change);
+        let files = without(&|it| it.source = SourceModel::INSTANT).max(self.least);
+        let preparation = without(&|it| it.readers.iter_mut().for_each(|it| it.think_us = 0));
+        let steps = without(&|it| it.readers.iter_mut().for_each(|it| it.step_us = 1));
+        let gain = |seconds: f64| if whole > 0.0 { (1.0 - seconds / whole).max(0.0) } else { 0.0 };
+        let gains = Gains {
+            fetch: gain(files),
+            processor: gain(preparation),
+            gpu: gain(steps.max(self.least)),
+        };
+        (gains, files)
+    }
+
+    /// Seconds of an epoch of a scenario that is changed.
+    fn seconds_of(&self, epoch: usize, change: impl FnOnce(&mut Scenario)) -> f64 {
+        let mut scenario = self.scenario.clone();
+        change(&mut scenario);
+        self.epochs(&scenario)[epoch] * self.correction
     }
 
     /// Seconds of the first epoch, and of the second one.

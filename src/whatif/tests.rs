@@ -1,5 +1,9 @@
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
 use super::*;
 use crate::config::Size;
+use crate::stall::{Bottleneck, Finding, Looks, Meters, TrainerLooks};
 
 const FILES: u32 = 3_000;
 const BYTES: u64 = 110_000;
@@ -93,6 +97,7 @@ fn more_workers_need_processors() {
     let setup = Setup { processors: 2, ..setup };
     let job = Job::of(&setup, &epoch, &model).unwrap();
     assert_near(&job.predict(&[Change::Workers(64), Change::Latency(0.01)]), 8.0);
+    assert!(job.gains().1 >= 8.0, "no storage brings it below what the processors need");
 }
 
 /// 10 million samples are simulated as fewer ones.
@@ -110,4 +115,126 @@ fn a_large_dataset_is_made_smaller() {
     epoch.seconds = model.seconds;
     let job = Job::of(&large, &epoch, &model).unwrap();
     assert_near(&job.predict(&[Change::Latency(0.5)]), model.seconds_with(0.53, 1.0, 1.0));
+}
+
+/// A job of random numbers at a random mount.
+fn random_scenario(rng: &mut StdRng) -> Scenario {
+    let mut spread = |low: f64, high: f64| low * (high / low).powf(rng.random::<f64>());
+    let (samples, bytes) = (spread(800.0, 2_000.0) as u32, spread(2e4, 5e5) as u64);
+    let (workers, batch) = (spread(1.0, 8.99) as u32, spread(4.0, 16.99) as u32);
+    let (think_us, step_us) = (spread(200.0, 20_000.0) as u64, spread(2.5e3, 2.5e5) as u64);
+    let source = SourceModel {
+        latency_us: spread(500.0, 20_000.0) as u64,
+        servers: spread(2.0, 32.0) as u32,
+        bandwidth: spread(5e7, 2e9) as u64,
+    };
+    let ram = (spread(0.01, 1.0) * f64::from(samples) * bytes as f64) as u64;
+    let (known, prefetch) = (rng.random(), rng.random());
+    let order = workload::permutations(samples, 2, rng.random()).unwrap();
+    Scenario {
+        layout: Arc::new(Layout::new((0..samples).map(|_| bytes))),
+        readers: vec![Reader { order, workers, batch, think_us, step_us, ahead: AHEAD as u32 }],
+        known,
+        epochs: 2,
+        settings: Settings {
+            tiers: vec![Tier { capacity: ram.max(64 << 20), block_us: 0 }],
+            source_us: None,
+            policy: PolicyKind::Auto,
+            prefetch,
+            inflight_max: source.servers,
+            window_bytes: None,
+            start_at_open: true,
+            may_untrack: false,
+            withheld: false,
+        },
+        source,
+        manners: None,
+        vanish: None,
+    }
+}
+
+/// The first or the second epoch of a simulation, as the profiler would see it.
+fn seen(scenario: &Scenario, nth: usize) -> Epoch {
+    let epochs = run(scenario).epochs;
+    let (epoch, began) = (epochs[nth], if nth == 0 { 0 } else { epochs[0].trained_us });
+    let reader = &scenario.readers[0];
+    let batches = epoch.reads.div_ceil(u64::from(reader.batch));
+    let seconds = (epoch.trained_us - began) as f64 / 1e6;
+    let (workers, fetches) = (f64::from(reader.workers), epoch.stall_us as f64 / 1e6);
+    let runs = (epoch.reads * reader.think_us) as f64 / 1e6;
+    let waits = seconds - (batches * reader.step_us) as f64 / 1e6;
+    let has_no_work = workers * seconds - fetches - runs;
+    Epoch {
+        is_over: true,
+        is_whole: true,
+        seconds,
+        workers: reader.workers,
+        workers_s: workers * seconds,
+        run_s: runs,
+        looks: Looks { runs, fetches, has_no_work, ..Looks::default() },
+        trainer_looks: TrainerLooks { waits, all: seconds },
+        first_looks: TrainerLooks { waits: 1.0, all: 1.0 },
+        read_bytes: Some(scenario.layout.stored_bytes_of_all()),
+        batches: Some(batches),
+        mount: Meters {
+            source_reads: epoch.source_reads,
+            source_s: epoch.source_us as f64 / 1e6,
+            source_bytes: epoch.source_bytes,
+            ..Meters::default()
+        },
+        ..Epoch::default()
+    }
+}
+
+/// What the same job would gain without each part, the largest gain first.
+fn truth(scenario: &Scenario, nth: usize, seconds: f64) -> [(f64, Bottleneck); 3] {
+    let gain = |change: &dyn Fn(&mut Scenario)| {
+        let mut other = scenario.clone();
+        change(&mut other);
+        1.0 - seen(&other, nth).seconds / seconds
+    };
+    let mut gains = [
+        (gain(&|other| other.source = SourceModel::INSTANT), Bottleneck::Fetch),
+        (gain(&|other| other.readers[0].think_us = 0), Bottleneck::Processor),
+        (gain(&|other| other.readers[0].step_us = 1), Bottleneck::Gpu),
+    ];
+    gains.sort_by(|a, b| b.0.total_cmp(&a.0));
+    gains
+}
+
+/// What the mount of the scenario would say.
+fn setup(scenario: &Scenario) -> Setup {
+    let (files, bytes) = (scenario.layout.files() as u64, scenario.layout.stored_bytes_of_all());
+    let bandwidth = scenario.source.bandwidth as f64;
+    Setup {
+        files,
+        bytes,
+        ram_bytes: scenario.settings.tiers[0].capacity,
+        prefetch: scenario.settings.prefetch,
+        order_is_known: scenario.known,
+        reads_at_once: scenario.source.servers,
+        seconds_per_byte: 1.0 / bandwidth,
+        ..Setup::default()
+    }
+}
+
+#[test]
+fn jobs_at_random_mounts_get_the_right_verdict_and_their_own_time() {
+    let mut rng = StdRng::seed_from_u64(27);
+    let (mut right, mut near) = (0, 0);
+    for number in 0..200 {
+        let scenario = random_scenario(&mut rng);
+        let nth = number % 2;
+        let epoch = seen(&scenario, nth);
+        let [first, second, _] = truth(&scenario, nth, epoch.seconds);
+        let finding = Finding::of(&epoch);
+        let job = finding.model.and_then(|model| Job::of(&setup(&scenario), &epoch, &model));
+        let told = job.as_ref().map(|job| job.gains().0.largest()).or(finding.bottleneck);
+        let (is_right, lead) = (told == Some(first.1), first.0 - second.0);
+        assert!(is_right || lead < 0.1, "job {number}: {first:?} by {lead}, not {told:?}");
+        right += u32::from(is_right);
+        let error = job.map(|job| job.error).or(finding.model.map(|model| model.error));
+        near += u32::from(error.is_some_and(|error| error.abs() <= 0.03));
+    }
+    assert!(right >= 190 && near >= 190, "{right} verdicts are right, {near} times are near");
 }

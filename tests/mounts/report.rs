@@ -75,19 +75,31 @@ fn epochs(report: &Value) -> &Vec<Value> {
     report["epochs"].as_array().unwrap()
 }
 
-/// The report of a run of the trainer without a mount: its only epoch, and what was said.
-fn unmounted(fixture: &Fixture, words: &str) -> (Value, String) {
+/// The report of a run without a mount, and what was said.
+fn report_of(fixture: &Fixture, job: &Command) -> (Value, String) {
     let to = fixture.path("report.json");
-    let job = trainer(&fixture.path("source/d"), words);
     let mut run = fixture.belady();
-    run.args(["run", "--no-mount", "--report"]).arg(&to).arg("--").arg("python3");
+    run.args(["run", "--no-mount", "--report"]).arg(&to);
+    run.arg("--html").arg(fixture.path("report.html")).arg("--").arg("python3");
     let output = run.args(job.get_args()).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
-    let reports: Value = serde_json::from_slice(&fs::read(to).unwrap()).unwrap();
-    let found = epochs(&reports[0]);
+    let page = fs::read_to_string(fixture.path("report.html")).unwrap();
+    assert!(page.contains("Why is my training slow?") && page.ends_with("</html>\n"));
+    let mut reports: Value = serde_json::from_slice(&fs::read(to).unwrap()).unwrap();
+    (reports[0].take(), said(&output))
+}
+
+/// The same of a trainer: its only epoch of workers.
+fn unmounted(fixture: &Fixture, words: &str) -> (Value, String) {
+    let (report, said) = report_of(fixture, &trainer(&fixture.path("source/d"), words));
+    (only_epoch(&report), said)
+}
+
+fn only_epoch(reports: &Value) -> Value {
+    let found = epochs(reports);
     let workers: Vec<&Value> = found.iter().filter(|epoch| epoch["kind"] == "workers").collect();
     assert_eq!(workers.len(), 1, "{reports}");
-    (workers[0].clone(), said(&output))
+    workers[0].clone()
 }
 
 #[test]
@@ -109,6 +121,58 @@ fn a_job_is_judged_without_a_mount() {
     // More of the model is checked where time is virtual.
     let model = &slow_work["model"];
     assert!(model["preparation_s"].as_f64().unwrap() > 0.3, "{model}");
+}
+
+/// The trainer starts another program, and asks for the exit codes of its workers long after they have ended.
+#[test]
+fn a_helper_is_no_worker_and_an_epoch_ends_with_its_workers() {
+    const LATE: f64 = 6.0;
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    let helper = "import subprocess\nhelper = subprocess.Popen(['sleep', '600'])\n";
+    let asks = "for _ in range(workers):\n    os.wait()";
+    let late = TRAINER.replace(asks, &format!("time.sleep({LATE})\nhelper.kill()\n{asks}"));
+    let script = format!("{helper}{late}");
+    let mut job = Command::new("python3");
+    job.args(["-c", &script]).arg(fixture.path("source/d")).args("2 12 0.1 0.1 0.3".split(' '));
+    let began = std::time::Instant::now();
+    let (report, said) = report_of(&fixture, &job);
+    let epoch = only_epoch(&report);
+    assert_eq!((&epoch["workers"], &epoch["is_over"]), (&2.into(), &true.into()), "{said}");
+    let after = began.elapsed().as_secs_f64() - epoch["seconds"].as_f64().unwrap();
+    assert!(after > LATE / 2.0, "the epoch ended {after} s before the job: {said}");
+}
+
+/// Threads of one process read. What they prepare and what the process trains is not told apart.
+#[test]
+fn threads_that_read_get_no_verdict() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 8, 200_000);
+    let script = "import os, sys, threading, time\ntop = sys.argv[1]\n\
+                  def read():\n    for _ in range(40):\n        for name in os.listdir(top):\n            \
+                  open(os.path.join(top, name), 'rb').read()\n        time.sleep(.2)\n\
+                  all = [threading.Thread(target=read) for _ in range(3)]\n\
+                  for one in all: one.start()\nfor one in all: one.join()\n";
+    let mut job = Command::new("python3");
+    job.args(["-c", script]).arg(fixture.path("source/d"));
+    let (report, said) = report_of(&fixture, &job);
+    let [epoch] = epochs(&report).as_slice() else { panic!("{said}") };
+    assert_eq!((&epoch["kind"], epoch["workers"].as_u64()), (&"threads".into(), Some(3)), "{said}");
+    assert!(epoch["bottleneck"].is_null() && said.contains("there is no verdict"), "{said}");
+    assert!(epoch["parts"]["elsewhere"].as_f64().unwrap() > 0.3, "{said}");
+}
+
+/// The page is XML, and its drawings of the epoch are there.
+#[track_caller]
+fn check_page(page: &Path) {
+    let parse = "import sys, xml.dom.minidom as x; print(len(x.parse(sys.argv[1]).getElementsByTagName('svg')))";
+    let parsed = Command::new("python3").args(["-c", parse]).arg(page).output().unwrap();
+    let drawings = String::from_utf8_lossy(&parsed.stdout).trim().parse::<u32>();
+    assert!(drawings.is_ok_and(|count| count >= 3), "{}", said(&parsed));
+    let text = fs::read_to_string(page).unwrap();
+    for title in ["What each worker did", "waited, by cause", "fetch-bound"] {
+        assert!(text.contains(title), "{title}: {text}");
+    }
 }
 
 /// The work of one batch holds up all that come after it. A mean says nothing of that.
@@ -154,9 +218,24 @@ fn readers_of_a_mount_are_judged_while_they_read_and_afterwards() {
     let text = fixture.run(0, &["report", at, "--epochs", "1"]);
     assert!(text.contains("fetch-bound") && text.contains("waited meanwhile: cold"), "{text}");
     fixture.run(6, &["report", "--last", at]);
+    let page = fixture.path("report.html");
+    fixture.run(0, &["report", at, "--html", page.to_str().unwrap()]);
+    check_page(&page);
+    fixture.run(2, &["report", at, "--html", fixture.path("no/such/page").to_str().unwrap()]);
+    let lines = fixture.run(0, &["top", at, "--plain", "--count", "2", "--interval", "0.1"]);
+    let [first, second] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
+    for words in ["fetch-bound: trainer waits for data", " | waits: ", "under way of", " ahead of "]
+    {
+        assert!(first.contains(words), "{words}: {first}");
+    }
+    assert!(first.contains("since the mount") && second.contains("Z now"), "{lines}");
+    assert!(second.contains("readers: 0 opens/s") && !second.contains(" | waits: "), "{second}");
+    assert_eq!(fixture.run(0, &["top", "--count", "1"]).lines().count(), 1, "it is no terminal");
     mounted.umount();
 
     fixture.run(6, &["report", at]);
+    fixture.run(6, &["top", at]);
+    fixture.run(6, &["top"]);
     let last: Value =
         serde_json::from_str(&fixture.run(0, &["report", "--last", "--json"])).unwrap();
     assert_eq!(epochs(&last)[0]["bottleneck"], "fetch", "{last}");
@@ -195,4 +274,59 @@ fn one_process_that_reads_is_told_of_itself() {
     let reports: Value = serde_json::from_slice(&fs::read(to).unwrap()).unwrap();
     assert_eq!(epochs(&reports[0]).len(), 1, "{reports}");
     assert_eq!(epochs(&reports[0])[0]["bottleneck"], "fetch", "{reports}");
+}
+
+/// `script` gives it a terminal.
+#[test]
+fn the_live_view_takes_a_terminal_and_gives_it_back() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 3, SIZE);
+    let mounted = Mounted::new(&fixture, &[]);
+    let at = mounted.point.to_str().unwrap();
+    let belady = fixture.belady();
+    let words = format!(
+        "stty cols 100 rows 30; exec '{}' top '{at}' --count 2 --interval 0.1",
+        belady.get_program().to_str().unwrap()
+    );
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &words, "/dev/null"]).stdin(Stdio::null()).env("TERM", "xterm");
+    for (name, value) in belady.get_envs() {
+        value.map(|value| terminal.env(name, value));
+    }
+    let output = terminal.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    let (opened, rest) = text.split_once("\x1b[?1049h").expect("the other screen is used");
+    let (drawn, left) = rest.split_once("\x1b[?1049l").expect("the terminal is given back");
+    // Between words the cursor is moved.
+    for word in ["loader", "opens/s;", "readers", "leave"] {
+        assert!(drawn.contains(word), "{word}: {text}");
+    }
+    assert!(!opened.contains("opens/s") && !left.contains("opens/s"), "{text}");
+}
+
+/// A job that waits for the source all the time, for longer than the test takes.
+#[test]
+fn a_trace_has_reads_and_waits_and_opens_and_workers() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 2000, 100);
+    let slow = Slowpfs::new(&fixture, &["--read-ms", "200"]);
+    let options = ["--ram", "64MiB", "--set", "prefetch.enabled=false"];
+    let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
+    let at = mounted.point.to_str().unwrap();
+    let mut job = trainer(&mounted.path("d"), "2 1000 0.01 0.01 0.01").spawn().unwrap();
+    let file = fixture.path("trace.json");
+    let words = ["trace", at, "--seconds", "1", "-o", file.to_str().unwrap()];
+    let has_all = || {
+        fixture.run(0, &words);
+        let value: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        let events = value["traceEvents"].as_array().unwrap();
+        let has = |key: &str, name: &str| events.iter().any(|event| event[key] == name);
+        let kinds = ["source", "wait", "open", "worker"];
+        kinds.iter().all(|kind| has("cat", kind)) && has("name", "cold") && has("name", "fetch")
+    };
+    wait_until("a trace has all", has_all);
+    fixture.run(2, &["trace", at, "-o", fixture.path("no/such/trace").to_str().unwrap()]);
+    job.kill().unwrap();
+    job.wait().unwrap();
 }

@@ -1,6 +1,7 @@
 //! `belady simulate`: compares cache sizes and policies in virtual time.
 
 mod nodes;
+mod nopfs;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -110,6 +111,8 @@ pub(super) struct Args {
     what_if: Vec<String>,
     #[command(flatten)]
     cluster: nodes::Cluster,
+    #[command(flatten)]
+    comparison: nopfs::Comparison,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -132,6 +135,9 @@ struct Row {
 pub(super) fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.from {
         return report::repeat(path, &args.what_if, args.json);
+    }
+    if args.comparison.nopfs {
+        return nopfs::run(args);
     }
     if let Some(count) = args.cluster.nodes {
         return nodes::run(args, count);

@@ -12,7 +12,7 @@ use crate::sim::nodes::{Job, Placing, Shares};
 use crate::sim::workload;
 
 /// Options that say something of one node and its cache.
-const OF_ONE_NODE: [&str; 15] = [
+pub(super) const OF_ONE_NODE: [&str; 15] = [
     "workload",
     "order",
     "jobs",
