@@ -6,8 +6,10 @@ Method: `belady simulate --nodes`.  A job reads permutations, each node one rank
 times the data together.  A row `nN.rR.PLACING`, of N nodes that hold R per cent of the data, has the share of reads
 after the first epoch that were local; its `.source` those that went to the source.  Rows that begin with c13 are of
 nodes of which every second one holds three times as much.  `plan.s` is the time in which a node computes the homes of
-1.28 million samples for 64 nodes, and `plan.differs` how many of its runs find other homes.  `nopfs.SCENARIO.cMBS.POLICY` is the time of a job of 10
-epochs over that of a job that never waits, in the scenarios of NoPFS, by its model; each node trains MBS MB/s.
+1.28 million samples for 64 nodes, and `plan.differs` how many of its runs find other homes.
+`nopfs.SCENARIO.cMBS.POLICY` is the time of a job of 10 epochs over that of a job that never waits, in the scenarios of
+NoPFS, by its model; each node trains MBS MB/s.  Its `.source` is what the parallel filesystem gets of the reads after
+the first epoch.
 """
 
 import itertools

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 use super::flights::FlightKey;
 use super::on_drop::FailOnDrop;
-use super::{Cache, Cause, ReadFailure, Span};
+use super::{Cache, Cause, PUSH, ReadFailure, Span};
 use crate::catalog::Located;
 use crate::disk::Buffer;
 use crate::ids::BlockId;
@@ -131,7 +131,7 @@ impl PushJob {
         let took = began.elapsed();
         self.cache.traffic.pushes.note(took);
         self.cache.traffic.spans.note(|| Span {
-            what: "push",
+            what: PUSH,
             path: Some(Arc::clone(&self.located.path)),
             task: 0,
             bytes: self.bytes.len() as u64,

@@ -70,7 +70,7 @@ use on_drop::NotifyOnDrop;
 pub use page_cache::{CheckReply, PageCache, Pages};
 use sharing::Sharing;
 pub use sharing::{Lending, Lent};
-pub use spans::{READ_AHEAD, Span, Spans};
+pub use spans::{DISK_READ, PUSH, READ_AHEAD, Span, Spans};
 use store_tier::StoreTier;
 pub use timed_source::{Operation, SourceTimes, TimedSource};
 pub use timings::{Latencies, Timings};

@@ -10,8 +10,10 @@ use crate::sync::Mutex;
 /// Spans that are kept at most. Later ones are left out.
 const SPANS_MAX: usize = 200_000;
 
-/// What a span of a read at the source is about if no reader waits for it.
+/// What spans are about: a read at the source for which no reader waits, a read of the cache disk, and a push.
 pub const READ_AHEAD: &str = "read ahead";
+pub const DISK_READ: &str = "disk read";
+pub const PUSH: &str = "push";
 
 /// Something that took time.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use super::memory::Arrival;
 use super::on_drop::NotifyOnDrop;
 use super::stored_blocks::StoredBlocks;
 use super::whole_file::WholeFile;
-use super::{Inbox, Span, Traffic};
+use super::{DISK_READ, Inbox, Span, Traffic};
 use crate::catalog::{Catalog, Located, NodeId};
 use crate::disk::Buffer;
 use crate::ids::BlockId;
@@ -119,7 +119,7 @@ impl StoreTier {
         let took = began.elapsed();
         self.traffic.disk_reads.note(took);
         self.traffic.spans.note(|| Span {
-            what: "disk read",
+            what: DISK_READ,
             path: Some(Arc::clone(&at.path)),
             task: 0,
             bytes: at.length as u64,

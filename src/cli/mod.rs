@@ -26,6 +26,7 @@ mod trace;
 mod umount;
 mod warmup;
 mod watcher;
+mod whole_file;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -131,7 +131,7 @@ fn look_only(args: &Args) -> Result<i32> {
     let code = run::supervise(&command, &mut [], &signals, |_| ())?;
     signals.release();
     if let Some(profiler) = profiler {
-        let report = Report::of(Profile { seen: profiler.seen(), ..Profile::default() });
+        let report = Report::of(Profile { seen: profiler.seen(None), ..Profile::default() });
         warn(report.text().trim_end());
         write_reports(args, &[report]);
     }

@@ -1,11 +1,10 @@
 //! `belady trace`: what happens at a mount, for a viewer such as Perfetto.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::whole_file::replace;
 use super::{mount_point_of, say, warn};
 use crate::control::{Request, ask_for_text};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,31 +24,31 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<()> {
     let mountpoint = mount_point_of(args.mountpoint.as_deref())?;
     let path = &args.output;
-    let failed = |error: &dyn std::fmt::Display| {
+    let refuse = |error: std::io::Error| {
         Error::new(ErrorKind::Usage, format!("{}: {error}", path.display()))
             .hint("give a file that can be written with --output")
     };
     // What cannot be written is told before somebody waits.
-    let mut out = BufWriter::new(File::create(path).map_err(|error| failed(&error))?);
-    warn(format!("belady: tracing {} for {} s", mountpoint.display(), args.seconds));
-    let request = Request::Trace { seconds: args.seconds };
-    let summary = ask_for_text(&mountpoint, &request, &mut out).inspect_err(|_| {
-        // An empty file is no trace.
-        let _ = std::fs::remove_file(path);
+    let summary = replace(path, refuse, |out| {
+        warn(format!("belady: tracing {} for {} s", mountpoint.display(), args.seconds));
+        ask_for_text(&mountpoint, &Request::Trace { seconds: args.seconds }, out)
     })?;
     let count = |name: &str| summary.get(name).and_then(Value::as_u64).unwrap_or_default();
     say(format!(
-        "wrote {}: {} reads of the source, {} of the cache disk and pushes, {} waits, {} opens, {} looks at \
-         workers",
+        "wrote {}: {} reads of the source, {} reads of the cache disk, {} pushes, {} waits, {} opens, {} looks",
         path.display(),
         count("reads"),
-        count("blocks"),
+        count("disk_reads"),
+        count("pushes"),
         count("waits"),
         count("opens"),
         count("looks"),
     ));
     if count("left_out") > 0 {
         warn(format!("belady: {} more are left out; trace for a shorter time", count("left_out")));
+    }
+    if summary.get("was_ended").and_then(Value::as_bool) == Some(true) {
+        warn("belady: it is shorter than wanted: another trace has begun, or the mount has ended");
     }
     Ok(())
 }

@@ -451,16 +451,13 @@ impl Engine {
         Status::of(self)
     }
 
-    /// What was seen of the loaders that read here.
-    pub fn profile(&self) -> Profile {
-        Profile::of(self)
+    /// What was seen of the loaders that read here: of so many of the latest epochs of each trainer, or of all.
+    pub fn profile(&self, epochs: Option<u32>) -> Profile {
+        Profile::of(self, epochs)
     }
 
-    /// Traces for so long, or until the mount ends. Blocks.
-    ///
-    /// # Errors
-    /// If another trace goes on.
-    pub fn trace(&self, time: Duration) -> Result<Trace> {
+    /// Traces for so long, or until another trace begins or the mount ends. Blocks.
+    pub fn trace(&self, time: Duration) -> Trace {
         Trace::take(self, time)
     }
 

@@ -70,8 +70,10 @@ pub(super) struct ReaderObserver {
 
 impl Observer for ReaderObserver {
     fn observe(&mut self, event: &Event, _arrival: Option<&Arrival>, _says: &mut Vec<Event>) {
-        if let Event::Opened { task, file } | Event::Seen { task, file } = event {
-            self.opens.note(*task, *file);
+        match event {
+            Event::Opened { task, file } => self.opens.note(*task, *file, false),
+            Event::Seen { task, file } => self.opens.note(*task, *file, true),
+            _ => {}
         }
         match event {
             Event::Opened { task, .. }
@@ -85,7 +87,7 @@ impl Observer for ReaderObserver {
 }
 
 impl Profile {
-    pub(super) fn of(engine: &Engine) -> Self {
+    pub(super) fn of(engine: &Engine, epochs: Option<u32>) -> Self {
         let points = engine.serving.points();
         let waits = engine.core.cache.waits();
         let wait = |cause: Cause| (cause.name().to_owned(), waits.latencies(cause));
@@ -94,7 +96,7 @@ impl Profile {
             mountpoints: points.iter().map(|path| path.display().to_string()).collect(),
             setup: Some(setup(engine)),
             waits: Cause::ALL.into_iter().map(wait).collect(),
-            seen: engine.profiler.as_ref().map(Profiler::seen).unwrap_or_default(),
+            seen: engine.profiler.as_ref().map(|it| it.seen(epochs)).unwrap_or_default(),
         }
     }
 }

@@ -137,7 +137,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
 /// Keeps what was seen of loaders, unless the disk of the state directory hangs.
 fn keep_profile(plan: &Plan, engine: &Engine) {
     let mountpoints = vec![plan.mountpoint.display().to_string()];
-    let profile = Profile { mountpoints, ..engine.profile() };
+    let profile = Profile { mountpoints, ..engine.profile(None) };
     let mountpoint = plan.mountpoint.clone();
     if let Ok(None) | Err(_) = unless_it_hangs(move || control::keep_profile(&mountpoint, &profile))
     {
@@ -372,13 +372,9 @@ impl Handler {
         }
         let value = match request {
             Request::Status => to_json(&self.engine.status())?,
-            Request::Report { epochs } => {
-                let mut profile = self.engine.profile();
-                profile.seen.keep_latest(epochs);
-                to_json(&profile)?
-            }
+            Request::Report { epochs } => to_json(&self.engine.profile(epochs))?,
             Request::Trace { seconds } => {
-                let trace = self.engine.trace(Duration::from_secs(seconds.into()))?;
+                let trace = self.engine.trace(Duration::from_secs(seconds.into()));
                 return Ok(Reply::with_text(
                     trace.summary(),
                     Box::new(move |out| trace.write(out)),

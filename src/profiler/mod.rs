@@ -49,7 +49,7 @@ const THREADS_EVERY: f64 = 2.0;
 const COUNTED_AT_ONCE: usize = 12;
 
 /// Tasks beyond which there are fewer looks a second, so that all of them together cost no more.
-const TASKS_AT_FULL_RATE: usize = 96;
+const TASKS_AT_FULL_RATE: usize = 24;
 
 /// How long [`Profiler::seen`] waits for a last look.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ const EPOCHS_MAX: usize = 1000;
 const DETAILED: usize = 16;
 
 /// Looks of a trace that are kept at most.
-const TRACED_MAX: usize = 1_000_000;
+const TRACED_MAX: usize = 200_000;
 
 /// Tasks that are remembered as told, and reads after which they are forgotten: a number may be that of another task then.
 const TOLD_MAX: usize = 4096;
@@ -82,7 +82,7 @@ struct Exchange {
     looks: u64,
     awaited: u64,
     /// Each look, while somebody traces.
-    traced: Option<Vec<Look>>,
+    traced: Option<(Vec<Look>, u64)>,
 }
 
 impl Exchange {
@@ -127,6 +127,11 @@ pub struct Seen {
 }
 
 impl Seen {
+    fn without_epochs(&self) -> Self {
+        let Seen { has_strangers, short_epochs, cpu_s, epochs: _ } = *self;
+        Seen { epochs: Vec::new(), has_strangers, short_epochs, cpu_s }
+    }
+
     /// Adds epochs that are over. What was over time is forgotten, but of the latest epochs.
     fn add(&mut self, over: Vec<Epoch>) {
         self.epochs.extend(over);
@@ -140,16 +145,21 @@ impl Seen {
 
     /// Keeps so many of the latest epochs of each trainer, if not all.
     pub fn keep_latest(&mut self, count: Option<u32>) {
-        let Some(count) = count else { return };
-        let mut kept: HashMap<u32, u32> = HashMap::new();
-        let mut is_kept: Vec<bool> = Vec::new();
-        for epoch in self.epochs.iter().rev() {
-            let later = kept.entry(epoch.trainer).or_default();
-            is_kept.push(*later < count);
-            *later += 1;
-        }
-        self.epochs.retain(|_| is_kept.pop().unwrap_or_default());
+        self.epochs = latest(self.epochs.iter().collect(), count).into_iter().cloned().collect();
     }
+}
+
+/// So many of the latest epochs of each trainer, or all.
+fn latest(mut epochs: Vec<&Epoch>, count: Option<u32>) -> Vec<&Epoch> {
+    let mut later: HashMap<u32, u32> = HashMap::new();
+    epochs.reverse();
+    epochs.retain(|epoch| {
+        let later = later.entry(epoch.trainer).or_default();
+        *later += 1;
+        count.is_none_or(|count| *later <= count)
+    });
+    epochs.reverse();
+    epochs
 }
 
 /// The thread that looks. It ends when this is dropped.
@@ -184,16 +194,16 @@ impl Profiler {
 
     /// Notes each look from now on.
     pub fn begin_trace(&self) {
-        self.0.exchange.lock().traced = Some(Vec::new());
+        self.0.exchange.lock().traced = Some(Default::default());
     }
 
-    /// Notes no more. Returns what was noted.
-    pub fn end_trace(&self) -> Vec<Look> {
+    /// Notes no more. Returns what was noted, and how many others there were.
+    pub fn end_trace(&self) -> (Vec<Look>, u64) {
         self.0.exchange.lock().traced.take().unwrap_or_default()
     }
 
-    /// All that was seen, after a last look.
-    pub fn seen(&self) -> Seen {
+    /// What was seen, after a last look: so many of the latest epochs of each trainer, or all.
+    pub fn seen(&self, count: Option<u32>) -> Seen {
         let end = Instant::now() + PATIENCE;
         let mut exchange = self.0.exchange.lock();
         // One may have begun before.
@@ -204,9 +214,9 @@ impl Profiler {
             let left = end.saturating_duration_since(Instant::now());
             exchange = self.0.looked.wait_timeout(exchange, left);
         }
-        let mut seen = exchange.seen.clone();
-        seen.epochs.extend(exchange.current.iter().cloned());
-        seen
+        let all = exchange.seen.epochs.iter().chain(&exchange.current).collect();
+        let epochs = latest(all, count).into_iter().cloned().collect();
+        Seen { epochs, ..exchange.seen.without_epochs() }
     }
 }
 
@@ -331,8 +341,12 @@ impl<'a> Looking<'a> {
         let cpu = own.as_ref().filter(|_| is_due).and_then(|own| own.counters().ok());
         let mut exchange = shared.exchange.lock();
         exchange.looks += 1;
-        if let Some(traced) = exchange.traced.as_mut().filter(|all| all.len() < TRACED_MAX) {
-            traced.extend(loaders.looks(Instant::now()));
+        if let Some((traced, left_out)) = &mut exchange.traced {
+            let looks = loaders.looks(Instant::now());
+            match traced.len() < TRACED_MAX {
+                true => traced.extend(looks),
+                false => *left_out += looks.len() as u64,
+            }
         }
         let Exchange { seen, current: told, .. } = &mut *exchange;
         seen.cpu_s = cpu.map_or(seen.cpu_s, |cpu| cpu.run_s);

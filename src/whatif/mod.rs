@@ -68,6 +68,8 @@ pub struct Job {
     scale: f64,
     /// The epoch of the scenario that takes as long as the measured one: the first one, or a later one.
     measured: usize,
+    /// Seconds of the measured epoch.
+    seconds: f64,
     /// By how much the scenario misses the measured time, as a share of it.
     pub error: f64,
     /// Measured seconds over simulated ones.
@@ -86,6 +88,7 @@ impl Job {
             starting: model.starting_s,
             scale: fitted.scale,
             measured: 1,
+            seconds: epoch.seconds,
             error: 0.0,
             correction: 1.0,
             least: if setup.processors > 0 {
@@ -115,12 +118,11 @@ impl Job {
     /// source is read ahead at its limit, the absence of the others gives nothing. The model of the loader alone does
     /// not know that.
     pub fn gains(&self) -> (Gains, f64) {
-        let whole = self.seconds_of(self.measured, |_| ());
         let without = |change: &dyn Fn(&mut Scenario)| self.seconds_of(self.measured, change);
         let files = without(&|it| it.source = SourceModel::INSTANT).max(self.least);
         let preparation = without(&|it| it.readers.iter_mut().for_each(|it| it.think_us = 0));
         let steps = without(&|it| it.readers.iter_mut().for_each(|it| it.step_us = 1));
-        let gain = |seconds: f64| if whole > 0.0 { (1.0 - seconds / whole).max(0.0) } else { 0.0 };
+        let gain = |seconds: f64| (1.0 - seconds / self.seconds).max(0.0);
         let gains = Gains {
             fetch: gain(files),
             processor: gain(preparation),

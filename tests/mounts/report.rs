@@ -5,8 +5,9 @@
 //! them is many times as long as the others, so that a busy machine changes no verdict.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -313,20 +314,45 @@ fn a_trace_has_reads_and_waits_and_opens_and_workers() {
     let slow = Slowpfs::new(&fixture, &["--read-ms", "200"]);
     let options = ["--ram", "64MiB", "--set", "prefetch.enabled=false"];
     let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
-    let at = mounted.point.to_str().unwrap();
-    let mut job = trainer(&mounted.path("d"), "2 1000 0.01 0.01 0.01").spawn().unwrap();
+    let at = mounted.point.to_str().unwrap().to_owned();
+    let job = Job(trainer(&mounted.path("d"), "2 1000 0.01 0.01 0.01").spawn().unwrap());
     let file = fixture.path("trace.json");
-    let words = ["trace", at, "--seconds", "1", "-o", file.to_str().unwrap()];
+    let words = ["trace", &at, "--seconds", "1", "-o", file.to_str().unwrap()];
     let has_all = || {
         fixture.run(0, &words);
         let value: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         let events = value["traceEvents"].as_array().unwrap();
         let has = |key: &str, name: &str| events.iter().any(|event| event[key] == name);
-        let kinds = ["source", "wait", "open", "worker"];
-        kinds.iter().all(|kind| has("cat", kind)) && has("name", "cold") && has("name", "fetch")
+        // In this mode a file may be opened without a request.
+        let has_opens = has("cat", "open") || has("cat", "sighting");
+        let kinds = ["source", "wait", "worker"];
+        has_opens && kinds.iter().all(|kind| has("cat", kind)) && has("name", "cold")
     };
     wait_until("a trace has all", has_all);
-    fixture.run(2, &["trace", at, "-o", fixture.path("no/such/trace").to_str().unwrap()]);
-    job.kill().unwrap();
-    job.wait().unwrap();
+    fixture.run(2, &["trace", &at, "-o", fixture.path("no/such/trace").to_str().unwrap()]);
+    // A trace that nobody waits for any more ends with the next one. A file that is there stays until it is whole.
+    let mut long = fixture.belady();
+    long.args(["trace", &at, "--seconds", "600", "-o"]).arg(fixture.path("long.json"));
+    let mut long = long.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(long.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("for 600 s"), "{said}");
+    long.kill().unwrap();
+    long.wait().unwrap();
+    fixture.run(0, &words);
+    drop(job);
+    assert!(!fixture.path("long.json").exists());
+    drop(mounted);
+    fixture.run(6, &words);
+    assert!(fs::read_to_string(&file).unwrap().ends_with("}\n"), "the earlier trace is there");
+}
+
+/// A job that is killed with the test.
+struct Job(Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -1,13 +1,10 @@
 //! Writes order files.
 
-use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
-
 use crate::cli::terminal::Escaping;
+use crate::cli::whole_file::replace;
 use crate::error::{Error, ErrorKind, Result};
 
 #[derive(Clone, Debug, clap::Args)]
@@ -42,25 +39,7 @@ impl Target {
             out.flush().map_err(|error| self.cannot_write(&error))?;
             return Ok(value);
         };
-        let refuse = |error: io::Error| self.cannot_write(&error);
-        // A pipe or a device must not be replaced.
-        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            let mut out = BufWriter::new(File::options().write(true).open(path).map_err(refuse)?);
-            let value = write(&mut out)?;
-            out.flush().map_err(refuse)?;
-            return Ok(value);
-        }
-        // A link stays, and the file that it leads to is replaced.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let mut named = tempfile::Builder::new();
-        let named = named.prefix(".order-").permissions(Permissions::from_mode(0o666));
-        let file = named.tempfile_in(directory.unwrap_or(Path::new("."))).map_err(refuse)?;
-        let mut out = BufWriter::new(file);
-        let value = write(&mut out)?;
-        let file: NamedTempFile = out.into_inner().map_err(|error| refuse(error.into_error()))?;
-        file.persist(&path).map_err(|error| refuse(error.error))?;
-        Ok(value)
+        replace(path, |error| self.cannot_write(&error), write)
     }
 }
 

@@ -8,6 +8,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use super::warmup::understood;
+use super::whole_file::replace;
 use super::{say, say_json, warn};
 use crate::control::{self, Request};
 use crate::engine::Profile;
@@ -72,10 +73,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
 
 /// Writes a page for a browser. What is said of it goes to stderr, as the report itself goes to stdout.
 pub(super) fn write_page(path: &Path, reports: &[Report]) -> Result<()> {
-    std::fs::write(path, page::page(reports)).map_err(|error| {
+    let refuse = |error: std::io::Error| {
         Error::new(ErrorKind::Usage, format!("{}: {error}", path.display()))
             .hint("give a file that can be written with --html")
-    })?;
+    };
+    let page = page::page(reports);
+    replace(path, refuse, |out| out.write_all(page.as_bytes()).map_err(refuse))?;
     warn(format!("belady: {} is written", path.display()));
     Ok(())
 }

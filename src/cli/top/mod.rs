@@ -8,6 +8,7 @@ mod screen;
 mod view;
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::report::{self, Report};
@@ -19,6 +20,9 @@ use crate::engine::Status;
 use crate::error::{Error, ErrorKind, Result};
 use screen::Screen;
 use view::View;
+
+/// The pause between two looks for keys while the daemon is asked.
+const KEYS_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -74,15 +78,17 @@ pub(super) fn run(args: &Args) -> Result<()> {
             return Ok(());
         }
         let due = last.at + Duration::from_secs_f64(args.interval);
-        match &mut screen {
-            Some(screen) => {
-                if screen.wait(due, &view)? {
-                    return Ok(());
-                }
+        let now = match &mut screen {
+            Some(screen) => match next_answer(&mountpoint, due, screen, &view)? {
+                Some(now) => now,
+                None => return Ok(()),
+            },
+            None => {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                Answer::of(&mountpoint)
             }
-            None => std::thread::sleep(due.saturating_duration_since(Instant::now())),
-        }
-        let now = Answer::of(&mountpoint).map_err(|error| match has_ended(&mountpoint) {
+        };
+        let now = now.map_err(|error| match has_ended(&mountpoint) {
             true => Error::new(
                 ErrorKind::Mount,
                 format!("{}: the mount has ended", mountpoint.display()),
@@ -91,6 +97,30 @@ pub(super) fn run(args: &Args) -> Result<()> {
         })?;
         view = View::between(&last, &now);
         last = now;
+    }
+}
+
+/// Asks the daemon when it is time, on another thread: it may take long, and keys work meanwhile. `None` if the user leaves.
+fn next_answer(
+    mountpoint: &Path,
+    due: Instant,
+    screen: &mut Screen,
+    view: &View,
+) -> Result<Option<Result<Answer>>> {
+    if screen.wait(due, view)? {
+        return Ok(None);
+    }
+    let (send, answer) = mpsc::sync_channel(1);
+    let mountpoint = mountpoint.to_path_buf();
+    // Nobody takes the answer if the user has left.
+    std::thread::spawn(move || drop(send.send(Answer::of(&mountpoint))));
+    loop {
+        if let Ok(answer) = answer.recv_timeout(KEYS_EVERY) {
+            return Ok(Some(answer));
+        }
+        if screen.wait(Instant::now(), view)? {
+            return Ok(None);
+        }
     }
 }
 

@@ -71,7 +71,7 @@ fn failed(error: &std::io::Error) -> Error {
 }
 
 fn draw(frame: &mut Frame, view: &View) {
-    let text = lines(view);
+    let text = lines(view, usize::from(frame.area().width));
     let heights = [
         Constraint::Length(text.len() as u16),
         Constraint::Length(view.gauges.len() as u16),
@@ -94,7 +94,7 @@ fn draw(frame: &mut Frame, view: &View) {
     frame.render_widget(Paragraph::new("q: leave").dim(), bottom);
 }
 
-fn lines(view: &View) -> Vec<Line<'static>> {
+fn lines(view: &View, width: usize) -> Vec<Line<'static>> {
     let mut lines = vec![Line::from(escaped(&view.title)).bold(), Line::default()];
     if view.loaders.is_empty() {
         lines.push(Line::from("no loader was seen that has read for a second and more"));
@@ -104,10 +104,27 @@ fn lines(view: &View) -> Vec<Line<'static>> {
     }
     lines.extend([Line::default(), Line::from(format!("{}:", view.over)).dim()]);
     for (name, words) in &view.lines {
-        let name = Span::from(format!("{name:<width$}", width = usize::from(NAME))).bold();
-        let words = Span::from(escaped(words));
-        let is_fault = name.content.starts_with("faults");
-        lines.push(Line::from(vec![name, if is_fault { words.red() } else { words }]));
+        let indent = usize::from(NAME);
+        let color = if *name == "faults" { Color::Red } else { Color::Reset };
+        let mut name = Some(*name);
+        for part in wrapped(&escaped(words), width.saturating_sub(indent)) {
+            let name = Span::from(format!("{:<indent$}", name.take().unwrap_or_default())).bold();
+            lines.push(Line::from(vec![name, Span::from(part).fg(color)]));
+        }
+    }
+    lines
+}
+
+/// Words in as few lines of this width as they take. A line ends after a semicolon. What is longer than a line is cut.
+fn wrapped(words: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for thought in words.split_inclusive("; ") {
+        let has_room =
+            |line: &&mut String| line.chars().count() + thought.trim_end().chars().count() <= width;
+        match lines.last_mut().filter(has_room) {
+            Some(line) => line.push_str(thought),
+            None => lines.push(thought.to_owned()),
+        }
     }
     lines
 }
@@ -181,6 +198,15 @@ mod tests {
         ] {
             assert!(text.contains(words), "{words}: {text}");
         }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_goes_on_below() {
+        assert_eq!(wrapped("one; two; three", 9), ["one; two; ", "three"]);
+        assert_eq!(wrapped("one two three", 3), ["one two three"]);
+        let mut long = view();
+        long.lines[0].1 = format!("{}; the end", "x".repeat(68));
+        assert!(drawn(&long, 80, 17).contains("\"         the end"));
     }
 
     #[test]

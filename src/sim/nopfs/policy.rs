@@ -115,14 +115,15 @@ impl Job {
         times.iter().enumerate().map(sorted).collect()
     }
 
-    /// By node: the samples whose home it is, then those that it reads most often.
+    /// By node: the samples whose home it is, then others at random.
     fn homes(&self) -> Vec<Vec<u32>> {
-        let (first, most) = (self.first_read(), self.most_read());
-        first
-            .into_iter()
-            .zip(most)
-            .map(|(first, most)| first.into_iter().chain(most).collect())
-            .collect()
+        let others = |(node, mut samples): (usize, Vec<u32>)| {
+            let mut others = self.order.epoch(0).to_vec();
+            others.shuffle(&mut ChaCha8Rng::seed_from_u64(node as u64));
+            samples.extend(others);
+            samples
+        };
+        self.first_read().into_iter().enumerate().map(others).collect()
     }
 
     /// Puts samples into the first so many classes of a node. Says in which class each is.

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::svg::{Anchor, LEFT, Scale, Svg, WIDTH};
+use super::svg::{Anchor, LEFT, Scale, Svg, WIDTH, short};
 use crate::cache::Latencies;
 use crate::cli::report::judged::Judged;
 use crate::cli::report::text::{named, percent, seconds};
-use crate::config::Bytes;
 use crate::stall::{Epoch, Kind, Model, Point, State};
 
 /// Pixels of a bar, of the lane of a worker, and of other charts.
 const BAR: f64 = 22.0;
 const LANE: f64 = 9.0;
 const CHART: f64 = 150.0;
+
+const MIB: f64 = 1_048_576.0;
 
 /// Parts of the workers' time by the classes of their colours, in the order of [`named`].
 const PARTS: [&str; 6] = ["fetch", "processor", "queued", "idle", "elsewhere", "unknown"];
@@ -188,8 +189,8 @@ pub(super) fn bytes(epoch: &Epoch) -> Option<String> {
         return None;
     }
     let (mut svg, across) = (Svg::default(), Scale::across(epoch.seconds));
-    let up = Scale::up(highest, 8.0, CHART);
-    svg.axis_left(up, |bytes| format!("{}/s", Bytes(bytes as u64).human()));
+    let up = Scale::up(highest / MIB, 8.0, CHART);
+    svg.axis_left(up, |mib| format!("{} MiB/s", short(mib)));
     let mut floor = vec![0.0; rates.len()];
     for (nth, class) in ["fetch", "processor", "step"].into_iter().enumerate() {
         let before = floor.clone();
@@ -198,7 +199,7 @@ pub(super) fn bytes(epoch: &Epoch) -> Option<String> {
             let steps = sums.iter().zip(points.windows(2));
             steps
                 .flat_map(|(sum, pair)| {
-                    [pair[0].at, pair[1].at].map(|at| (across.at(at), up.at(*sum)))
+                    [pair[0].at, pair[1].at].map(|at| (across.at(at), up.at(*sum / MIB)))
                 })
                 .collect()
         };

@@ -24,7 +24,7 @@ const DRAWN_MAX: usize = 8;
 const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#1a1c1f;background:#fff}\
 h1{font-size:1.4em}h2{font-size:1.15em;margin-top:2em}h3{font-size:1em;margin:1.5em 0 .3em}\
-pre{background:#f3f4f6;padding:1em;overflow-x:auto;font-size:13px;line-height:1.4}\
+pre{background:#f3f4f6;padding:1em;white-space:pre-wrap;font-size:12px;line-height:1.4}\
 table{border-collapse:collapse;font-size:13px}th,td{text-align:right;padding:.15em .7em;border-bottom:1px solid #ddd}\
 th:first-child,td:first-child{text-align:left}\
 svg{width:100%;height:auto;font-size:11px}svg text{fill:#333}\

@@ -212,7 +212,7 @@ impl Svg {
 }
 
 /// A value of an axis, without zeros that say nothing.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
