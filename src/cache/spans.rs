@@ -10,9 +10,11 @@ use crate::sync::Mutex;
 /// Spans that are kept at most. Later ones are left out.
 const SPANS_MAX: usize = 200_000;
 
-/// What spans are about: a read at the source for which no reader waits, a read of the cache disk, and a push.
+/// A read at the source for which no reader waits.
 pub const READ_AHEAD: &str = "read ahead";
+/// A read of the cache disk.
 pub const DISK_READ: &str = "disk read";
+/// A push of a block into the page cache.
 pub const PUSH: &str = "push";
 
 /// Something that took time.

@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     // What cannot be written is told before the command has run for hours.
     for path in args.report.iter().chain(&args.html) {
-        std::fs::File::create(path).map_err(|error| {
+        std::fs::File::options().append(true).create(true).open(path).map_err(|error| {
             Error::new(ErrorKind::Usage, format!("{}: {error}", path.display()))
                 .hint("give a file that can be written")
         })?;
@@ -132,7 +132,7 @@ fn look_only(args: &Args) -> Result<i32> {
     signals.release();
     if let Some(profiler) = profiler {
         let report = Report::of(Profile { seen: profiler.seen(None), ..Profile::default() });
-        warn(report.text().trim_end());
+        warn(report::text(&report).trim_end());
         write_reports(args, &[report]);
     }
     Ok(code)
@@ -220,7 +220,7 @@ impl Run {
             }
             if let Ok(mut report) = report::ask(&mounted.mountpoint, None) {
                 report.predict(&[]);
-                warn(report.text().trim_end());
+                warn(report::text(&report).trim_end());
                 reports.push(report);
             }
         }

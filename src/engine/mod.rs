@@ -451,7 +451,7 @@ impl Engine {
         Status::of(self)
     }
 
-    /// What was seen of the loaders that read here: of so many of the latest epochs of each trainer, or of all.
+    /// What was seen of the loaders that read here. `epochs`: only so many of the latest ones of each trainer.
     pub fn profile(&self, epochs: Option<u32>) -> Profile {
         Profile::of(self, epochs)
     }

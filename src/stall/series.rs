@@ -18,8 +18,9 @@ pub struct Point {
     pub source_bytes: u64,
     pub disk_bytes: u64,
     pub member_bytes: u64,
-    /// What is staged ahead of the readers at this moment, and for how many seconds that is enough, if it is known.
+    /// What is staged ahead of the readers at this moment.
     pub staged_bytes: u64,
+    /// In how many seconds they will have read that. `None` if it is not known.
     pub lead_s: Option<f64>,
 }
 

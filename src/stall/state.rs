@@ -89,6 +89,17 @@ impl State {
     pub const ALL: [State; 5] =
         [State::Runs, State::Fetches, State::HasNoWork, State::Elsewhere, State::Unknown];
 
+    /// The state in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            State::Runs => "processor",
+            State::Fetches => "fetch",
+            State::HasNoWork => "no work",
+            State::Elsewhere => "elsewhere",
+            State::Unknown => "unknown",
+        }
+    }
+
     /// The letter of the state in a lane.
     pub fn letter(self) -> char {
         match self {

@@ -18,6 +18,7 @@ use crate::mount::absolute;
 use crate::whatif::Change;
 pub(super) use judged::Report;
 pub(super) use now::LoaderNow;
+pub(super) use text::text;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -62,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         if reports.is_empty() {
             say("nothing is mounted; `belady report --last` tells of the mount that ended last");
         }
-        reports.iter().for_each(|report| say(report.text().trim_end()));
+        reports.iter().for_each(|report| say(text(report).trim_end()));
     } else if args.mountpoint.is_some() || args.last {
         reports.iter().for_each(say_json);
     } else {
@@ -108,15 +109,16 @@ pub(super) fn repeat(path: &Path, what_if: &[String], json: bool) -> Result<()> 
         Error::new(ErrorKind::Usage, format!("{}: {error}", path.display()))
             .hint("give the JSON of `belady report` or of `belady run --report`")
     };
-    let text = input::read(path, &Limits::REPORT)?;
-    let one = |text: &[u8]| serde_json::from_slice(text).map(|report| vec![report]);
-    let mut reports: Vec<Report> =
-        serde_json::from_slice(&text).or_else(|_| one(&text)).map_err(|error| refuse(&error))?;
+    let written = input::read(path, &Limits::REPORT)?;
+    let one = |written: &[u8]| serde_json::from_slice(written).map(|report| vec![report]);
+    let mut reports: Vec<Report> = serde_json::from_slice(&written)
+        .or_else(|_| one(&written))
+        .map_err(|error| refuse(&error))?;
     reports.iter_mut().for_each(|report| report.predict(&changes));
     if json {
         say_json(&reports);
     } else {
-        reports.iter().for_each(|report| say(report.text().trim_end()));
+        reports.iter().for_each(|report| say(text(report).trim_end()));
     }
     Ok(())
 }

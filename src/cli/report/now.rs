@@ -15,6 +15,16 @@ pub(in crate::cli) struct LoaderNow {
 }
 
 impl LoaderNow {
+    /// Those whose epochs go on. If there are none, the one with the latest epoch.
+    pub(in crate::cli) fn all(report: &Report) -> Vec<Self> {
+        let goes_on = |judged: &&Judged| !judged.epoch.is_over;
+        let now: Vec<Self> = report.epochs.iter().filter(goes_on).map(Self::of).collect();
+        match now.is_empty() {
+            true => report.epochs.last().map(Self::of).into_iter().collect(),
+            false => now,
+        }
+    }
+
     fn of(judged: &Judged) -> Self {
         let Judged { epoch, finding, .. } = judged;
         let waits = |wait| format!("waits for data {} of the time", percent(wait));
@@ -33,18 +43,5 @@ impl LoaderNow {
         let trainer = self.trainer.as_ref().map(|trainer| format!("trainer {trainer}"));
         let words: Vec<String> = trainer.into_iter().chain(parts).collect();
         format!("{}, {}, {}: {}", self.who, self.epoch, self.verdict, words.join(", "))
-    }
-}
-
-impl Report {
-    /// The epochs that go on. If there are none, the latest one.
-    pub(in crate::cli) fn loaders_now(&self) -> Vec<LoaderNow> {
-        let goes_on = |judged: &&Judged| !judged.epoch.is_over;
-        let now: Vec<LoaderNow> = self.epochs.iter().filter(goes_on).map(LoaderNow::of).collect();
-        if now.is_empty() {
-            self.epochs.iter().rev().take(1).map(LoaderNow::of).collect()
-        } else {
-            now
-        }
     }
 }

@@ -13,56 +13,54 @@ const CAUSE_MIN: f64 = 0.001;
 /// How many times longer than it runs a worker has to wait for a processor until there are too few of them.
 const STARVED: f64 = 1.0;
 
-impl Report {
-    /// The report for people.
-    pub(in crate::cli) fn text(&self) -> String {
-        let mut out = String::new();
-        if !self.source.is_empty() {
-            let _ = writeln!(out, "{} at {}", self.source, self.mountpoints.join(", "));
-        }
-        if self.epochs.is_empty() {
-            let _ = writeln!(out, "  no loader was seen that has read for a second and more");
-        }
-        if self.has_strangers {
-            let _ = writeln!(
-                out,
-                "  note: some readers are in another container, so their processes cannot be seen; \
-                 run belady in the same one"
-            );
-        }
-        if self.short_epochs > 0 {
-            let plural = if self.short_epochs == 1 { "" } else { "s" };
-            let _ = writeln!(
-                out,
-                "  note: {} epoch{plural} took less than a second, which is too short for a report",
-                self.short_epochs
-            );
-        }
-        let mut last = None;
-        for Judged { epoch, finding, later_s, what_if } in &self.epochs {
-            if last.replace(epoch.trainer) != Some(epoch.trainer) {
-                let _ = writeln!(out, "  {} (pid {})", epoch.program, epoch.trainer);
-            }
-            render(&mut out, epoch, finding);
-            if let Some(later) = later_s {
-                let _ = writeln!(
-                    out,
-                    "    what if  nothing changes: a later epoch takes {}",
-                    seconds(*later)
-                );
-            }
-            for Prediction { what, seconds: would } in what_if {
-                let change = would / later_s.unwrap_or(epoch.seconds) - 1.0;
-                let _ = writeln!(
-                    out,
-                    "    what if  {what}: {} ({:+.0} %)",
-                    seconds(*would),
-                    change * 100.0
-                );
-            }
-        }
-        out
+/// The report for people.
+pub(in crate::cli) fn text(report: &Report) -> String {
+    let mut out = String::new();
+    if !report.source.is_empty() {
+        let _ = writeln!(out, "{} at {}", report.source, report.mountpoints.join(", "));
     }
+    if report.epochs.is_empty() {
+        let _ = writeln!(out, "  no loader was seen that has read for a second and more");
+    }
+    if report.has_strangers {
+        let _ = writeln!(
+            out,
+            "  note: some readers are in another container, so their processes cannot be seen; \
+             run belady in the same one"
+        );
+    }
+    if report.short_epochs > 0 {
+        let plural = if report.short_epochs == 1 { "" } else { "s" };
+        let _ = writeln!(
+            out,
+            "  note: {} epoch{plural} took less than a second, which is too short for a report",
+            report.short_epochs
+        );
+    }
+    let mut last = None;
+    for Judged { epoch, finding, later_s, what_if } in &report.epochs {
+        if last.replace(epoch.trainer) != Some(epoch.trainer) {
+            let _ = writeln!(out, "  {} (pid {})", epoch.program, epoch.trainer);
+        }
+        render(&mut out, epoch, finding);
+        if let Some(later) = later_s {
+            let _ = writeln!(
+                out,
+                "    what if  nothing changes: a later epoch takes {}",
+                seconds(*later)
+            );
+        }
+        for Prediction { what, seconds: would } in what_if {
+            let change = would / later_s.unwrap_or(epoch.seconds) - 1.0;
+            let _ = writeln!(
+                out,
+                "    what if  {what}: {} ({:+.0} %)",
+                seconds(*would),
+                change * 100.0
+            );
+        }
+    }
+    out
 }
 
 fn workers(epoch: &Epoch) -> String {

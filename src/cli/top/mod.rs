@@ -8,7 +8,7 @@ mod screen;
 mod view;
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::report::{self, Report};
@@ -110,13 +110,17 @@ fn next_answer(
     if screen.wait(due, view)? {
         return Ok(None);
     }
-    let (send, answer) = mpsc::sync_channel(1);
+    let (send, answer) = sync_channel(1);
     let mountpoint = mountpoint.to_path_buf();
     // Nobody takes the answer if the user has left.
     std::thread::spawn(move || drop(send.send(Answer::of(&mountpoint))));
     loop {
-        if let Ok(answer) = answer.recv_timeout(KEYS_EVERY) {
-            return Ok(Some(answer));
+        match answer.recv_timeout(KEYS_EVERY) {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Error::new(ErrorKind::Internal, "the question to the daemon failed"));
+            }
         }
         if screen.wait(Instant::now(), view)? {
             return Ok(None);

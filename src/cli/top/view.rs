@@ -56,7 +56,7 @@ impl View {
                 status.pid,
                 time(status.uptime_s * 1_000_000),
             ),
-            loaders: report.loaders_now(),
+            loaders: LoaderNow::all(report),
             lines,
             gauges: gauges(status),
         }

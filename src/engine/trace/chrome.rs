@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use super::Trace;
 use crate::cache::{DISK_READ, PUSH, READ_AHEAD, Span};
 use crate::profiler::Look;
-use crate::stall::State;
 
 /// The process of the daemon's lanes, and of readers whose number is not known. No process has this number.
 const DAEMON: u32 = 0;
@@ -91,7 +90,7 @@ impl Events<'_> {
                 let next = runs.get(nth + 1).map_or(run[run.len() - 1].at, |next| next[0].at);
                 let (from, to) = (self.us(run[0].at), self.us(next));
                 self.add(&json!({
-                    "ph": "X", "cat": "worker", "name": words(run[0].state),
+                    "ph": "X", "cat": "worker", "name": run[0].state.words(),
                     "pid": pid, "tid": task, "ts": from, "dur": to - from,
                 }))?;
             }
@@ -192,16 +191,6 @@ fn category(name: &str) -> &str {
     if name.starts_with("waits of") { "wait" } else { name }
 }
 
-fn words(state: State) -> &'static str {
-    match state {
-        State::Runs => "processor",
-        State::Fetches => "fetch",
-        State::HasNoWork => "no work",
-        State::Elsewhere => "elsewhere",
-        State::Unknown => "unknown",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -210,6 +199,7 @@ mod tests {
     use super::super::Open;
     use super::*;
     use crate::ids::FileId;
+    use crate::stall::State;
 
     fn trace() -> Trace {
         let began = Instant::now();

@@ -72,14 +72,14 @@ impl Policy {
         let all = job.machine.classes.len();
         let (classes, priorities) = match self {
             Policy::Perfect | Policy::Naive | Policy::StagingBuffer => (0, Vec::new()),
-            Policy::DeepIoOrdered | Policy::DeepIoOpportunistic => (1, job.first_read()),
-            Policy::LbannDynamic | Policy::LbannPreload => (1, job.first_read()),
-            Policy::ParallelStaging | Policy::LocalityAware => (all, job.first_read()),
-            Policy::Nopfs => (all, job.most_read()),
-            Policy::Homes => (all, job.homes()),
+            Policy::DeepIoOrdered | Policy::DeepIoOpportunistic => (1, first_read(job)),
+            Policy::LbannDynamic | Policy::LbannPreload => (1, first_read(job)),
+            Policy::ParallelStaging | Policy::LocalityAware => (all, first_read(job)),
+            Policy::Nopfs => (all, most_read(job)),
+            Policy::Homes => (all, homes(job)),
         };
         let from_start = matches!(self, Policy::LbannPreload | Policy::ParallelStaging);
-        let held: Vec<_> = priorities.iter().map(|samples| job.fill(samples, classes)).collect();
+        let held: Vec<_> = priorities.iter().map(|samples| fill(job, samples, classes)).collect();
         if matches!(self, Policy::LbannDynamic | Policy::LbannPreload) {
             let count = held.iter().flatten().filter(|class| **class != NOTHING).count();
             if count < job.sizes.len() {
@@ -90,55 +90,53 @@ impl Policy {
     }
 }
 
-impl Job {
-    /// By node: the samples that it reads in the first epoch.
-    fn first_read(&self) -> Vec<Vec<u32>> {
-        let order = self.order.epoch(0);
-        (0..self.nodes).map(|node| self.dealt(&order, node).collect()).collect()
-    }
+/// By node: the samples that it reads in the first epoch.
+fn first_read(job: &Job) -> Vec<Vec<u32>> {
+    let order = job.order.epoch(0);
+    (0..job.nodes).map(|node| job.dealt(&order, node).collect()).collect()
+}
 
-    /// By node: all samples, those first that it reads most often after the first epoch.
-    fn most_read(&self) -> Vec<Vec<u32>> {
-        let mut times = vec![vec![0_u32; self.sizes.len()]; self.nodes];
-        for epoch in 1..self.epochs {
-            for (position, sample) in self.order.epoch(epoch).iter().enumerate() {
-                times[position % self.nodes][*sample as usize] += 1;
-            }
+/// By node: all samples, those first that it reads most often after the first epoch.
+fn most_read(job: &Job) -> Vec<Vec<u32>> {
+    let mut times = vec![vec![0_u32; job.sizes.len()]; job.nodes];
+    for epoch in 1..job.epochs {
+        for (position, sample) in job.order.epoch(epoch).iter().enumerate() {
+            times[position % job.nodes][*sample as usize] += 1;
         }
-        // Of samples that are read as often as each other, each node takes others.
-        let sorted = |(node, times): (usize, &Vec<u32>)| {
-            let mut samples = self.order.epoch(0).to_vec();
-            samples.shuffle(&mut ChaCha8Rng::seed_from_u64(node as u64));
-            samples.sort_by_key(|sample| std::cmp::Reverse(times[*sample as usize]));
-            samples
-        };
-        times.iter().enumerate().map(sorted).collect()
     }
+    // Of samples that are read as often as each other, each node takes others.
+    let sorted = |(node, times): (usize, &Vec<u32>)| {
+        let mut samples = job.order.epoch(0).to_vec();
+        samples.shuffle(&mut ChaCha8Rng::seed_from_u64(node as u64));
+        samples.sort_by_key(|sample| std::cmp::Reverse(times[*sample as usize]));
+        samples
+    };
+    times.iter().enumerate().map(sorted).collect()
+}
 
-    /// By node: the samples whose home it is, then others at random.
-    fn homes(&self) -> Vec<Vec<u32>> {
-        let others = |(node, mut samples): (usize, Vec<u32>)| {
-            let mut others = self.order.epoch(0).to_vec();
-            others.shuffle(&mut ChaCha8Rng::seed_from_u64(node as u64));
-            samples.extend(others);
-            samples
-        };
-        self.first_read().into_iter().enumerate().map(others).collect()
-    }
+/// By node: the samples whose home it is, then others at random.
+fn homes(job: &Job) -> Vec<Vec<u32>> {
+    let others = |(node, mut samples): (usize, Vec<u32>)| {
+        let mut others = job.order.epoch(0).to_vec();
+        others.shuffle(&mut ChaCha8Rng::seed_from_u64(node as u64));
+        samples.extend(others);
+        samples
+    };
+    first_read(job).into_iter().enumerate().map(others).collect()
+}
 
-    /// Puts samples into the first so many classes of a node. Says in which class each is.
-    fn fill(&self, samples: &[u32], classes: usize) -> Vec<u8> {
-        let mut held = vec![NOTHING; self.sizes.len()];
-        let mut left: Vec<f64> =
-            self.machine.classes.iter().take(classes).map(|class| class.capacity).collect();
-        for sample in samples {
-            let (size, held) = (self.sizes[*sample as usize], &mut held[*sample as usize]);
-            let room = left.iter().position(|left| *left >= size);
-            if let (NOTHING, Some(class)) = (*held, room) {
-                left[class] -= size;
-                *held = class as u8;
-            }
+/// Puts samples into the first so many classes of a node. Says in which class each is.
+fn fill(job: &Job, samples: &[u32], classes: usize) -> Vec<u8> {
+    let mut held = vec![NOTHING; job.sizes.len()];
+    let mut left: Vec<f64> =
+        job.machine.classes.iter().take(classes).map(|class| class.capacity).collect();
+    for sample in samples {
+        let (size, held) = (job.sizes[*sample as usize], &mut held[*sample as usize]);
+        let room = left.iter().position(|left| *left >= size);
+        if let (NOTHING, Some(class)) = (*held, room) {
+            left[class] -= size;
+            *held = class as u8;
         }
-        held
     }
+    held
 }

@@ -42,8 +42,8 @@ impl Machine {
         }
     }
 
-    /// What each of so many nodes gets from the parallel filesystem: as much as in the largest measured case that is not
-    /// larger.
+    /// What each of so many nodes gets from the parallel filesystem. The largest case that was measured, and that does not
+    /// have more nodes, tells it.
     pub fn filesystem_share(&self, nodes: usize) -> f64 {
         let measured = self.filesystem.iter().rev().find(|(count, _)| *count <= nodes);
         measured.map_or(0.0, |(_, rate)| rate / nodes as f64)

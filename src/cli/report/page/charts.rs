@@ -114,7 +114,7 @@ pub(super) fn lanes(epoch: &Epoch) -> Option<String> {
     let bottom = svg.height() + 2.0;
     svg.axis_below(across, (0.0, bottom), "seconds since the start of the epoch");
     let y = svg.height();
-    svg.legend(y, &STATES.map(|(class, state)| (class, words(state))));
+    svg.legend(y, &STATES.map(|(class, state)| (class, state.words())));
     Some(svg.finish("what each worker did over time"))
 }
 
@@ -125,16 +125,6 @@ const STATES: [(&str, State); 5] = [
     ("elsewhere", State::Elsewhere),
     ("unknown", State::Unknown),
 ];
-
-fn words(state: State) -> &'static str {
-    match state {
-        State::Fetches => "fetch",
-        State::Runs => "processor, or waiting for one",
-        State::HasNoWork => "no work",
-        State::Elsewhere => "elsewhere",
-        State::Unknown => "unknown",
-    }
-}
 
 /// How long readers of the mount have waited, by cause. `None` if nobody has.
 pub(super) fn waits(waits: &BTreeMap<String, Latencies>) -> Option<String> {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::judged::{Judged, Report, told_epoch};
-use super::text::{percent, seconds, verdict};
+use super::text::{percent, seconds, text, verdict};
 use crate::config::Bytes;
 use svg::escaped;
 
@@ -62,7 +62,7 @@ pub(super) fn page(reports: &[Report]) -> String {
 fn add_report(out: &mut String, report: &Report) {
     let name = if report.source.is_empty() { "No mount" } else { &report.source };
     let _ = writeln!(out, "<h2>{}</h2>", escaped(name));
-    let _ = writeln!(out, "<pre>{}</pre>", escaped(report.text().trim_end()));
+    let _ = writeln!(out, "<pre>{}</pre>", escaped(text(report).trim_end()));
     let epochs = &report.epochs;
     let trainers: BTreeSet<u32> = epochs.iter().map(|judged| judged.epoch.trainer).collect();
     for trainer in trainers.into_iter().take(DRAWN_MAX) {
