@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use belady::order::Order;
 use belady::plan::{Layout, PolicyKind, Settings, Tier};
-use belady::sim::{Reader, Report, Scenario, SourceModel, run, workload};
+use belady::sim::{Machine, Reader, Report, Scenario, SourceModel, run, workload};
 
 const SAMPLES: u32 = 2_000;
 const SAMPLE_BYTES: u64 = 110_000;
@@ -49,6 +49,7 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
         workers: 2,
         batch: 64,
         think_us: 1_000,
+        run_us: 0,
         step_us: 0,
         ahead: 0,
     };
@@ -68,6 +69,7 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
             may_untrack: false,
             withheld: false,
         },
+        machine: Machine::default(),
         source: BUSY,
         manners: None,
         vanish: None,

@@ -14,7 +14,9 @@ is compared with the median of 5 epochs over local files, which are in the page 
 whatif.NAME.error: one cold epoch of 3,000 files, with nothing read ahead, is reported with five changes; each is compared with
 the median of 5 epochs in which it was made: all in RAM, RAM for half of the data (both the second epoch of a mount), half
 of all latencies, twice the link, and twice the workers. whatif.mean_error and whatif.worst_error are of these five.
-overhead.cpu_share: the processor time that looking takes, as a share of one core, for 64 workers.
+whatif.cores.error: the same of a job whose workers need the processors: half of them, by a job and a mount that may use one of
+two. whatif.disk.error: the same of a mount with a cache disk for half of the data: a disk for all of it.
+overhead.cpu_share: the processor time that looking takes, as a share of one core, for 64 workers, in epochs of 20 s.
 """
 
 import json
@@ -59,9 +61,10 @@ REGIMES = {
 class Bench(Parts):
     """The measurements, and the rows they give."""
 
-    PARTS = ("regimes", "whatif", "nomount", "overhead")
+    PARTS = ("regimes", "whatif", "machine", "nomount", "overhead")
     BARS = {"verdicts": 9, "parts.sum_error": .03, "trainer_wait.error": .03, "trainer_wait.worst": .06,
-            "whatif.mean_error": .05, "whatif.worst_error": .10, "nomount.error": .06, "overhead.cpu_share": .005}
+            "whatif.mean_error": .05, "whatif.worst_error": .10, "whatif.cores.error": .10, "whatif.disk.error": .10,
+            "nomount.error": .06, "overhead.cpu_share": .005}
     AT_LEAST = ("verdicts",)
     TURNS = (3, 1, 7)
 
@@ -118,6 +121,51 @@ class Bench(Parts):
         self.add("whatif.worst_error", errors, value=round(max(errors), 4))
         self.add("whatif.cold_s", [line["seconds"]], "s")
 
+    def machine(self):
+        """Fewer processors, and a larger cache disk."""
+        self.cores()
+        self.disk()
+
+    def cores(self):
+        """Half of the processors, by binding everything to one of two."""
+        data, usable = ensure("imagenet-like", MANY_FILES), os.sched_getaffinity(0)
+        job = ("--workers", 4, "--burn-ms", 8, "--step-ms", 10)
+        two = sorted(usable)[:2]
+        if len(two) < 2 or len(usable) > 2:
+            raise RunError(f"this part needs a machine with two processors, not {len(usable)}")
+        line, found = self.slow_epoch(data, COLD, job, what_if=["cores=1"])
+        os.sched_setaffinity(0, two[:1])
+        try:
+            runs = [self.slow_epoch(data, COLD, job)[0]["seconds"] for _ in range(LATER)]
+        finally:
+            os.sched_setaffinity(0, usable)
+        self.tell("cores", line, found, runs)
+
+    def disk(self):
+        """A cache disk for all of the data, told from one for half of it."""
+        data, runs = ensure("imagenet-like", MANY_FILES), []
+        cache = os.path.join(self.top, "cache")
+        size = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, files in os.walk(data) for name in files)
+
+        def with_disk(size, what_if=()):
+            options = (*COLD, "--cache-dir", fresh_dir(cache), "--disk", size)
+            return self.slow_epoch(data, options, ("--epochs", 3, *JOB), what_if=what_if)
+
+        line, found = with_disk(size // 2, ["disk=100%"])
+        for _ in range(LATER):
+            runs.append(with_disk("1GiB")[0]["seconds"])
+        self.tell("disk", line, found, runs)
+
+    def tell(self, name, line, found, runs):
+        """One prediction beside what was measured."""
+        if not found["what_if"]:
+            raise RunError(f"the report says nothing about what would be: {found['notes']}")
+        told = found["what_if"][0]["seconds"]
+        say(f"{name}: from {line['seconds']:.2f} s told {told:.2f} s, measured {' '.join(f'{run:.2f}' for run in runs)}")
+        self.add(f"whatif.{name}.error", [abs(told / statistics.median(runs) - 1)])
+        self.add(f"whatif.{name}.told_s", [told], "s")
+        self.add(f"whatif.{name}.measured_s", runs, "s")
+
     def regimes(self):
         """The nine regimes."""
         few, many = ensure("imagenet-like", FILES), ensure("imagenet-like", MANY_FILES)
@@ -169,7 +217,7 @@ class Bench(Parts):
         data = ensure("imagenet-like", MANY_FILES)
         shares = []
         for _ in range(self.pairs):
-            job = ("--workers", 64, "--batch", 4, "--prep-ms", 200, "--epochs", 2)
+            job = ("--workers", 64, "--batch", 4, "--prep-ms", 400, "--epochs", 2)
             whole, lines = self.profile(data, job)
             shares.append(whole["cpu_s"] / sum(epoch["seconds"] for epoch in whole["epochs"]))
             seconds = sum(line["seconds"] for line in lines)

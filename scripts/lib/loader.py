@@ -3,7 +3,8 @@
 
 Three shapes: no decode (a sample is the number of its bytes), no decode with a pause per batch (--step-ms, what an
 accelerator's step looks like to the filesystem), and real decoding (--decode).  With --prep-ms a worker also sleeps for
-each sample: that stands for decoding, and takes the same time on a busy machine.  Every sample of an imagenet-like
+each sample: that stands for decoding, and takes the same time on a busy machine.  With --burn-ms it uses a processor for
+so long.  Every sample of an imagenet-like
 set is checked against the identity in its COM segments.  The imports are done before anything is timed.
 One line per epoch: epoch K images N seconds S wait W scan T wrong B, where T is the listing of the directory
 (first epoch only, not part of S) and B counts the samples that were not what they should be.
@@ -33,6 +34,7 @@ def arguments():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--step-ms", type=float, default=0, help="sleep so long after each batch")
     parser.add_argument("--prep-ms", type=float, default=0, help="sleep so long for each sample, in the worker")
+    parser.add_argument("--burn-ms", type=float, default=0, help="use a processor so long for each sample, in the worker")
     parser.add_argument("--decode", action="store_true")
     parser.add_argument("--sync", action="store_true", help="wait for a line on stdin after each epoch")
     return parser.parse_args()
@@ -41,10 +43,10 @@ def arguments():
 class Reader:
     """Reads one file: its identity is checked; the sample is (length or picture, whether it was wrong)."""
 
-    def __init__(self, top, decode, prep):
-        self.top, self.prep = top, prep
+    def __init__(self, top, args):
+        self.top, self.prep, self.burn = top, args.prep_ms / 1000, args.burn_ms / 1000
         self.scale = None
-        if decode:
+        if args.decode:
             self.scale = transforms.Compose([transforms.Resize((64, 64)), transforms.ToTensor()])
 
     def __call__(self, path):
@@ -53,6 +55,9 @@ class Reader:
         wrong = not identity_ok(data, os.path.relpath(path, self.top))
         if self.prep:
             time.sleep(self.prep)
+        until = time.thread_time() + self.burn
+        while time.thread_time() < until:
+            pass
         if self.scale is None:
             return len(data), wrong
         return self.scale(Image.open(io.BytesIO(data)).convert("RGB")), wrong
@@ -81,7 +86,7 @@ def main():
     torch.set_num_threads(1)
     print("ready", flush=True)
     began = time.perf_counter()
-    dataset = ImageFolder(args.data, loader=Reader(args.data, args.decode, args.prep_ms / 1000))
+    dataset = ImageFolder(args.data, loader=Reader(args.data, args))
     scan = time.perf_counter() - began
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0)
     loader = DataLoader(dataset, batch_size=args.batch, sampler=sampler, num_workers=args.workers)

@@ -23,6 +23,13 @@ pub struct Latencies {
     pub max_us: u64,
 }
 
+impl Latencies {
+    /// The mean, in seconds. `None` if there were none.
+    pub fn mean_s(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.total_us as f64 / 1e6 / self.count as f64)
+    }
+}
+
 struct Taken {
     histogram: Histogram<u64>,
     total: Duration,

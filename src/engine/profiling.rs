@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,9 @@ use super::trace::Opens;
 use crate::cache::{Arrival, Cache, Cause, Latencies, Observer, Operation, SourceTimes};
 use crate::config::Mode;
 use crate::plan::{Event, Published};
+use crate::process::processors_used;
 use crate::profiler::{Profiler, Readers, Seen};
-use crate::stall::Meters;
+use crate::stall::{Meters, Place};
 use crate::sync::Mutex;
 use crate::whatif::Setup;
 
@@ -40,13 +41,15 @@ pub(super) fn start(
 ) -> Option<Profiler> {
     let (cache, times) = (Arc::clone(cache), Arc::clone(times));
     let (published, flow) = (Arc::clone(published), Arc::clone(flow));
+    let busy = BusyProcessors::default();
     let meters = move || {
         let seconds = |cause: Cause| cache.waits().latencies(cause).total_us as f64 / 1e6;
         let causes = Cause::ALL.into_iter().map(|cause| (cause.name().to_owned(), seconds(cause)));
         let reads = times.latencies(Operation::Read);
         let published = published.lock().clone();
         let lead = flow.lock().lead(&published, Instant::now());
-        let Published { counters, accounts, .. } = published;
+        let Published { counters, accounts, streams, .. } = published;
+        let places = streams.iter().map(|(_, it)| Place { task: it.reader, epoch: it.begun });
         Meters {
             causes: causes.collect(),
             source_reads: reads.count,
@@ -54,8 +57,10 @@ pub(super) fn start(
             source_bytes: counters.source_bytes,
             disk_bytes: counters.tier_bytes,
             member_bytes: counters.member_bytes,
+            busy_s: busy.seconds(),
             staged_bytes: accounts.staged,
             lead_s: lead.and_then(|lead| lead.seconds),
+            places: places.filter(|place| place.task != 0).collect(),
         }
     };
     let failed = |error: &std::io::Error| tracing::warn!(%error, "the profiler cannot be started");
@@ -117,7 +122,44 @@ fn setup(engine: &Engine) -> Setup {
         prefetch: settings.prefetch.enabled && settings.mount.mode != Mode::Plain,
         order_is_known: published.streams.iter().any(|(_, stream)| stream.following),
         reads_at_once: limits.fetches,
-        processors: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
+        processors: processors(),
         seconds_per_byte: times.seconds_per_byte().unwrap_or_default().max(0.0),
+        disk_read_s: core.cache.traffic().disk_reads.latencies().mean_s(),
+    }
+}
+
+/// Processors that this process may use. 0 if they are not known.
+fn processors() -> u32 {
+    std::thread::available_parallelism().map_or(0, |count| count.get() as u32)
+}
+
+/// The processor time that everybody on the machine has used.
+#[derive(Default)]
+struct BusyProcessors(Mutex<Option<Asked>>);
+
+/// What the kernel has told, and how many processors were in use before.
+#[derive(Clone, Copy)]
+struct Asked {
+    at: Instant,
+    seconds: f64,
+    in_use: f64,
+}
+
+/// The kernel needs a while to tell it, so it is asked no more often. The time since then is estimated.
+const BUSY_EVERY: Duration = Duration::from_secs(1);
+
+impl BusyProcessors {
+    /// `None` if it is not known, or if this process may not use all processors.
+    fn seconds(&self) -> Option<f64> {
+        let mut last = self.0.lock();
+        let age = |asked: Asked| asked.at.elapsed().as_secs_f64();
+        if let Some(asked) = last.filter(|asked| age(*asked) < BUSY_EVERY.as_secs_f64()) {
+            return Some(asked.seconds + asked.in_use * age(asked));
+        }
+        let used = processors_used().filter(|used| used.processors == processors());
+        let seconds = used.map(|used| used.seconds)?;
+        let in_use = last.map_or(0.0, |asked| (seconds - asked.seconds).max(0.0) / age(asked));
+        *last = Some(Asked { at: Instant::now(), seconds, in_use });
+        Some(seconds)
     }
 }

@@ -23,6 +23,11 @@ impl Task {
     /// `None` if the task has ended already: its process is not known.
     pub fn of(task: u32) -> Option<Self> {
         let (own, parent) = process_and_parent(u64::from(task))?;
+        Self::of_process(own, parent)
+    }
+
+    /// The same of the main thread of a process whose parent is known.
+    pub fn of_process(own: u64, parent: u64) -> Option<Self> {
         let line = command(own)?;
         let says = |word: &[u8]| line.windows(word.len()).any(|part| part == word);
         let of_parent = command(parent);

@@ -6,6 +6,7 @@
 //! then, but the kernel reports the dump.
 
 mod groups;
+mod processors;
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use serde::{Deserialize, Serialize};
 
 pub use groups::{Task, program, runs};
+pub use processors::{ProcessorsUsed, processors_used};
 
 /// The bit of `SIGKILL` in a set of signals, as the kernel writes it.
 const SIGKILL_BIT: u64 = 1 << 8;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::member::Member;
-use crate::stall::{Epoch, Kind, Meters, Series, TrainerLooks, Watched};
+use crate::stall::{Epoch, Kind, Meters, Place, Series, TrainerLooks, TrainerState, Watched};
 
 /// Workers that start within so many seconds of the one before are of one epoch. After a longer pause they are if no batch
 /// has been handed over: a loader gives no task before all its workers have started.
@@ -19,7 +19,7 @@ const BATCHES_MIN: u64 = 3;
 /// More batches are not believed: then the measure of a batch was none.
 const BATCHES_MAX: u64 = 1 << 20;
 
-/// So many workers are measured by frequent looks when they make their first batches.
+/// In a group of more workers first batches are not measured by frequent looks.
 const MEASURED_MAX: usize = 16;
 
 pub(super) struct Group {
@@ -34,6 +34,12 @@ pub(super) struct Group {
     trainer_queued: f64,
     /// Whether the trainer has had other workers meanwhile.
     shares_trainer: bool,
+    /// The epoch of their order that its members were seen reading last.
+    epoch: Option<u32>,
+    /// What a batch takes, of a group whose members were those of an earlier epoch.
+    per_batch: Option<u64>,
+    /// Whether its members were those of an earlier epoch, too.
+    has_begun_again: bool,
     /// What the mount had counted when the group was made, and what it counted since.
     meters: Meters,
     series: Series,
@@ -49,6 +55,9 @@ impl Group {
             first_looks: TrainerLooks::default(),
             trainer_queued: 0.0,
             shares_trainer: false,
+            epoch: None,
+            per_batch: None,
+            has_begun_again: false,
             meters,
             series: Series::default(),
         }
@@ -76,6 +85,11 @@ impl Group {
         self.members.values().any(|member| member.has_ended() && was_worker(member))
     }
 
+    /// Whether a task is a member that has not ended.
+    pub(super) fn is_alive(&self, task: u32) -> bool {
+        self.members.get(&task).is_some_and(|member| !member.has_ended())
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.members.values().all(Member::has_ended)
     }
@@ -86,8 +100,8 @@ impl Group {
 
     /// Whether a worker that starts at `born` is one of this epoch.
     pub(super) fn takes(&self, born: f64) -> bool {
-        !self.has_lost_a_worker()
-            && (born - self.latest < START_TOGETHER || !self.has_made_a_batch())
+        let is_open = !self.has_begun_again && !self.has_lost_a_worker();
+        is_open && (born - self.latest < START_TOGETHER || !self.has_made_a_batch())
     }
 
     /// Whether first batches are being made that are to be measured.
@@ -96,15 +110,24 @@ impl Group {
         few && self.watched().any(Watched::makes_its_first_batch)
     }
 
-    pub(super) fn alive(&mut self) -> impl Iterator<Item = &mut Member> {
-        self.members.values_mut().filter(|member| !member.has_ended())
+    /// Reads the counters of members whose turn it is. Of the one that started first they are read at each look until its first
+    /// batch is measured.
+    pub(super) fn count(&mut self, is_turn: impl Fn(u32) -> bool) {
+        let first = self.watched().map(|watched| watched.since).fold(f64::INFINITY, f64::min);
+        for (task, member) in &mut self.members {
+            let is_measured =
+                member.watched.since <= first && member.watched.makes_its_first_batch();
+            if !member.has_ended() && (is_turn(*task) || is_measured) {
+                member.count();
+            }
+        }
     }
 
-    /// The trainer was seen waiting, or not, for so many seconds, and waited for a processor for `queued` of them.
+    /// The trainer was seen in a state for so many seconds, and waited for a processor for `queued` of them.
     /// `is_shared`: whether it has other workers.
     pub(super) fn note_trainer(
         &mut self,
-        waits: bool,
+        state: TrainerState,
         (seconds, queued): (f64, f64),
         is_shared: bool,
     ) {
@@ -114,11 +137,11 @@ impl Group {
             return;
         }
         self.trainer_queued += queued;
-        let is_first = !self.has_made_a_batch();
+        // In a later epoch of the same workers it is not seen when the first batch is handed over.
+        let is_first = !self.has_begun_again && !self.has_made_a_batch();
         let first = is_first.then_some(&mut self.first_looks);
         for looks in first.into_iter().chain([&mut self.trainer_looks]) {
-            looks.waits += if waits { seconds } else { 0.0 };
-            looks.all += seconds;
+            looks.add(state, seconds);
         }
     }
 
@@ -130,6 +153,27 @@ impl Group {
         }
     }
 
+    /// Notes which epoch of their order members read. Returns whether it is another one than before.
+    pub(super) fn note_epoch(&mut self, places: &[Place]) -> bool {
+        let place = places.iter().find(|place| self.members.contains_key(&place.task));
+        let Some(Place { epoch, .. }) = place.copied() else { return false };
+        self.epoch.replace(epoch).is_some_and(|before| epoch > before)
+    }
+
+    /// Its members begin another epoch. Returns a group that had the last one.
+    pub(super) fn begin_again(&mut self, meters: &Meters) -> Group {
+        let mut next = Group::new(self.kind, meters.clone());
+        (next.latest, next.epoch, next.has_begun_again) = (self.latest, self.epoch, true);
+        next.per_batch = self.per_batch();
+        for (task, member) in &mut self.members {
+            if !member.has_ended() {
+                let before = member.watched.begin_again();
+                next.members.insert(*task, std::mem::replace(member, Member::ended(before)));
+            }
+        }
+        std::mem::replace(self, next)
+    }
+
     fn watched(&self) -> impl Iterator<Item = &Watched> {
         self.members.values().map(|member| &member.watched)
     }
@@ -139,15 +183,17 @@ impl Group {
         self.watched().any(|watched| watched.seconds() >= LIFE_MIN)
     }
 
-    /// Whether it is worth a report. `is_reader`: whether it is known to read, though the kernel may not tell.
+    /// Whether it is worth a report. `is_reader`: whether it is known to read, though the kernel may not tell. Workers of
+    /// which the kernel tells nothing are taken for readers.
     pub(super) fn is_of_interest(&self, is_reader: bool) -> bool {
         let read: Option<u64> = self.members.values().map(Member::read).sum();
-        let works = read.map_or(is_reader, |read| read >= READ_MIN);
+        let reads = |read| read >= READ_MIN;
         match self.kind {
             Kind::Workers => {
-                self.lives() && (works || self.batches().is_some_and(|count| count >= BATCHES_MIN))
+                let has_made = || self.batches().is_some_and(|count| count >= BATCHES_MIN);
+                self.lives() && (read.is_none_or(reads) || has_made())
             }
-            Kind::Itself | Kind::Threads => works,
+            Kind::Itself | Kind::Threads => read.map_or(is_reader, reads),
         }
     }
 
@@ -189,11 +235,15 @@ impl Group {
         epoch
     }
 
-    /// The first worker that starts makes the first batch.
+    /// The bytes that a worker writes for a batch. The one that starts first makes the first batch.
+    fn per_batch(&self) -> Option<u64> {
+        let first = || self.watched().min_by(|a, b| a.since.total_cmp(&b.since))?.per_batch();
+        self.per_batch.or_else(first)
+    }
+
     fn batches(&self) -> Option<u64> {
-        let first = self.watched().min_by(|a, b| a.since.total_cmp(&b.since))?;
         let written = self.watched().filter_map(|member| Some(member.bytes()?.1)).sum::<u64>();
-        let batches = (written as f64 / first.per_batch()? as f64).round() as u64;
+        let batches = (written as f64 / self.per_batch()? as f64).round() as u64;
         (batches <= BATCHES_MAX).then_some(batches)
     }
 }
@@ -209,6 +259,19 @@ mod tests {
         watched.look(seconds, State::Fetches);
         watched.count(seconds, Counters { bytes: Some((read, 0)), ..Counters::default() });
         Member::ended(watched)
+    }
+
+    #[test]
+    fn workers_that_are_kept_begin_again_with_their_order() {
+        let mut group = Group::new(Kind::Workers, Meters::default());
+        (1..=2).for_each(|task| group.add(task, worker(2.0, READ_MIN), 0.0));
+        let at = |task, epoch| [Place { task, epoch }];
+        assert!(!group.note_epoch(&[]) && !group.note_epoch(&at(1, 0)));
+        assert!(!group.note_epoch(&at(2, 0)) && !group.note_epoch(&at(3, 1)), "another job's");
+        assert!(group.note_epoch(&at(2, 1)) && !group.note_epoch(&at(1, 1)));
+        let before = group.begin_again(&Meters::default());
+        assert!(before.is_over() && before.is_of_interest(false) && group.members.is_empty());
+        assert!(!group.takes(0.0), "workers that start later are of another loader");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Trainers with their workers.
 //!
-//! Workers of a trainer that start together are one epoch's, which is over when all of them have ended. A trainer that keeps
-//! its workers (`persistent_workers`) has one long epoch. A process without workers is looked at itself, with those of its
-//! threads that read.
+//! Workers of a trainer that start together are one epoch's, which is over when all of them have ended. If a trainer keeps
+//! its workers (`persistent_workers`), the mount tells when they begin their order again. If it does not know the order, they
+//! have one long epoch. A process without workers is looked at itself, with those of its threads that read. Its epochs are
+//! those of its order, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -15,10 +16,18 @@ use super::member::Member;
 use super::task::{TaskFiles, now};
 use super::tree::{Process, Tree, threads};
 use crate::process::program;
-use crate::stall::{Epoch, Kind, Meters, State};
+use crate::stall::{Epoch, Kind, Meters, State, TrainerState};
 
-/// Descriptors that the process may have, for each task that is looked at. A task takes three of them.
+/// Descriptors that the process may have, for each task that is looked at. A task takes three of them, and a trainer seven.
 const DESCRIPTORS_PER_TASK: u64 = 8;
+
+/// So many tasks are looked at at once. A look that comes after a pause finds nothing of them in the processor's caches, so
+/// its cost is that of the tasks.
+const TASKS_AT_ONCE: usize = 20;
+
+/// So many tasks are few. With more of them the pause between two looks is longer, up to so many times.
+const FEW_TASKS: usize = 12;
+const SLOWEST: f64 = 5.0;
 
 /// Threads of a process that are looked at, those that have ended included. More are left out.
 const MEMBERS_MAX: usize = 1024;
@@ -39,6 +48,8 @@ struct Trainer {
     /// Epochs that are over.
     over: u32,
     groups: Vec<Group>,
+    /// Groups whose members have begun another epoch.
+    begun_again: Vec<Group>,
     /// The process as a reader, as long as it has no workers.
     as_reader: Option<Group>,
     /// Workers that have ended, as long as their parent has not asked for their exit codes.
@@ -59,24 +70,57 @@ impl Trainer {
             || self.groups.iter().any(|group| group.members.contains_key(&worker))
     }
 
-    /// Looks at it and at its workers, for the first time since so many seconds.
-    fn look(&mut self, process: u32, passed: f64) {
+    /// Looks at it, for the first time since so many seconds, and at those of its workers whose turn it is.
+    fn look(&mut self, process: u32, passed: f64, turn: Turn) {
         let state = self.files.state();
-        let waits = state.is_ok_and(|state| state == State::HasNoWork);
+        let of_trainer = match state {
+            Ok(State::HasNoWork) => TrainerState::WaitsForWorker,
+            Ok(State::Elsewhere) if self.files.waits_for_thread() => TrainerState::WaitsForThread,
+            _ => TrainerState::Works,
+        };
         let counted = self.files.queued_s().unwrap_or(self.queued);
         let queued = (counted - std::mem::replace(&mut self.queued, counted)).max(0.0);
         let others = self.groups.iter().filter(|group| group.is_of_interest(false));
         let is_shared = self.groups.len() > 1 && others.count() > 1;
         for group in &mut self.groups {
-            group.note_trainer(waits, (passed, queued), is_shared);
-            group.alive().for_each(Member::look);
+            group.note_trainer(of_trainer, (passed, queued), is_shared);
         }
+        let members = self.groups.iter_mut().flat_map(|group| &mut group.members);
+        members.filter(|(task, _)| turn.has(**task)).for_each(|(_, member)| member.look());
         for (task, member) in self.as_reader.iter_mut().flat_map(|group| &mut group.members) {
             match *task == process {
                 true => member.was_seen(state),
-                false => member.look(),
+                false if turn.has(*task) => member.look(),
+                false => {}
             }
         }
+    }
+}
+
+/// If there are many tasks, each look is at some of them in turn. Trainers are looked at each time: there are few of them.
+#[derive(Clone, Copy)]
+struct Turn {
+    nth: u64,
+    /// The number of turns in which all tasks are looked at.
+    of: u64,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Turn { nth: 0, of: 1 }
+    }
+}
+
+impl Turn {
+    /// The next one if there are so many tasks. `all`: it is everybody's turn.
+    fn next(self, tasks: usize, all: bool) -> Self {
+        let turns = if all { 1 } else { tasks.div_ceil(TASKS_AT_ONCE).max(1) };
+        Turn { nth: self.nth.wrapping_add(1), of: turns as u64 }
+    }
+
+    /// Whether it is the turn of a task. Workers have numbers one after the other.
+    fn has(self, task: u32) -> bool {
+        (self.nth + u64::from(task)).is_multiple_of(self.of)
     }
 }
 
@@ -112,6 +156,7 @@ pub(super) struct Loaders {
     tree: Tree,
     trainers: BTreeMap<u32, Trainer>,
     interest: Interest,
+    turn: Turn,
     /// When somebody was last seen reading.
     active: f64,
     /// What workers had read and written then. Without a mount, what all had.
@@ -127,11 +172,21 @@ impl Loaders {
         self.tree.all.is_empty() && self.trainers.is_empty()
     }
 
+    pub(super) fn are_few(&self) -> bool {
+        self.tasks() <= FEW_TASKS
+    }
+
+    /// How many times as long the pause between two looks is, so that many tasks cost little more than few of them.
+    pub(super) fn slowdown(&self) -> f64 {
+        let many = self.tasks().saturating_sub(FEW_TASKS).min(TASKS_AT_ONCE - FEW_TASKS);
+        1.0 + (SLOWEST - 1.0) * many as f64 / (TASKS_AT_ONCE - FEW_TASKS) as f64
+    }
+
     /// The number of tasks that are looked at.
-    pub(super) fn tasks(&self) -> usize {
-        let of =
-            |trainer: &Trainer| trainer.groups().map(|group| group.members.len()).sum::<usize>();
-        self.trainers.values().map(|trainer| 1 + of(trainer)).sum()
+    fn tasks(&self) -> usize {
+        let alive = |group: &Group| group.members.values().filter(|it| !it.has_ended()).count();
+        let of = |trainer: &Trainer| 1 + trainer.groups().map(alive).sum::<usize>();
+        self.trainers.values().map(of).sum()
     }
 
     /// Whether there are descriptors for one more.
@@ -183,9 +238,13 @@ impl Loaders {
 
     /// Finds new processes.
     pub(super) fn search(&mut self, meters: &Meters) {
-        self.tree.search();
+        let alive = |process| {
+            let of = |trainer: &Trainer| trainer.groups().any(|group| group.is_alive(process));
+            self.trainers.values().any(of)
+        };
+        self.tree.search(alive);
         let known: Vec<(u32, Process)> = self.tree.all.iter().map(|(a, b)| (*a, *b)).collect();
-        for (process, Process { trainer, born }) in known {
+        for (process, Process { trainer, born, .. }) in known {
             if process == trainer {
                 self.add_trainer(process, born, meters);
             } else {
@@ -194,7 +253,12 @@ impl Loaders {
         }
         let now = now();
         for (process, trainer) in &mut self.trainers {
-            trainer.groups.iter_mut().for_each(|group| group.note_meters(now, meters));
+            for group in trainer.groups.iter_mut().chain(&mut trainer.as_reader) {
+                group.note_meters(now, meters);
+                if group.note_epoch(&meters.places) {
+                    trainer.begun_again.push(group.begin_again(meters));
+                }
+            }
             trainer.ended.retain(|worker| self.tree.all.contains_key(worker));
             // It may have become another program. The name is empty if it has ended.
             let name = program((*process).into());
@@ -219,7 +283,7 @@ impl Loaders {
             other.groups.retain(|group| !group.members.is_empty());
         }
         // It may have ended.
-        let Ok(files) = TaskFiles::of_process(process) else { return };
+        let Ok(files) = TaskFiles::of_trainer(process) else { return };
         let member = TaskFiles::of_process(process).and_then(|files| Member::new(files, born));
         let as_reader = member.ok().map(|member| {
             let mut group = Group::new(Kind::Itself, meters.clone());
@@ -232,6 +296,7 @@ impl Loaders {
             program: program(process.into()),
             over: 0,
             groups: Vec::new(),
+            begun_again: Vec::new(),
             as_reader,
             ended: BTreeSet::new(),
         };
@@ -262,19 +327,21 @@ impl Loaders {
         self.trainers.remove(&process);
     }
 
-    /// Looks at all tasks, for the first time since so many seconds.
-    pub(super) fn look(&mut self, passed: f64) {
+    /// Looks at all trainers, for the first time since so many seconds, and at the workers whose turn it is, or at all.
+    pub(super) fn look(&mut self, passed: f64, all: bool) {
+        self.turn = self.turn.next(self.tasks(), all);
         for (process, trainer) in &mut self.trainers {
-            trainer.look(*process, passed);
+            trainer.look(*process, passed, self.turn);
         }
     }
 
-    /// What each worker, and each thread that reads, did at this look.
+    /// What the workers, and the threads that read, did at this look.
     pub(super) fn looks(&self, at: Instant) -> Vec<Look> {
         let mut looks = Vec::new();
         for (process, trainer) in &self.trainers {
             for (task, member) in trainer.groups().flat_map(|group| &group.members) {
-                if let Some(state) = member.state.filter(|_| !member.has_ended()) {
+                let was_seen = !member.has_ended() && self.turn.has(*task);
+                if let Some(state) = member.state.filter(|_| was_seen) {
                     looks.push(Look { at, trainer: *process, task: *task, state });
                 }
             }
@@ -282,13 +349,12 @@ impl Loaders {
         looks
     }
 
-    /// Reads the counters of those whose first batch is to be measured, or of all.
-    pub(super) fn count(&mut self, all: bool) {
+    /// Reads the counters of those whose turn it is, and of those whose first batch is to be measured.
+    pub(super) fn count(&mut self) {
         let mut moved = 0_u64;
         for trainer in self.trainers.values_mut() {
             for group in trainer.groups.iter_mut().chain(&mut trainer.as_reader) {
-                let wanted = |member: &&mut Member| all || member.watched.makes_its_first_batch();
-                group.alive().filter(wanted).for_each(Member::count);
+                group.count(|task| self.turn.has(task));
                 // A process without workers may read other files than those of the mount.
                 let counts = group.kind == Kind::Workers || !self.interest.of_mount;
                 let members = group.members.values().filter(|_| counts);
@@ -331,14 +397,15 @@ impl Loaders {
     pub(super) fn take_over(&mut self, meters: &dyn Fn() -> Meters) -> Vec<Epoch> {
         let mut over = Vec::new();
         for (process, trainer) in &mut self.trainers {
-            let ended: Vec<Group> = trainer.groups.extract_if(.., |g| g.is_over()).collect();
-            for group in ended.into_iter().chain(trainer.as_reader.take_if(|group| group.is_over()))
-            {
-                trainer.ended.extend(group.members.keys());
+            let mut ended: Vec<Group> = trainer.groups.extract_if(.., |g| g.is_over()).collect();
+            ended.extend(trainer.as_reader.take_if(|group| group.is_over()));
+            ended.extend(std::mem::take(&mut trainer.begun_again));
+            trainer.ended.extend(ended.iter().flat_map(|group| group.members.keys()));
+            for group in ended {
                 if self.interest.wants(*process, &trainer.program, &group) {
                     trainer.over += 1;
                     over.push(group.epoch(*process, &trainer.program, trainer.over, &meters()));
-                    trainer.as_reader = None;
+                    trainer.as_reader.take_if(|_| group.kind == Kind::Workers);
                 } else if group.was_short()
                     && self.interest.concerns(*process, &trainer.program, &group)
                 {

@@ -23,8 +23,7 @@ impl Member {
         Ok(Member { files: Some(files), watched: Watched::new(born, now, counted), state: None })
     }
 
-    /// A task that has ended, of which so much was seen.
-    #[cfg(test)]
+    /// A task that has ended, or that has begun another epoch, of which so much was seen.
     pub(super) fn ended(watched: Watched) -> Self {
         Member { files: None, watched, state: None }
     }

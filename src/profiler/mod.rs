@@ -2,9 +2,10 @@
 //!
 //! 1. A job is followed by a process of it: the command of a run ([`Profiler::follow`]), or a task that reads at a mount
 //!    ([`Readers::reads`]). Its process tree is searched for workers (`tree`).
-//! 2. A thread looks at each worker and at its trainer 50 times a second: in which function of the kernel it sleeps (`task`).
-//!    It also reads what the kernel has counted, less often if there are many tasks. The files of `/proc` stay open. Nothing
-//!    is done to the processes, and no request of a reader passes here.
+//! 2. A thread looks at each worker and at its trainer 50 times a second: in which function of the kernel it sleeps (`task`),
+//!    and what the kernel has counted. If there are many tasks, it looks 10 times a second, and at workers in turn: their sums
+//!    are exact anyway. The files of `/proc` stay open. Nothing is done to the processes, and no request of a reader passes
+//!    here.
 //! 3. What is seen becomes the epochs of `stall` (`loaders`).
 //!
 //! If nobody reads for a while, there is a look each other second. If there is nobody to look at, the thread sleeps.
@@ -44,12 +45,6 @@ const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
 /// Seconds from one search for new processes to the next one, and from one search for threads that read to the next one.
 const SEARCH_EVERY: f64 = 0.2;
 const THREADS_EVERY: f64 = 2.0;
-
-/// Counters of so many tasks are read with each look. Those of more tasks are read when new processes are searched for.
-const COUNTED_AT_ONCE: usize = 12;
-
-/// Tasks beyond which there are fewer looks a second, so that all of them together cost no more.
-const TASKS_AT_FULL_RATE: usize = 24;
 
 /// How long [`Profiler::seen`] waits for a last look.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -316,13 +311,13 @@ impl<'a> Looking<'a> {
         }
         loaders.note_reads(shared.reads.load(Ordering::Relaxed));
         let before = std::mem::replace(&mut self.last, now());
-        loaders.look(self.last - before);
+        loaders.look(self.last - before, is_awaited);
         let is_due = self.last >= self.search_due || is_told || is_awaited;
-        loaders.count(is_due || loaders.tasks() <= COUNTED_AT_ONCE);
+        loaders.count();
         if is_due {
             self.search_due = self.last + SEARCH_EVERY;
         }
-        if loaders.has_new_workers() || is_due {
+        if is_due || loaders.are_few() && loaders.has_new_workers() {
             loaders.search(&meters());
         }
         if self.last >= self.threads_due {
@@ -382,5 +377,5 @@ fn pause(loaders: &Loaders, looks: u64) -> Duration {
         return IDLE_LOOKS_EVERY;
     }
     let spread = 0.5 + (looks as f64 * GOLDEN_RATIO).fract();
-    LOOK_EVERY.mul_f64(spread * (loaders.tasks() as f64 / TASKS_AT_FULL_RATE as f64).max(1.0))
+    LOOK_EVERY.mul_f64(spread * loaders.slowdown())
 }

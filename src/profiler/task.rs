@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nix::libc::ESRCH;
+use nix::libc::{ESRCH, SYS_futex};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
@@ -14,6 +14,9 @@ use crate::stall::{Counters, State};
 
 /// The most that a file of a task has.
 const FILE_MAX: usize = 1024;
+
+/// The letters of the states of a task that has ended.
+const ENDED: [char; 2] = ['Z', 'X'];
 
 /// Seconds since the start of the machine, as the kernel counts the starts of processes.
 pub(super) fn now() -> f64 {
@@ -28,6 +31,8 @@ pub(super) struct TaskFiles {
     wchan: Option<File>,
     schedstat: Option<File>,
     io: Option<File>,
+    /// Only of trainers.
+    syscall: Option<File>,
 }
 
 /// The task has ended.
@@ -41,6 +46,16 @@ impl TaskFiles {
     /// If it has ended.
     pub(super) fn of_process(process: u32) -> Result<Self, Ended> {
         Self::open(Path::new("/proc").join(process.to_string()))
+    }
+
+    /// The main thread of a process that takes batches.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub(super) fn of_trainer(process: u32) -> Result<Self, Ended> {
+        let files = Self::of_process(process)?;
+        let syscall = File::open(files.place.join("syscall")).ok();
+        Ok(TaskFiles { syscall, ..files })
     }
 
     /// A thread of a process.
@@ -58,7 +73,7 @@ impl TaskFiles {
             Err(_) => Ok(None),
         };
         let (wchan, schedstat, io) = (open("wchan")?, open("schedstat")?, open("io")?);
-        Ok(TaskFiles { place, wchan, schedstat, io })
+        Ok(TaskFiles { place, wchan, schedstat, io, syscall: None })
     }
 
     /// What the task does now.
@@ -77,6 +92,15 @@ impl TaskFiles {
         Ok(State::of_letter(letter, is_named && letter != '?'))
     }
 
+    /// Whether the task waits for another one, and not longer than a given time.
+    pub(super) fn waits_for_thread(&self) -> bool {
+        let mut buffer = [0; FILE_MAX];
+        let Some(Ok(text)) = self.syscall.as_ref().map(|file| read(file, &mut buffer)) else {
+            return false;
+        };
+        waits_with_a_timeout(text)
+    }
+
     fn stat(&self) -> Result<Option<Vec<u8>>, Ended> {
         match std::fs::read(self.place.join("stat")) {
             Ok(stat) => Ok(Some(stat)),
@@ -93,7 +117,7 @@ impl TaskFiles {
 
     /// Whether it has ended and its parent has not asked for its exit code yet.
     pub(super) fn is_zombie(&self) -> bool {
-        matches!(self.letter(), Ok(Some('Z' | 'X')))
+        self.letter().is_ok_and(|letter| letter.is_some_and(|letter| ENDED.contains(&letter)))
     }
 
     /// What the kernel has counted for it.
@@ -125,11 +149,30 @@ impl TaskFiles {
     /// # Errors
     /// If it has ended.
     pub(super) fn born(&self) -> Result<f64, Ended> {
-        let stat = self.stat()?.ok_or(Ended)?;
-        let start = stat_words(&stat).and_then(|mut words| words.nth(START_WORD)?.parse().ok());
-        let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
-        start.map(|start: f64| start / ticks as f64).ok_or(Ended)
+        start_in(&self.stat()?.ok_or(Ended)?).ok_or(Ended)
     }
+}
+
+/// Seconds from the start of the machine to the start of a process. `None` if it has ended, even if its parent has not asked
+/// for its exit code yet.
+pub(super) fn start_of(process: u32) -> Option<f64> {
+    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    let has_ended = stat_words(&stat)?.next()?.starts_with(ENDED);
+    start_in(&stat).filter(|_| !has_ended)
+}
+
+fn start_in(stat: &[u8]) -> Option<f64> {
+    let start: f64 = stat_words(stat)?.nth(START_WORD)?.parse().ok()?;
+    let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
+    Some(start / ticks as f64)
+}
+
+/// Whether this call of the kernel, as `/proc/PID/syscall` has it, is a `futex` with a timeout. The words are the number of the
+/// call and its arguments. The fourth one is the place of the timeout.
+fn waits_with_a_timeout(text: &str) -> bool {
+    let mut words = text.split_whitespace();
+    let is_futex = words.next().and_then(|word| word.parse().ok()) == Some(SYS_futex);
+    is_futex && words.nth(3).is_some_and(|timeout| timeout != "0x0")
 }
 
 /// Whether a file of a task says by this error that the task has ended.
@@ -169,11 +212,13 @@ mod tests {
         }
         let age = now() - files.born().unwrap();
         assert!((0.0..300.0).contains(&age), "{age}");
+        assert_eq!(start_of(child.id()), files.born().ok());
         assert!(files.counters().unwrap().bytes.is_some() && !files.is_zombie());
         child.kill().unwrap();
         while !files.is_zombie() {
             std::thread::yield_now();
         }
+        assert_eq!(start_of(child.id()), None);
         child.wait().unwrap();
         assert!(files.counters().is_err() && files.state().is_err() && files.born().is_err());
         assert!(TaskFiles::of_process(child.id()).is_err());
@@ -187,6 +232,29 @@ mod tests {
         std::fs::read("/proc/self/status").unwrap();
         let after = files.counters().unwrap();
         assert!(after.bytes > before.bytes && files.state().unwrap() == State::Runs);
+    }
+
+    #[test]
+    fn a_wait_with_a_timeout_is_told_from_one_without() {
+        let timed = format!("{SYS_futex} 0x7f1 0x189 0x0 0x7ffd8 0x0 0xffffffff 0x7ffd7 0x7f3");
+        assert!(waits_with_a_timeout(&timed));
+        assert!(!waits_with_a_timeout(&timed.replace(" 0x7ffd8 ", " 0x0 ")), "it has no end");
+        for other in ["", "running", "7 0x7f1 0x1 0x0 0x7ffd8 0x0 0x0 0x7ffd7 0x7f3", "-1 0x1 0x2"]
+        {
+            assert!(!waits_with_a_timeout(other), "{other}");
+        }
+        // Python's queues wait so.
+        let script = "import queue; queue.Queue().get(timeout=600)";
+        let mut child = std::process::Command::new("python3").args(["-c", script]).spawn().unwrap();
+        let files = TaskFiles::of_trainer(child.id()).unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(180);
+        while !files.waits_for_thread() && std::time::Instant::now() < end {
+            std::thread::yield_now();
+        }
+        let was_seen = files.waits_for_thread();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(was_seen && !files.waits_for_thread());
     }
 
     #[test]

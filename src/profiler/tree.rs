@@ -2,17 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::task::{TaskFiles, now};
+use super::task::{now, start_of};
 use crate::process::{Task, has_ended, runs};
 
 /// Processes that are known at once. More are left out.
 const PROCESSES_MAX: usize = 4096;
 
-/// Seconds from one time that young processes and threads of trainers are asked to the next one, and the same of all.
+/// Seconds from one time that new processes and threads of trainers are asked to the next one. The same of the first threads
+/// of all processes: a worker of one may be the trainer of others. The same of all threads.
 const EVERY: f64 = 1.0;
-const ALL_EVERY: f64 = 5.0;
+const PROCESSES_EVERY: f64 = 5.0;
+const ALL_EVERY: f64 = 20.0;
 
-/// How long a process may become another program after its start, in seconds. Until then it is looked at more often.
+/// How long a process may become another program after its start, in seconds.
 const SETTLED: f64 = 2.0;
 
 /// A process that is followed.
@@ -22,14 +24,17 @@ pub(super) struct Process {
     pub(super) trainer: u32,
     /// When it started.
     pub(super) born: f64,
+    /// Whether it was asked a while after its start which program it is.
+    is_settled: bool,
 }
 
 /// The processes that are known, by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) all: BTreeMap<u32, Process>,
-    /// When settled processes, and threads, are asked next.
+    /// When new processes and threads of trainers are asked next, all processes, and all threads.
     due: f64,
+    processes_due: f64,
     all_due: f64,
     /// Whether children are left out that are no workers.
     workers_only: bool,
@@ -45,14 +50,20 @@ impl Tree {
 
     /// Follows a process and its children, unless it has ended.
     pub(super) fn follow(&mut self, process: u32) {
+        self.follow_for(process, trainer(process));
+    }
+
+    /// Follows a process that reads for another one.
+    fn follow_for(&mut self, process: u32, trainer: Option<u32>) {
         if self.all.len() >= PROCESSES_MAX || self.all.contains_key(&process) {
             return;
         }
-        let Ok(files) = TaskFiles::of_process(process) else { return };
-        if let (Ok(born), false) = (files.born(), files.is_zombie()) {
+        if let Some(born) = start_of(process) {
             // A process that has just become this program has no command line for a moment.
-            let trainer = trainer(process).unwrap_or(process);
-            self.all.insert(process, Process { trainer, born });
+            self.all.insert(
+                process,
+                Process { trainer: trainer.unwrap_or(process), born, is_settled: false },
+            );
         }
     }
 
@@ -73,21 +84,31 @@ impl Tree {
     /// Finds new children of the first threads of processes that are no workers: a loader that begins an epoch is seen at
     /// once. Returns whether there are any.
     pub(super) fn search_trainers(&mut self) -> bool {
-        let trainers = self.all.iter().filter(|(process, known)| **process == known.trainer);
-        let children = trainers.flat_map(|(process, _)| children(*process, *process)).collect();
+        self.search_first_threads(false)
+    }
+
+    /// Finds new children of the first threads of trainers, or of all processes.
+    fn search_first_threads(&mut self, of_all: bool) -> bool {
+        let wanted = |(process, known): &(&u32, &Process)| of_all || **process == known.trainer;
+        let wanted = self.all.iter().filter(wanted);
+        let children = wanted.flat_map(|(process, _)| children(*process, *process)).collect();
         self.follow_all(children)
     }
 
     /// Finds new children of all processes, and forgets processes that have ended. There may be many workers, so they are
-    /// asked seldom.
-    pub(super) fn search(&mut self) {
-        self.all.retain(|process, _| runs(u64::from(*process)));
+    /// asked seldom. `is_alive`: whether a process is known to be there.
+    pub(super) fn search(&mut self, is_alive: impl Fn(u32) -> bool) {
         self.search_trainers();
         let now = now();
         if now < self.due {
             return;
         }
         self.due = now + EVERY;
+        self.all.retain(|process, _| is_alive(*process) || runs(u64::from(*process)));
+        if now >= self.processes_due {
+            self.processes_due = now + PROCESSES_EVERY;
+            self.search_first_threads(true);
+        }
         let of_all = now >= self.all_due;
         if of_all {
             self.all_due = now + ALL_EVERY;
@@ -95,8 +116,10 @@ impl Tree {
         self.left_out.retain(|process| runs(u64::from(*process)));
         self.search_threads(of_all);
         for (process, known) in &mut self.all {
-            if of_all || now - known.born < SETTLED {
+            let is_new = !known.is_settled && now - known.born >= EVERY;
+            if of_all || is_new {
                 known.become_another_program(*process);
+                known.is_settled = true;
             }
         }
     }
@@ -113,16 +136,17 @@ impl Tree {
     }
 
     /// Follows processes that are new. Returns whether there are any.
-    fn follow_all(&mut self, processes: Vec<u32>) -> bool {
+    fn follow_all(&mut self, children: Vec<Child>) -> bool {
         let before = self.all.len();
-        for process in processes {
+        for Child { process, parent } in children {
             if self.all.contains_key(&process) || self.left_out.contains(&process) {
                 continue;
             }
-            let is_left_out = self.workers_only && trainer(process) == Some(process);
-            match is_left_out {
+            let task = Task::of_process(process.into(), parent.into());
+            let trainer = task.and_then(|task| u32::try_from(task.group).ok());
+            match self.workers_only && trainer == Some(process) {
                 true => _ = self.left_out.insert(process),
-                false => self.follow(process),
+                false => self.follow_for(process, trainer),
             }
         }
         self.all.len() > before
@@ -144,20 +168,24 @@ fn trainer(process: u32) -> Option<u32> {
     u32::try_from(Task::of(process)?.group).ok()
 }
 
+/// A process that another one has started.
+struct Child {
+    process: u32,
+    parent: u32,
+}
+
 /// The children of a thread of a process.
-fn children(process: u32, thread: u32) -> Vec<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/children"));
-    numbers(&text.unwrap_or_default())
+fn children(parent: u32, thread: u32) -> Vec<Child> {
+    let text = std::fs::read_to_string(format!("/proc/{parent}/task/{thread}/children"));
+    let text = text.unwrap_or_default();
+    let numbers = text.split_whitespace().filter_map(|word| word.parse().ok());
+    numbers.map(|process| Child { process, parent }).collect()
 }
 
 /// The threads of a process.
 pub(super) fn threads(process: u32) -> Vec<u32> {
     let entries = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
-fn numbers(text: &str) -> Vec<u32> {
-    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -176,7 +204,7 @@ mod tests {
             tree.all.iter().filter(of_shell).count()
         };
         while tree.all.len() < 5 || workers(&tree) != 1 {
-            tree.search();
+            tree.search(|_| false);
             std::thread::yield_now();
         }
         let all: Vec<u32> = tree.all.keys().copied().collect();
@@ -187,7 +215,7 @@ mod tests {
         shell.kill().unwrap();
         shell.wait().unwrap();
         while !tree.all.is_empty() {
-            tree.search();
+            tree.search(|_| false);
             std::thread::yield_now();
         }
     }

@@ -2,13 +2,14 @@
 //!
 //! A discrete-event simulation of readers, tiers and a source around the same planner that a mount runs.
 //! Readers take the samples of their order batch by batch, as a loader's workers do. A worker opens a file,
-//! reads its blocks in sequence, and rests. The job takes the batches in their order, and trains for its step time on each.
+//! reads its blocks in sequence, needs one of the processors, and rests. The job takes the batches in their order, and trains for its step time on each.
 //! A worker may run a limited number of batches ahead of it. The
 //! [`SourceModel`] and the times of the tiers decide how long the planner's actions take. The same input
 //! gives the same [`Report`], including its digest.
 
 pub mod nodes;
 pub mod nopfs;
+mod pool;
 pub mod workload;
 mod world;
 
@@ -38,12 +39,28 @@ impl SourceModel {
 
     /// Microseconds that a read of `bytes` takes if there are no other reads.
     pub fn read_us(&self, bytes: u64) -> u64 {
-        self.latency_us + self.transfer_us(bytes)
+        self.latency_us + transfer_us(bytes, self.bandwidth)
     }
+}
 
-    /// Microseconds that `bytes` take to pass the link.
-    fn transfer_us(&self, bytes: u64) -> u64 {
-        bytes.saturating_mul(1_000_000).checked_div(self.bandwidth).unwrap_or(0)
+/// Microseconds that bytes take at so many bytes a second. 0 if the bandwidth has no limit.
+fn transfer_us(bytes: u64, bandwidth: u64) -> u64 {
+    bytes.saturating_mul(1_000_000).checked_div(bandwidth).unwrap_or(0)
+}
+
+/// What all readers of a machine share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Machine {
+    /// Processors. A part of one is a slower one.
+    pub processors: f64,
+    /// Bytes per second of each tier below RAM. 0: a block takes no time there beside its tier's `block_us`.
+    pub disk_bandwidth: u64,
+}
+
+impl Default for Machine {
+    /// Nobody waits for a processor, or for another block.
+    fn default() -> Self {
+        Machine { processors: f64::from(u32::MAX), disk_bandwidth: 0 }
     }
 }
 
@@ -57,6 +74,8 @@ pub struct Reader {
     pub batch: u32,
     /// Microseconds that a worker rests after each sample.
     pub think_us: u64,
+    /// Microseconds of a processor that it needs for each sample before it rests.
+    pub run_us: u64,
     /// Microseconds that the job's training step takes for a batch. 0: workers do not wait for the job.
     pub step_us: u64,
     /// Batches that each worker may read ahead of the job.
@@ -75,6 +94,7 @@ pub struct Scenario {
     pub epochs: u32,
     /// The planner's settings. A tier's `block_us` is also the time of a read or write of a block there.
     pub settings: Settings,
+    pub machine: Machine,
     pub source: SourceModel,
     /// How the number of fetches is found. `None`: it is that of the settings.
     pub manners: Option<Manners>,

@@ -10,7 +10,15 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
     let ram = (f64::from(SAMPLES) * share) as u64 * 4096;
     let readers = readers
         .into_iter()
-        .map(|order| Reader { order, workers: 1, batch: 1, think_us: 1, step_us: 0, ahead: 0 })
+        .map(|order| Reader {
+            order,
+            workers: 1,
+            batch: 1,
+            think_us: 1,
+            run_us: 0,
+            step_us: 0,
+            ahead: 0,
+        })
         .collect();
     run(&Scenario {
         layout: Arc::new(Layout::new((0..SAMPLES).map(|_| 4096))),
@@ -28,6 +36,7 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
             may_untrack: false,
             withheld: false,
         },
+        machine: Machine::default(),
         source: SourceModel::INSTANT,
         manners: None,
         vanish: None,
@@ -78,11 +87,19 @@ fn the_new_samples_of_a_mix_are_in_ram_in_time() {
     const BYTES: u64 = 112_283;
     let source = SourceModel { latency_us: 5_000, servers: 64, bandwidth: 200_000_000 };
     let waits = |known: bool| {
-        let think_us = source.transfer_us(BYTES) * 10 / 8;
+        let think_us = transfer_us(BYTES, source.bandwidth) * 10 / 8;
         let order = workload::rehearsal(NEW, 500, 56, 7, 3, 1).unwrap();
         let report = run(&Scenario {
             layout: Arc::new(Layout::new((0..NEW).map(|_| BYTES))),
-            readers: vec![Reader { order, workers: 1, batch: 63, think_us, step_us: 0, ahead: 0 }],
+            readers: vec![Reader {
+                order,
+                workers: 1,
+                batch: 63,
+                think_us,
+                run_us: 0,
+                step_us: 0,
+                ahead: 0,
+            }],
             known,
             epochs: 3,
             settings: Settings {
@@ -96,6 +113,7 @@ fn the_new_samples_of_a_mix_are_in_ram_in_time() {
                 may_untrack: false,
                 withheld: false,
             },
+            machine: Machine::default(),
             source,
             manners: None,
             vanish: None,
@@ -162,14 +180,22 @@ fn large_files_cost_little_more_than_they_must() {
     for (known, workers) in [true, false].into_iter().flat_map(|k| [1, 4, 8].map(|w| (k, w))) {
         for policy in [PolicyKind::Auto, PolicyKind::Belady] {
             let order = Arc::clone(&order);
-            let reader =
-                Reader { order, workers, batch: 4, think_us: 20_000, step_us: 0, ahead: 0 };
+            let reader = Reader {
+                order,
+                workers,
+                batch: 4,
+                think_us: 20_000,
+                run_us: 0,
+                step_us: 0,
+                ahead: 0,
+            };
             let report = run(&Scenario {
                 layout: Arc::clone(&layout),
                 readers: vec![reader],
                 known,
                 epochs: EPOCHS,
                 settings: Settings { policy, ..with_ram(layout.pages_bytes_of_all() / 2) },
+                machine: Machine::default(),
                 source: BUSY,
                 manners: None,
                 vanish: None,
@@ -202,12 +228,14 @@ fn the_first_batches_of_an_epoch_take_nothing_from_the_cache() {
                 workers: 8,
                 batch: 4,
                 think_us: 200,
+                run_us: 0,
                 step_us: 4_000,
                 ahead: 8,
             }],
             known: true,
             epochs: 6,
             settings: Settings { window_bytes, ..with_ram(1_000 * BLOCK) },
+            machine: Machine::default(),
             source: BUSY,
             manners: None,
             vanish: None,
@@ -230,7 +258,8 @@ fn far_epoch(manners: Option<Manners>, inflight_max: u32) -> f64 {
     const FILES: u32 = 12_000;
     let source = SourceModel { latency_us: 100_000, servers: u32::MAX, bandwidth: 25_000_000 };
     let order = workload::permutations(FILES, 1, 1).unwrap();
-    let reader = Reader { order, workers: 4, batch: 32, think_us: 0, step_us: 0, ahead: 0 };
+    let reader =
+        Reader { order, workers: 4, batch: 32, think_us: 0, run_us: 0, step_us: 0, ahead: 0 };
     let report = run(&Scenario {
         layout: Arc::new(Layout::new((0..FILES).map(|_| 20_000))),
         readers: vec![reader],
@@ -247,11 +276,12 @@ fn far_epoch(manners: Option<Manners>, inflight_max: u32) -> f64 {
             may_untrack: false,
             withheld: false,
         },
+        machine: Machine::default(),
         source,
         manners,
         vanish: None,
     });
-    let link_us = f64::from(FILES) * source.transfer_us(20_000) as f64;
+    let link_us = f64::from(FILES) * transfer_us(20_000, source.bandwidth) as f64;
     report.elapsed_us as f64 / link_us
 }
 

@@ -26,6 +26,19 @@ pub fn permutations(samples: u32, epochs: u32, seed: u64) -> Result<Arc<Order>> 
     listed("permutations", std::iter::repeat_with(epoch).take(epochs as usize).collect())
 }
 
+/// A fresh permutation of all samples for each of `epochs`, divided among readers that take so many samples each.
+pub fn divided(shares: &[u32], epochs: u32, seed: u64) -> Result<Vec<Arc<Order>>> {
+    let whole = permutations(shares.iter().sum(), epochs, seed)?;
+    let mut end = 0;
+    let mut part = |share: u32| {
+        let begin = end;
+        end += share as usize;
+        let of = |epoch| whole.epoch(epoch)[begin..end].into();
+        listed("a part of permutations", (0..epochs).map(of).collect())
+    };
+    shares.iter().map(|share| part(*share)).collect()
+}
+
 /// Draws with replacement. The hot samples are the first ones, a fraction `hot_samples` of all. A fraction
 /// `hot_draws` of the draws comes from them.
 pub fn weighted(

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{EpochReport, Report, Scenario};
+use super::pool::Pool;
+use super::{EpochReport, Report, Scenario, transfer_us};
 use crate::ids::{BlockId, FileId, StreamId};
 use crate::limiter::{Answer, Meter};
 use crate::order::Sample;
@@ -72,9 +73,11 @@ pub(super) struct World<'a> {
     tiers: Vec<BTreeSet<BlockId>>,
     /// The blocks on their way to RAM, each with the workers that wait for it.
     flights: BTreeMap<BlockId, Vec<usize>>,
-    /// When each server of the source is free, and when the link is free.
-    servers_free_at: BinaryHeap<Reverse<u64>>,
+    servers: Pool,
+    processors: Pool,
+    /// When the link of the source is free, and each tier.
     link_free_at: u64,
+    tiers_free_at: Vec<u64>,
     /// When each read of the source under way began.
     source_reads: BTreeMap<BlockId, u64>,
     meter: Option<Meter>,
@@ -96,8 +99,10 @@ impl<'a> World<'a> {
             epochs: scenario.readers.iter().map(|reader| reader.order.epoch(0)).collect(),
             tiers: vec![BTreeSet::new(); scenario.settings.tiers.len()],
             flights: BTreeMap::new(),
-            servers_free_at: BinaryHeap::new(),
+            servers: Pool::new(f64::from(scenario.source.servers)),
+            processors: Pool::new(scenario.machine.processors),
             link_free_at: 0,
+            tiers_free_at: vec![0; scenario.settings.tiers.len()],
             source_reads: BTreeMap::new(),
             meter: scenario.manners.map(|kind| Meter::new(scenario.settings.inflight_max, kind)),
             report: Report {
@@ -185,7 +190,8 @@ impl<'a> World<'a> {
                     self.schedule(self.now, SimEvent::Dropped(block));
                 }
                 Action::Place { block, tier } => {
-                    self.schedule(self.now + self.block_us(tier), SimEvent::Placed(block, tier));
+                    let placed = self.moved_at(block, tier);
+                    self.schedule(placed, SimEvent::Placed(block, tier));
                 }
                 Action::Displace { block, tier } => {
                     self.tiers[tier].remove(&block);
@@ -195,16 +201,21 @@ impl<'a> World<'a> {
         self.actions = actions;
     }
 
-    /// Microseconds to read or write a block in a tier.
-    fn block_us(&self, tier: usize) -> u64 {
-        self.scenario.settings.tiers[tier].block_us
+    /// When a block has been read or written in a tier that begins now, or after what it has begun before.
+    fn moved_at(&mut self, block: BlockId, tier: usize) -> u64 {
+        let Scenario { settings, layout, machine, .. } = self.scenario;
+        let bytes = layout.range(block).1;
+        let free_at = &mut self.tiers_free_at[tier];
+        *free_at = self.now.max(*free_at) + transfer_us(bytes, machine.disk_bandwidth);
+        *free_at + settings.tiers[tier].block_us
     }
 
     fn fetch(&mut self, block: BlockId, from: Place) {
         self.flights.insert(block, Vec::new());
         match from {
             Place::Tier(tier) if self.tiers[tier].contains(&block) => {
-                self.schedule(self.now + self.block_us(tier), SimEvent::Fetched(block, tier));
+                let read = self.moved_at(block, tier);
+                self.schedule(read, SimEvent::Fetched(block, tier));
             }
             Place::Tier(tier) => {
                 self.tell_planner(Event::NotHere { block, tier });
@@ -216,19 +227,9 @@ impl<'a> World<'a> {
 
     fn fetch_at_source(&mut self, block: BlockId) {
         let source = self.scenario.source;
-        let start = match self.servers_free_at.len() < source.servers as usize {
-            true => self.now,
-            false => {
-                let free_at = self.servers_free_at.pop();
-                free_at.map_or(self.now, |Reverse(free_at)| free_at.max(self.now))
-            }
-        };
-        let served = start + source.latency_us;
-        if source.servers < u32::MAX {
-            self.servers_free_at.push(Reverse(served));
-        }
+        let served = self.servers.serve(self.now, source.latency_us);
         let bytes = self.scenario.layout.range(block).1;
-        self.link_free_at = self.link_free_at.max(served) + source.transfer_us(bytes);
+        self.link_free_at = self.link_free_at.max(served) + transfer_us(bytes, source.bandwidth);
         let arrival = if source.bandwidth == 0 { served } else { self.link_free_at };
         self.source_reads.insert(block, self.now);
         self.schedule(arrival, SimEvent::Fetched(block, RAM));
@@ -408,16 +409,17 @@ impl<'a> World<'a> {
         report.waits += u64::from(worker.waited);
         report.stall_us += self.now - worker.sample_start;
         let reader = &self.scenario.readers[worker.reader];
-        let (think, batch) = (reader.think_us, reader.batch.max(1));
+        let (think, run, batch) = (reader.think_us, reader.run_us, reader.batch.max(1));
         let (taken, number, workers) = (worker.taken, worker.number, reader.workers.max(1));
         let made = (taken - 1) / batch * workers + number;
         let is_last =
             made * batch + (taken - 1) % batch + 1 == self.epochs[worker.reader].len() as u32;
+        let ready = think + if run > 0 { self.processors.serve(self.now, run) } else { self.now };
         if reader.step_us > 0 && (taken.is_multiple_of(batch) || is_last) {
-            self.schedule(self.now + think, SimEvent::BatchReady(index, made));
+            self.schedule(ready, SimEvent::BatchReady(index, made));
         }
         self.tell_planner(Event::Closed { file });
-        self.schedule(self.now + think, SimEvent::WorkerReady(index));
+        self.schedule(ready, SimEvent::WorkerReady(index));
     }
 }
 

@@ -46,12 +46,52 @@ impl Looks {
     }
 }
 
+/// What the main thread of a trainer does at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrainerState {
+    Works,
+    /// It waits for a worker: in `poll` or at a pipe.
+    WaitsForWorker,
+    /// It waits for another thread, and not longer than a given time. PyTorch waits in this way for the thread that pins memory.
+    /// Steps also wait for threads, but without a timeout: for those of the backward pass, say.
+    WaitsForThread,
+}
+
 /// Seconds in which the trainer's main thread was seen waiting for a batch, and all seconds in which it was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainerLooks {
     pub waits: f64,
+    /// Those in which it waited for another thread are not among the others.
+    pub waits_for_thread: f64,
     pub all: f64,
+    pub count: u32,
+}
+
+impl TrainerLooks {
+    /// It was seen in a state, which stands for so many seconds.
+    pub fn add(&mut self, state: TrainerState, seconds: f64) {
+        match state {
+            TrainerState::Works => {}
+            TrainerState::WaitsForWorker => self.waits += seconds,
+            TrainerState::WaitsForThread => self.waits_for_thread += seconds,
+        }
+        self.all += seconds;
+        self.count += 1;
+    }
+
+    /// The same if another thread takes the batches from the workers.
+    pub fn through_thread(self) -> Self {
+        TrainerLooks { waits: self.waits + self.waits_for_thread, ..self }
+    }
+}
+
+/// A task that reads an epoch of a known order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Place {
+    pub task: u32,
+    /// Epochs that its order's readers have begun before this one.
+    pub epoch: u32,
 }
 
 /// What a mount has counted since its start.
@@ -67,9 +107,15 @@ pub struct Meters {
     /// Bytes that came from the cache disk, and from other nodes.
     pub disk_bytes: u64,
     pub member_bytes: u64,
+    /// Processor seconds that everybody on the machine has used. `None` if that is not known, or if this job may not use all
+    /// processors.
+    pub busy_s: Option<f64>,
     /// Bytes that are staged ahead of the readers at this moment, and for how many seconds that is enough.
     pub staged_bytes: u64,
     pub lead_s: Option<f64>,
+    /// One reader of each known order at this moment.
+    #[serde(skip)]
+    pub places: Vec<Place>,
 }
 
 impl Meters {
@@ -85,8 +131,10 @@ impl Meters {
             source_bytes: self.source_bytes.saturating_sub(then.source_bytes),
             disk_bytes: self.disk_bytes.saturating_sub(then.disk_bytes),
             member_bytes: self.member_bytes.saturating_sub(then.member_bytes),
+            busy_s: self.busy_s.zip(then.busy_s).map(|(now, then)| now - then),
             staged_bytes: self.staged_bytes,
             lead_s: self.lead_s,
+            places: Vec::new(),
         }
     }
 }
@@ -118,6 +166,8 @@ pub struct Epoch {
     pub is_over: bool,
     /// Whether it was seen from its start.
     pub is_whole: bool,
+    /// When it began, in seconds since the start of the machine.
+    pub began_s: f64,
     pub seconds: f64,
     pub workers: u32,
     /// The time of all workers together.
@@ -167,6 +217,7 @@ impl Epoch {
             epoch.starting_s += worker.starting_s();
             epoch.looks.join(&worker.looks);
         }
+        epoch.began_s = if since.is_finite() { since } else { 0.0 };
         epoch.seconds = (until - since).max(0.0);
         epoch.lanes = lanes(workers, since);
         epoch

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::epoch::{Epoch, Kind, Looks};
+use super::epoch::{Epoch, Kind, Looks, TrainerLooks};
 use super::loader::Loader;
 
 /// The model has to give the measured time back within this share of it. Otherwise it does not tell what would be.
@@ -21,10 +21,11 @@ const RUNS_MORE_MAX: f64 = 0.1;
 /// If the model misses the measured time by more, it does not tell which part decides either.
 const VERDICT_ERROR_MAX: f64 = 0.2;
 
-/// A trainer has to wait for the first batch. If that takes longer than so many seconds, and the trainer is seen waiting
+/// A trainer has to wait for the first batch. If that takes longer than so many seconds and looks, and the trainer is seen waiting
 /// for less than this share of it, another thread than its main one takes the batches. If it takes less, the same follows
 /// if the trainer is seldom seen waiting and its workers seldom lack work. One that waits for long is seen.
 const FIRST_BATCH_MIN: f64 = 0.1;
+const FIRST_LOOKS_MIN: u32 = 5;
 const FIRST_WAIT_MIN: f64 = 0.1;
 const LONG_WAIT: f64 = 0.2;
 const WAIT_MIN: f64 = 0.02;
@@ -123,6 +124,9 @@ pub struct Model {
     /// What a worker takes for a batch: to prepare it, and waiting for files.
     pub preparation_s: f64,
     pub fetch_s: f64,
+    /// Of the preparation: on a processor, and waiting for one.
+    pub run_s: f64,
+    pub queued_s: f64,
     /// The standard deviation of both together, as a share.
     pub spread: f64,
     /// What the trainer takes for a batch.
@@ -137,11 +141,16 @@ impl Model {
         let each = |share: f64, of: f64| share * of / batches as f64;
         let workers = epoch.workers.max(1);
         let preparation = each(parts.preparation(), epoch.workers_s);
+        let preparation_s = (preparation - each(1.0, epoch.starting_s)).max(0.0);
+        // Starting takes processors, too.
+        let left = share(preparation_s, preparation);
         let model = Model {
             workers,
             batches,
             starting_s: epoch.starting_s / f64::from(workers),
-            preparation_s: (preparation - each(1.0, epoch.starting_s)).max(0.0),
+            preparation_s,
+            run_s: each(parts.processor, epoch.workers_s) * left,
+            queued_s: each(parts.queued, epoch.workers_s) * left,
             fetch_s: each(parts.fetch, epoch.workers_s),
             step_s: each(1.0 - waits, epoch.seconds),
             ..Model::default()
@@ -258,15 +267,20 @@ impl Finding {
             );
             return self.judge_by_workers();
         }
-        let waits = share(epoch.trainer_looks.waits, epoch.trainer_looks.all);
-        if !self.shows_the_trainer(epoch, waits) {
+        // If it is not seen waiting for workers, another thread may take the batches.
+        let looks = (epoch.trainer_looks, epoch.first_looks);
+        let through = (looks.0.through_thread(), looks.1.through_thread());
+        let shown = [looks, through].into_iter().find(|looks| self.show_the_trainer(epoch, looks));
+        let Some((looks, _)) = shown else {
             self.notes.push(
-                "the trainer's main thread does not show when it waits for data: another thread \
-                 takes its batches (pin_memory); the verdict is by the workers alone"
+                "the trainer's main thread does not show when it waits for data: another thread takes its \
+                 batches (pin_memory), and it is not seen waiting for that; the verdict is by the workers \
+                 alone; belady sees more as root"
                     .to_owned(),
             );
             return self.judge_by_workers();
-        }
+        };
+        let waits = share(looks.waits, looks.all);
         // A trainer that waits for a processor does not train either.
         let queued = share(epoch.trainer_queued_s, epoch.trainer_looks.all);
         let waits = (waits + queued).min(1.0);
@@ -288,10 +302,14 @@ impl Finding {
         self.model = Some(model);
     }
 
-    /// Whether the trainer's main thread shows when it waits for data.
-    fn shows_the_trainer(&self, epoch: &Epoch, waits: f64) -> bool {
-        let first = epoch.first_looks;
-        if first.all >= FIRST_BATCH_MIN && epoch.is_whole {
+    /// Whether looks at the trainer's main thread, in all and until the first batch, show when it waits for data.
+    fn show_the_trainer(
+        &self,
+        epoch: &Epoch,
+        (looks, first): &(TrainerLooks, TrainerLooks),
+    ) -> bool {
+        let waits = share(looks.waits, looks.all);
+        if first.all >= FIRST_BATCH_MIN && first.count >= FIRST_LOOKS_MIN && epoch.is_whole {
             return waits >= LONG_WAIT || share(first.waits, first.all) >= FIRST_WAIT_MIN;
         }
         waits >= WAIT_MIN || self.parts.no_work >= NO_WORK_MIN
@@ -328,7 +346,6 @@ impl Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stall::TrainerLooks;
 
     /// An epoch as it would be seen of a loader in virtual time.
     fn seen(loader: &Loader, fetch: f64) -> Epoch {
@@ -352,11 +369,15 @@ mod tests {
                 has_no_work: workers_s - busy - starting_s,
                 ..Looks::default()
             },
-            trainer_looks: TrainerLooks { waits: run.waited, all: run.seconds },
+            trainer_looks: waiting(run.waited, run.seconds),
             read_bytes: Some(1 << 30),
             batches: Some(loader.batches as u64),
             ..Epoch::default()
         }
+    }
+
+    fn waiting(waits: f64, all: f64) -> TrainerLooks {
+        TrainerLooks { waits, all, ..TrainerLooks::default() }
     }
 
     const LOADER: Loader =
@@ -423,11 +444,22 @@ mod tests {
             let unseen = Epoch { batches: None, ..seen(&loader, 0.8) };
             assert_eq!(verdict(&unseen), (Some(expected), None));
         }
-        let other_thread =
-            Epoch { trainer_looks: TrainerLooks { waits: 0.0, all: 25.0 }, ..seen(&LOADER, 0.8) };
+        let other_thread = Epoch { trainer_looks: waiting(0.0, 25.0), ..seen(&LOADER, 0.8) };
         let finding = Finding::of(&other_thread);
         assert_eq!((finding.bottleneck, finding.trainer_wait), (Some(Bottleneck::Fetch), None));
         assert!(finding.notes[0].contains("pin_memory"));
+    }
+
+    #[test]
+    fn a_trainer_may_wait_for_the_thread_that_takes_its_batches() {
+        let direct = seen(&LOADER, 0.8);
+        let TrainerLooks { waits, all, .. } = direct.trainer_looks;
+        let looks = TrainerLooks { waits: 0.0, waits_for_thread: waits, all, count: 9 };
+        let through = Finding::of(&Epoch { trainer_looks: looks, ..direct.clone() });
+        assert_eq!(through, Finding::of(&direct));
+        // Steps that wait for threads with a timeout are not taken for that if the trainer is seen waiting for workers.
+        let both = TrainerLooks { waits, waits_for_thread: all - waits, all, count: 9 };
+        assert_eq!(Finding::of(&Epoch { trainer_looks: both, ..direct }), through);
     }
 
     #[test]

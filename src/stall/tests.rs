@@ -123,7 +123,12 @@ impl World {
             starting_s,
             looks,
             trainer_looks,
-            first_looks: TrainerLooks { waits: first, all: first },
+            first_looks: TrainerLooks {
+                waits: first,
+                all: first,
+                count: 50,
+                ..TrainerLooks::default()
+            },
             read_bytes: Some(1 << 30),
             batches: Some(self.work.len() as u64),
             ..Epoch::default()

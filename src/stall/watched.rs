@@ -24,11 +24,14 @@ pub struct Watched {
     pub until: f64,
     pub looks: Looks,
     pub lane: Lane,
+    is_whole: bool,
     first: Counters,
     last: Counters,
     first_read: Option<f64>,
     /// The bytes that it wrote to hand its first batch over.
     per_batch: Option<u64>,
+    /// Whether its counters have been read.
+    is_counted: bool,
     /// The bytes that it had written at the last look.
     written: u64,
     /// Whether it has used no processor between the last two readings of its counters.
@@ -47,13 +50,28 @@ impl Watched {
             until: since,
             looks: Looks::default(),
             lane: Lane::default(),
+            is_whole: counted.is_none(),
             first,
             last: first,
             first_read: None,
             per_batch: None,
+            is_counted: counted.is_some(),
             written,
             stands_still: false,
         }
+    }
+
+    /// Its next epoch begins. Returns what was seen in the last one.
+    pub fn begin_again(&mut self) -> Watched {
+        let before = self.clone();
+        self.since = self.until;
+        self.looks = Looks::default();
+        self.lane = Lane::default();
+        self.is_whole = true;
+        self.first = self.last;
+        // It has started long ago.
+        self.first_read = Some(self.since);
+        before
     }
 
     /// A look has found it in a state.
@@ -67,6 +85,7 @@ impl Watched {
     /// Its counters have been read. A worker that has handed its first batch over writes a few times at once, so the bytes
     /// of a batch are known when it pauses.
     pub fn count(&mut self, now: f64, counters: Counters) {
+        self.is_counted = true;
         self.stands_still = self.last.run_s >= counters.run_s;
         self.last = counters;
         let Some((read, written)) = counters.bytes else { return };
@@ -82,7 +101,7 @@ impl Watched {
 
     /// Whether it was seen from its start.
     pub fn is_whole(&self) -> bool {
-        self.first == Counters::default()
+        self.is_whole
     }
 
     /// Seconds in which it was looked at.
@@ -119,8 +138,11 @@ impl Watched {
         first_read.map_or(0.0, |read| read - self.since)
     }
 
-    /// Bytes read and written since it is watched.
+    /// Bytes read and written since it is watched. `None` if that may not be known.
     pub fn bytes(&self) -> Option<(u64, u64)> {
+        if !self.is_counted {
+            return Some((0, 0));
+        }
         let ((read, written), first) = (self.last.bytes?, self.first.bytes.unwrap_or_default());
         Some((read.saturating_sub(first.0), written.saturating_sub(first.1)))
     }
@@ -160,6 +182,27 @@ mod tests {
         worker.count(0.6, counters(0.0, 400, 1159));
         assert_eq!((worker.per_batch(), worker.starting_s()), (Some(580), 0.2));
         assert_eq!(worker.bytes(), Some((400, 1159)));
+    }
+
+    #[test]
+    fn a_worker_that_is_kept_has_several_epochs() {
+        let mut worker = Watched::new(0.0, 0.0, None);
+        worker.look(1.0, State::Fetches);
+        for (now, read, written) in [(0.9, 100, 580), (1.0, 150, 580)] {
+            worker.count(now, counters(0.5, read, written));
+        }
+        let before = worker.begin_again();
+        assert_eq!(
+            (before.bytes(), before.run_s(), before.seconds()),
+            (Some((150, 580)), 0.5, 1.0)
+        );
+        assert_eq!((worker.bytes(), worker.run_s(), worker.seconds()), (Some((0, 0)), 0.0, 0.0));
+        worker.look(3.0, State::Runs);
+        worker.count(3.0, counters(1.5, 400, 1740));
+        assert_eq!((worker.bytes(), worker.run_s()), (Some((250, 1160)), 1.0));
+        assert_eq!((worker.looks.fetches, worker.looks.runs), (0.0, 2.0));
+        assert_eq!((worker.per_batch(), worker.starting_s()), (Some(580), 0.0));
+        assert!(worker.is_whole() && !worker.makes_its_first_batch());
     }
 
     #[test]

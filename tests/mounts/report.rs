@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::fixture::{Fixture, said, wait_until};
-use crate::mounted::{Mounted, Slowpfs};
+use crate::mounted::{Mounted, Slowpfs, in_namespace};
 
 const SIZE: usize = 9000;
 
@@ -81,7 +81,7 @@ fn report_of(fixture: &Fixture, job: &Command) -> (Value, String) {
     let to = fixture.path("report.json");
     let mut run = fixture.belady();
     run.args(["run", "--no-mount", "--report"]).arg(&to);
-    run.arg("--html").arg(fixture.path("report.html")).arg("--").arg("python3");
+    run.arg("--html").arg(fixture.path("report.html")).arg("--").arg(job.get_program());
     let output = run.args(job.get_args()).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let page = fs::read_to_string(fixture.path("report.html")).unwrap();
@@ -142,6 +142,187 @@ fn a_helper_is_no_worker_and_an_epoch_ends_with_its_workers() {
     assert_eq!((&epoch["workers"], &epoch["is_over"]), (&2.into(), &true.into()), "{said}");
     let after = began.elapsed().as_secs_f64() - epoch["seconds"].as_f64().unwrap();
     assert!(after > LATE / 2.0, "the epoch ended {after} s before the job: {said}");
+}
+
+/// Workers that Python does not fork from the trainer itself.
+const STARTED: &str = r#"
+import multiprocessing, os, sys, time
+
+def make(top, tasks, results):
+    names = sorted(os.listdir(top))
+    for batch in iter(tasks.recv, None):
+        for i in range(2):
+            with open(os.path.join(top, names[(2 * batch + i) % len(names)]), "rb") as f:
+                f.read()
+        time.sleep(.15)
+        results.send(b"b" * 100)
+
+if __name__ == "__main__":
+    context, pipes, batches = multiprocessing.get_context(sys.argv[2]), [], 12
+    for _ in range(2):
+        (theirs, tasks), (results, ours) = context.Pipe(False), context.Pipe(False)
+        worker = context.Process(target=make, args=(sys.argv[1], theirs, ours))
+        worker.start()
+        pipes.append((tasks, results, worker))
+    for batch in range(4):
+        pipes[batch % 2][0].send(batch)
+    for batch in range(batches):
+        tasks, results, _ = pipes[batch % 2]
+        results.recv()
+        if batch + 4 < batches:
+            tasks.send(batch + 4)
+        time.sleep(.6)
+    for tasks, _, worker in pipes:
+        tasks.send(None)
+        worker.join()
+"#;
+
+#[test]
+fn workers_are_found_however_they_were_started() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    fs::write(fixture.path("job.py"), STARTED).unwrap();
+    for method in ["spawn", "forkserver"] {
+        let mut job = Command::new("python3");
+        job.arg(fixture.path("job.py")).arg(fixture.path("source/d")).arg(method);
+        let (report, said) = report_of(&fixture, &job);
+        let epoch = only_epoch(&report);
+        assert_eq!(epoch["workers"], 2, "{method}: {said}");
+        assert_eq!(epoch["bottleneck"], "gpu", "{method}: {said}");
+    }
+}
+
+/// PyTorch's loader with the thread that pins memory. Pinning itself needs a GPU, so it is left out.
+const PINNED: &str = r#"
+import os, sys, time, torch
+import torch.utils.data._utils.pin_memory as pinning
+torch.cuda.is_available, torch.cuda.current_device = lambda: True, lambda: 0
+torch.cuda.set_device, pinning.pin_memory = lambda device: None, lambda data, device=None: data
+top, work, step = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+
+class Files(torch.utils.data.Dataset):
+    names = sorted(os.listdir(top))
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, i):
+        time.sleep(work / 2)
+        with open(os.path.join(top, self.names[i]), "rb") as f:
+            return len(f.read())
+
+for _ in torch.utils.data.DataLoader(Files(), batch_size=2, num_workers=2, pin_memory=True):
+    time.sleep(step)
+"#;
+
+#[test]
+fn a_trainer_is_seen_waiting_for_the_thread_that_pins_memory() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 24, SIZE);
+    let waits = |work: &str, step: &str, verdict: &str| {
+        let mut job = Command::new("/usr/bin/python3");
+        job.args(["-c", PINNED]).arg(fixture.path("source/d")).args([work, step]);
+        let (report, said) = report_of(&fixture, &job);
+        let epoch = only_epoch(&report);
+        assert_eq!(epoch["bottleneck"], verdict, "{said}");
+        epoch["trainer_wait"].as_f64().unwrap_or_else(|| panic!("{said}"))
+    };
+    let (slow_steps, slow_work) = (waits("0.1", "0.6", "gpu"), waits("0.8", "0.01", "processor"));
+    assert!(slow_steps < 0.4 && slow_work > 0.6, "{slow_steps} {slow_work}");
+}
+
+/// 60 batches of two files are three epochs of 40 files. The workers stay.
+#[test]
+fn workers_that_stay_have_an_epoch_whenever_their_order_begins_again() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--order", "sequential"]);
+    let mut job = trainer(&mounted.path("d"), "2 60 0.01 0.01 0.2").spawn().unwrap();
+    assert!(job.wait().unwrap().success());
+    let at = mounted.point.to_str().unwrap();
+    let report =
+        || -> Value { serde_json::from_str(&fixture.run(0, &["report", at, "--json"])).unwrap() };
+    let is_over = |told: &Value| epochs(told).iter().all(|epoch| epoch["is_over"] == true);
+    wait_until("its end is seen", || is_over(&report()) && !epochs(&report()).is_empty());
+    let told = report();
+    let found = epochs(&told);
+    let seconds: Vec<f64> = found.iter().map(|epoch| epoch["seconds"].as_f64().unwrap()).collect();
+    assert!(found.len() == 3 && seconds.iter().all(|seconds| *seconds >= 2.0), "{told}");
+    for (epoch, number) in found.iter().zip(1..) {
+        assert_eq!((&epoch["number"], &epoch["workers"]), (&number.into(), &2.into()), "{told}");
+        assert_eq!((&epoch["bottleneck"], &epoch["is_whole"]), (&"gpu".into(), &true.into()));
+        assert!((5..=30).contains(&epoch["batches"].as_u64().unwrap()), "{told}");
+        assert!(epoch["trainer_wait"].as_f64().is_some_and(|waits| waits < 0.5), "{told}");
+    }
+    mounted.umount();
+}
+
+/// Two jobs at one mount.
+#[test]
+fn loaders_that_read_at_the_same_time_are_told_apart() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    let mounted = Mounted::new(&fixture, &["--ram", "64MiB"]);
+    let job = |words| trainer(&mounted.path("d"), words).spawn().unwrap();
+    let mut jobs = [job("2 12 0.1 0.1 0.6"), job("3 20 1.2 1.2 0.01")];
+    for job in &mut jobs {
+        assert!(job.wait().unwrap().success());
+    }
+    let at = mounted.point.to_str().unwrap();
+    let report =
+        || -> Value { serde_json::from_str(&fixture.run(0, &["report", at, "--json"])).unwrap() };
+    let ended = |told: &Value| epochs(told).iter().filter(|it| it["is_over"] == true).count();
+    wait_until("their ends are seen", || ended(&report()) >= 2);
+    let told = report();
+    for (job, (workers, verdict)) in jobs.iter().zip([(2, "gpu"), (3, "processor")]) {
+        let of_it = |epoch: &&Value| epoch["trainer"] == job.id() && epoch["kind"] == "workers";
+        let [epoch] = epochs(&told).iter().filter(of_it).collect::<Vec<_>>()[..] else {
+            panic!("{told}")
+        };
+        assert_eq!(epoch["workers"], workers, "{told}");
+        assert_eq!(epoch["bottleneck"], verdict, "{told}");
+    }
+    mounted.umount();
+}
+
+/// A job of which the kernel tells other users nothing: as it is if another user has started it.
+const UNSEEN: &str = r#"
+mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
+mknod -m 666 "$TEST_DIR/dev/fuse" c 10 229
+mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
+exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
+  belady() { "$TEST_DIR/belady" "$@"; }
+  belady run --no-mount -- python3 -c "$JOB" "$TEST_DIR/source/d" 2 12 0.1 0.1 0.3
+  belady mount "$TEST_DIR/source" "$TEST_DIR/theirs/mount" --ram 64MiB
+  python3 -c "$JOB" "$TEST_DIR/theirs/mount/d" 2 12 0.1 0.1 0.3
+  belady report "$TEST_DIR/theirs/mount"
+  belady umount "$TEST_DIR/theirs/mount"
+'
+"#;
+
+#[test]
+fn a_job_that_this_user_may_not_look_at_is_told_with_what_to_do() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    fs::create_dir(fixture.path("dev")).unwrap();
+    for name in ["theirs", "theirs/mount", "theirs/run"] {
+        fs::create_dir(fixture.path(name)).unwrap();
+        std::os::unix::fs::chown(fixture.path(name), Some(65534), Some(65534)).unwrap();
+    }
+    fixture.copy_belady();
+    let hide = "import ctypes\nctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE\n";
+    let mut command = in_namespace(&fixture, UNSEEN);
+    command.env("JOB", format!("{hide}{TRAINER}"));
+    command.env("XDG_RUNTIME_DIR", fixture.path("theirs/run"));
+    command.env("XDG_STATE_HOME", fixture.path("theirs/run"));
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    // Once of each.
+    for words in [", 2 workers: ", "may not read /proc/PID/io", "or as root"] {
+        assert!(said.matches(words).count() >= 2, "{words}: {said}");
+    }
+    assert!(!said.contains("-bound"), "a verdict would be a guess: {said}");
 }
 
 /// Threads of one process read. What they prepare and what the process trains is not told apart.

@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 use crate::order::{Entry, Listing, Order};
 use crate::plan::{Layout, PolicyKind, Settings, Tier};
-use crate::sim::{Reader, Scenario, SourceModel, run as simulate, workload};
+use crate::sim::{Machine, Reader, Scenario, SourceModel, run as simulate, workload};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Workload {
@@ -230,6 +230,7 @@ fn row(
         workers: args.workers,
         batch: args.batch,
         think_us: args.think_us,
+        run_us: 0,
         step_us: 0,
         ahead: 0,
     };
@@ -252,6 +253,7 @@ fn row(
             window_bytes: None,
             start_at_open: false,
         },
+        machine: Machine::default(),
         source,
         manners: None,
         vanish: None,

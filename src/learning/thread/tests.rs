@@ -95,6 +95,8 @@ impl Stand {
             position: 0,
             front: 0,
             length: FILES,
+            reader: 0,
+            begun: 0,
             ahead: 0,
             following,
             opens_predicted: 0,

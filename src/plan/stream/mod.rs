@@ -97,6 +97,8 @@ struct Counts {
     matched: u64,
     seen: u64,
     strayed: u64,
+    /// Epochs that began after another one.
+    begun: u32,
 }
 
 /// How fast the stream is read.
@@ -130,6 +132,11 @@ pub struct StreamStatus {
     pub front: u32,
     /// Positions of the current epoch.
     pub length: u32,
+    /// A task that reads the current epoch, 0 if none was seen yet, and how many epochs were seen to begin after another one.
+    #[serde(skip)]
+    pub reader: u32,
+    #[serde(skip)]
+    pub begun: u32,
     /// Reads to come that are staged: in RAM or on their way there.
     pub ahead: u64,
     /// Whether what is read is still what the order says.
@@ -194,6 +201,8 @@ impl Stream {
             position: current.low(),
             front: current.unstaged_from(current.low()).unwrap_or(current.len()),
             length: current.len(),
+            reader: self.runners.readers.all().first().map_or(0, |reader| reader.number),
+            begun: self.counts.begun,
             ahead: if self.is_following() { ahead } else { 0 },
             following: self.is_following(),
             opens_predicted: self.counts.matched,
@@ -445,6 +454,7 @@ impl Stream {
         }
         self.began = self.pace.last_tick;
         self.epochs.go_on(sight.layout);
+        self.counts.begun += 1;
         self.news.began = Some(self.epochs.number);
         self.strays.restart();
         self.restart((self.staged_to.1, 0));

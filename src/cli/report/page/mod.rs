@@ -67,7 +67,7 @@ fn add_report(out: &mut String, report: &Report) {
     let trainers: BTreeSet<u32> = epochs.iter().map(|judged| judged.epoch.trainer).collect();
     for trainer in trainers.into_iter().take(DRAWN_MAX) {
         if let Some(nth) = told_epoch(epochs, trainer) {
-            add_epoch(out, report, &epochs[nth]);
+            add_epoch(out, report, nth);
         }
     }
     if let Some(chart) = charts::waits(&report.waits) {
@@ -77,7 +77,8 @@ fn add_report(out: &mut String, report: &Report) {
     add_setup(out, report);
 }
 
-fn add_epoch(out: &mut String, report: &Report, judged: &Judged) {
+fn add_epoch(out: &mut String, report: &Report, nth: usize) {
+    let judged = &report.epochs[nth];
     let epoch = &judged.epoch;
     let _ = writeln!(
         out,
@@ -89,7 +90,7 @@ fn add_epoch(out: &mut String, report: &Report, judged: &Judged) {
     );
     let _ = writeln!(out, "<h3>The epoch by part, measured and by the model</h3>");
     *out += &charts::by_part(judged);
-    let curve = report.setup.as_ref().map(|setup| judged.by_ram(setup)).unwrap_or_default();
+    let curve = report.by_ram(nth);
     let drawn = [
         ("What each worker did", charts::lanes(epoch)),
         ("Where the bytes came from, and the lead", charts::bytes(epoch)),

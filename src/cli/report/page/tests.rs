@@ -28,8 +28,8 @@ fn epoch() -> Epoch {
         workers_s: 20.8,
         run_s: 4.0,
         looks: Looks { runs: 4.0, fetches: 15.0, has_no_work: 1.0, ..Looks::default() },
-        trainer_looks: TrainerLooks { waits: 8.0, all: 10.4 },
-        first_looks: TrainerLooks { waits: 0.5, all: 0.5 },
+        trainer_looks: TrainerLooks { waits: 8.0, all: 10.4, ..TrainerLooks::default() },
+        first_looks: TrainerLooks { waits: 0.5, all: 0.5, count: 25, ..TrainerLooks::default() },
         read_bytes: Some(1_000_000 * 400),
         batches: Some(40),
         mount: Meters {
@@ -119,7 +119,9 @@ fn a_job_that_is_predicted_has_a_curve_over_ram() {
     let model = report(epoch.clone()).epochs[0].finding.model.unwrap();
     epoch.seconds = model.seconds;
     epoch.workers_s = model.seconds * 2.0;
-    let text = page(&[report(epoch)]);
+    let mut told = report(epoch);
+    told.predict(&[]);
+    let text = page(&[told]);
     assert_well_formed(&text);
     assert!(
         text.contains("The time of a later epoch, by RAM") && text.contains("RAM for 80 %"),
