@@ -23,10 +23,11 @@ const DESCRIPTORS_PER_TASK: u64 = 8;
 
 /// So many tasks are looked at at once. A look that comes after a pause finds nothing of them in the processor's caches, so
 /// its cost is that of the tasks.
-const TASKS_AT_ONCE: usize = 20;
+const TASKS_AT_ONCE: usize = 16;
 
-/// So many tasks are few. With more of them the pause between two looks is longer, up to so many times.
+/// So many tasks are few, and so many are many. With many tasks the pause between two looks is so many times as long.
 const FEW_TASKS: usize = 12;
+const MANY_TASKS: usize = 40;
 const SLOWEST: f64 = 5.0;
 
 /// Threads of a process that are looked at, those that have ended included. More are left out.
@@ -178,8 +179,8 @@ impl Loaders {
 
     /// How many times as long the pause between two looks is, so that many tasks cost little more than few of them.
     pub(super) fn slowdown(&self) -> f64 {
-        let many = self.tasks().saturating_sub(FEW_TASKS).min(TASKS_AT_ONCE - FEW_TASKS);
-        1.0 + (SLOWEST - 1.0) * many as f64 / (TASKS_AT_ONCE - FEW_TASKS) as f64
+        let surplus = self.tasks().clamp(FEW_TASKS, MANY_TASKS) - FEW_TASKS;
+        1.0 + (SLOWEST - 1.0) * surplus as f64 / (MANY_TASKS - FEW_TASKS) as f64
     }
 
     /// The number of tasks that are looked at.

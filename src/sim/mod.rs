@@ -10,6 +10,7 @@
 pub mod nodes;
 pub mod nopfs;
 mod pool;
+mod runs;
 pub mod workload;
 mod world;
 
@@ -74,7 +75,7 @@ pub struct Reader {
     pub batch: u32,
     /// Microseconds that a worker rests after each sample.
     pub think_us: u64,
-    /// Microseconds of a processor that it needs for each sample before it rests.
+    /// Microseconds of a processor that it needs for each sample before it rests, the mean.
     pub run_us: u64,
     /// Microseconds that the job's training step takes for a batch. 0: workers do not wait for the job.
     pub step_us: u64,

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::pool::Pool;
-use super::{EpochReport, Report, Scenario, transfer_us};
+use super::runs::Runs;
+use super::{EpochReport, Reader, Report, Scenario, transfer_us};
 use crate::ids::{BlockId, FileId, StreamId};
 use crate::limiter::{Answer, Meter};
 use crate::order::Sample;
@@ -46,6 +47,8 @@ struct Worker {
     /// Batches that it was granted and has not begun.
     granted: u32,
     waits_for_batch: bool,
+    /// How long the samples that are left of its batch need a processor.
+    runs: Vec<u64>,
 }
 
 /// The job that takes the batches of a reader in their order.
@@ -75,6 +78,8 @@ pub(super) struct World<'a> {
     flights: BTreeMap<BlockId, Vec<usize>>,
     servers: Pool,
     processors: Pool,
+    /// How long each reader's samples need a processor.
+    runs: Vec<Runs>,
     /// When the link of the source is free, and each tier.
     link_free_at: u64,
     tiers_free_at: Vec<u64>,
@@ -101,6 +106,7 @@ impl<'a> World<'a> {
             flights: BTreeMap::new(),
             servers: Pool::new(f64::from(scenario.source.servers)),
             processors: Pool::new(scenario.machine.processors),
+            runs: (0..).zip(&scenario.readers).map(runs).collect(),
             link_free_at: 0,
             tiers_free_at: vec![0; scenario.settings.tiers.len()],
             source_reads: BTreeMap::new(),
@@ -400,6 +406,15 @@ impl<'a> World<'a> {
         self.workers.iter().map(|worker| worker.epoch).min().unwrap_or(0).min(last)
     }
 
+    /// When a worker has had a processor for its sample.
+    fn worked_at(&mut self, index: usize) -> u64 {
+        let Worker { runs, reader, .. } = &mut self.workers[index];
+        if runs.is_empty() {
+            *runs = self.runs[*reader].batch();
+        }
+        runs.pop().map_or(self.now, |run| self.processors.serve(self.now, run))
+    }
+
     fn finish_sample(&mut self, index: usize) {
         let worker = &mut self.workers[index];
         let Some(file) = worker.file.take() else { return };
@@ -409,18 +424,22 @@ impl<'a> World<'a> {
         report.waits += u64::from(worker.waited);
         report.stall_us += self.now - worker.sample_start;
         let reader = &self.scenario.readers[worker.reader];
-        let (think, run, batch) = (reader.think_us, reader.run_us, reader.batch.max(1));
+        let (think, batch) = (reader.think_us, reader.batch.max(1));
         let (taken, number, workers) = (worker.taken, worker.number, reader.workers.max(1));
         let made = (taken - 1) / batch * workers + number;
         let is_last =
             made * batch + (taken - 1) % batch + 1 == self.epochs[worker.reader].len() as u32;
-        let ready = think + if run > 0 { self.processors.serve(self.now, run) } else { self.now };
+        let ready = think + self.worked_at(index);
         if reader.step_us > 0 && (taken.is_multiple_of(batch) || is_last) {
             self.schedule(ready, SimEvent::BatchReady(index, made));
         }
         self.tell_planner(Event::Closed { file });
         self.schedule(ready, SimEvent::WorkerReady(index));
     }
+}
+
+fn runs((nth, reader): (u64, &Reader)) -> Runs {
+    Runs::new(reader.run_us, reader.batch, nth)
 }
 
 fn fingerprint(event: SimEvent) -> u64 {
