@@ -137,11 +137,12 @@ fn processors() -> u32 {
 #[derive(Default)]
 struct BusyProcessors(Mutex<Option<Asked>>);
 
-/// What the kernel has told, and how many processors were in use before.
+/// An answer of the kernel.
 #[derive(Clone, Copy)]
 struct Asked {
     at: Instant,
     seconds: f64,
+    /// Processors in use since the answer before.
     in_use: f64,
 }
 
@@ -156,8 +157,7 @@ impl BusyProcessors {
         if let Some(asked) = last.filter(|asked| age(*asked) < BUSY_EVERY.as_secs_f64()) {
             return Some(asked.seconds + asked.in_use * age(asked));
         }
-        let used = processors_used().filter(|used| used.processors == processors());
-        let seconds = used.map(|used| used.seconds)?;
+        let seconds = processors_used().filter(|used| used.processors == processors())?.seconds;
         let in_use = last.map_or(0.0, |asked| (seconds - asked.seconds).max(0.0) / age(asked));
         *last = Some(Asked { at: Instant::now(), seconds, in_use });
         Some(seconds)

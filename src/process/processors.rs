@@ -2,7 +2,7 @@
 
 use nix::unistd::{SysconfVar, sysconf};
 
-/// What the processors of the machine have done since its start.
+/// The use of the machine's processors since its start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProcessorsUsed {
     pub processors: u32,

@@ -36,7 +36,7 @@ pub(super) struct Group {
     shares_trainer: bool,
     /// The epoch of their order that its members were seen reading last.
     epoch: Option<u32>,
-    /// What a batch takes, of a group whose members were those of an earlier epoch.
+    /// The bytes that a worker writes for a batch, if an earlier epoch has shown it.
     per_batch: Option<u64>,
     /// Whether its members were those of an earlier epoch, too.
     has_begun_again: bool,

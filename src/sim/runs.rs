@@ -1,9 +1,9 @@
 //! How long samples need a processor.
 //!
 //! If all samples needed the same time, workers would soon take turns without ever waiting for each other. In reality files
-//! differ, reads differ, and the kernel gives a processor away for a while. Workers wait as long as a machine's queue tells for
-//! times that are spread exponentially (the closed queue of queueing theory). So the times of a batch's samples are spread
-//! like this. Their sum is the same for each batch: what a loader gives in order is not late by chance.
+//! differ, reads differ, and the kernel gives a processor away for a while. Queueing theory's model of machines that share
+//! repairmen has times that are spread exponentially, and gives measured waits back. So the times of a batch's samples are
+//! spread like this. Their sum is the same for each batch: no batch is late by chance.
 
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;

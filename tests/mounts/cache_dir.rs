@@ -15,7 +15,7 @@ use nix::libc;
 use crate::failing_disk::Loop;
 use crate::faults::{files_of_stores, is_saved};
 use crate::fixture::{Fixture, check_many, content, said, wait_until};
-use crate::mounted::{Mounted, Slowpfs, in_namespace, mounts_at};
+use crate::mounted::{Mounted, Slowpfs, mounts_at, where_all_may_mount};
 use crate::programs::wait_for_end;
 
 /// Pages of a file that the kernel holds.
@@ -109,9 +109,6 @@ fn what_is_left_from_earlier_days_goes_and_no_mount_waits_for_it() {
 
 /// As a user without rights, mounts what root has mounted with a store.
 const THEIRS: &str = r#"
-mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
-mknod -m 666 "$TEST_DIR/dev/fuse" c 10 229
-mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
 exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
   belady() { "$TEST_DIR/belady" "$@"; }
   belady mount "$TEST_DIR/source" "$TEST_DIR/theirs/mount" --cache-dir "$TEST_DIR/theirs/cache" --disk 64MiB
@@ -125,7 +122,6 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
 fn another_user_has_a_daemon_and_a_store_of_their_own() {
     let fixture = Fixture::new();
     fixture.write_many("d", 20, 30_000);
-    fs::create_dir(fixture.path("dev")).unwrap();
     for name in ["theirs", "theirs/mount", "theirs/run"] {
         fs::create_dir(fixture.path(name)).unwrap();
         chown(fixture.path(name), Some(65534), Some(65534)).unwrap();
@@ -134,7 +130,7 @@ fn another_user_has_a_daemon_and_a_store_of_their_own() {
     let [ours, theirs] = ["cache", "theirs/cache"].map(|name| fixture.path(name));
     let mounted = Mounted::new(&fixture, &["--cache-dir", ours.to_str().unwrap()]);
     check_many(&mounted.path(""), "d", 20, 30_000);
-    let mut command: Command = in_namespace(&fixture, THEIRS);
+    let mut command: Command = where_all_may_mount(&fixture, THEIRS);
     command.env("XDG_RUNTIME_DIR", fixture.path("theirs/run"));
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::fixture::{Fixture, check_many, content, daemons, said, wait_until};
-use crate::mounted::{Mounted, Slowpfs, in_namespace, mounts_at};
+use crate::mounted::{Mounted, Slowpfs, mounts_at, where_all_may_mount};
 use crate::programs::{Program, Reader, Watchdog, signal, wait_for_end};
 
 fn entries(directory: &Path) -> usize {
@@ -315,9 +315,6 @@ fn a_mount_in_the_foreground_ends_with_its_signal() {
 /// Mounts, reads and unmounts as a user without rights, who needs fusermount3 for that. The device is open to
 /// everybody, but only in a mount namespace of the test's own.
 const UNPRIVILEGED: &str = r#"
-mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
-mknod -m 666 "$TEST_DIR/dev/fuse" c 10 229
-mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
 exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
   test "$(id -u)" = 65534
   "$TEST_DIR/belady" mount "$TEST_DIR/source" "$TEST_DIR/theirs/mount" --ram 4MiB --order sequential \
@@ -341,7 +338,7 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
 fn run_unprivileged(script: &str) -> String {
     let fixture = Fixture::new();
     fixture.write_many("d", 50, 30_000);
-    for name in ["dev", "ours", "theirs", "theirs/mount", "theirs/run", "theirs/control"] {
+    for name in ["ours", "theirs", "theirs/mount", "theirs/run", "theirs/control"] {
         fs::create_dir(fixture.path(name)).unwrap();
     }
     fixture.copy_belady();
@@ -349,7 +346,7 @@ fn run_unprivileged(script: &str) -> String {
         std::os::unix::fs::chown(fixture.path(name), Some(65534), Some(65534)).unwrap();
     }
     let run = fixture.path("theirs/run");
-    let mut command = in_namespace(&fixture, script);
+    let mut command = where_all_may_mount(&fixture, script);
     command.env("XDG_RUNTIME_DIR", &run);
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = said(&output);
@@ -368,9 +365,6 @@ fn a_user_without_rights_mounts_through_fusermount3() {
 
 /// If they have no place of their own, the views of a user's buffers are not served, and the mount says so.
 const VIEWLESS: &str = r#"
-mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
-mknod -m 666 "$TEST_DIR/dev/fuse" c 10 229
-mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
 exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
   cd "$TEST_DIR/theirs"
   mkdir cache
@@ -398,9 +392,6 @@ fn a_user_without_rights_is_told_where_views_can_be() {
 /// Another process keeps the connection alive, as a thread of a killed daemon may that the kernel makes wait:
 /// requests are neither answered nor fail.
 const LINGERING: &str = r#"
-mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
-mknod -m 666 "$TEST_DIR/dev/fuse" c 10 229
-mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
 mount -t fusectl none /sys/fs/fuse/connections
 user() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
 at="$TEST_DIR/theirs/mount"

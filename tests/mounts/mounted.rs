@@ -72,6 +72,19 @@ pub(crate) fn in_namespace(fixture: &Fixture, script: &str) -> Command {
     command
 }
 
+/// Opens the device to users without rights.
+const DEVICE: &str = r#"
+mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
+mknod -m 666 "$TEST_DIR/dev/fuse" c 10 229
+mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
+"#;
+
+/// A script in a mount namespace of its own, where users without rights may mount.
+pub(crate) fn where_all_may_mount(fixture: &Fixture, script: &str) -> Command {
+    std::fs::create_dir(fixture.path("dev")).unwrap();
+    in_namespace(fixture, &[DEVICE, script].concat())
+}
+
 /// A mount of belady.
 pub(crate) struct Mounted {
     pub(crate) point: PathBuf,

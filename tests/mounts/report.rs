@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::fixture::{Fixture, said, wait_until};
-use crate::mounted::{Mounted, Slowpfs, in_namespace};
+use crate::mounted::{Mounted, Slowpfs, where_all_may_mount};
 
 const SIZE: usize = 9000;
 
@@ -287,9 +287,6 @@ fn loaders_that_read_at_the_same_time_are_told_apart() {
 
 /// A job of which the kernel tells other users nothing: as it is if another user has started it.
 const UNSEEN: &str = r#"
-mount -t tmpfs -o mode=755 none "$TEST_DIR/dev"
-mknod -m 666 "$TEST_DIR/dev/fuse" c 10 229
-mount --bind "$TEST_DIR/dev/fuse" /dev/fuse
 exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
   belady() { "$TEST_DIR/belady" "$@"; }
   belady run --no-mount -- python3 -c "$JOB" "$TEST_DIR/source/d" 2 12 0.1 0.1 0.3
@@ -304,14 +301,13 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -e -c '
 fn a_job_that_this_user_may_not_look_at_is_told_with_what_to_do() {
     let fixture = Fixture::new();
     fixture.write_many("d", 40, SIZE);
-    fs::create_dir(fixture.path("dev")).unwrap();
     for name in ["theirs", "theirs/mount", "theirs/run"] {
         fs::create_dir(fixture.path(name)).unwrap();
         std::os::unix::fs::chown(fixture.path(name), Some(65534), Some(65534)).unwrap();
     }
     fixture.copy_belady();
     let hide = "import ctypes\nctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE\n";
-    let mut command = in_namespace(&fixture, UNSEEN);
+    let mut command = where_all_may_mount(&fixture, UNSEEN);
     command.env("JOB", format!("{hide}{TRAINER}"));
     command.env("XDG_RUNTIME_DIR", fixture.path("theirs/run"));
     command.env("XDG_STATE_HOME", fixture.path("theirs/run"));

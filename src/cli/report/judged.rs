@@ -102,11 +102,10 @@ impl Judged {
     }
 
     fn predict(&mut self, job: &Job, setup: &Setup, wanted: &[Vec<Change>]) {
-        let of = |changes: &Vec<Change>| (changes.clone(), job.predict(changes));
         self.later_s = job.predict(&[]).ok().map(|later| later.seconds);
         let changes = if wanted.is_empty() { &self.usual_changes(setup) } else { wanted };
-        for (changes, told) in changes.iter().map(of) {
-            match told {
+        for changes in changes {
+            match job.predict(changes) {
                 Ok(prediction) => self.what_if.push(prediction),
                 Err(_) if wanted.is_empty() => {}
                 Err(reason) => {
@@ -148,8 +147,8 @@ impl Report {
             let gains = job.gains();
             let note = (ranks.len() > 1).then(|| {
                 format!(
-                    "{} trainers read together: what would make them faster is said of all of them, and \
-                     what would be is said at pid {}",
+                    "{} trainers read together: verdict, gains and cap are those of all of them, and predictions \
+                     stand at pid {}",
                     ranks.len(),
                     self.epochs[nth].epoch.trainer
                 )
@@ -184,8 +183,8 @@ impl Report {
         })
     }
 
-    /// What a later epoch would take with RAM for these shares of the data, in % and seconds. Empty if there are no predictions
-    /// at this epoch.
+    /// The seconds of a later epoch for each share of the data that RAM has room for, in %. Empty if there are no predictions at
+    /// this epoch.
     pub(super) fn by_ram(&self, nth: usize) -> Vec<(f64, f64)> {
         let is_told = self.epochs[nth].later_s.is_some();
         let job = || self.job(nth, &mut BTreeSet::new());
