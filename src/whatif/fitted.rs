@@ -148,16 +148,21 @@ impl Fitted {
 }
 
 /// The source as it was measured. If nothing is read ahead, workers wait for all that a read takes: for the kernel and for
-/// belady, too.
+/// belady, too. Waits for the cache disk are none for the source.
 fn source(setup: &Setup, ranks: &[Rank<'_>], sample_bytes: u64) -> SourceModel {
     let mount = ranks.iter().map(|rank| &rank.epoch.mount).max_by_key(|it| it.source_reads);
     let (reads, seconds) = mount.map_or((0, 0.0), |mount| (mount.source_reads, mount.source_s));
+    let disk_reads = mount.map_or(0, |mount| mount.disk_bytes / sample_bytes);
     let waited = |rank: &Rank<'_>| rank.model.fetch_s * rank.model.batches as f64;
-    let all = if setup.prefetch { seconds } else { ranks.iter().map(waited).sum() };
+    let waited_for_disk = disk_reads as f64 * setup.disk_read_s.unwrap_or_default();
+    let all = match setup.prefetch {
+        true => seconds,
+        false => (ranks.iter().map(waited).sum::<f64>() - waited_for_disk).max(0.0),
+    };
     let whole = all / reads.max(1) as f64;
-    let transfer = (setup.seconds_per_byte * sample_bytes as f64).clamp(0.0, whole.max(0.0));
+    let transfer = (setup.seconds_per_byte * sample_bytes as f64).clamp(0.0, whole);
     let bandwidth = if transfer > 0.0 { (sample_bytes as f64 / transfer) as u64 } else { 0 };
-    let latency_us = ((whole - transfer).max(0.0) * 1e6) as u64;
+    let latency_us = ((whole - transfer) * 1e6) as u64;
     SourceModel { latency_us, servers: setup.reads_at_once.max(1), bandwidth }
 }
 

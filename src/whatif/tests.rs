@@ -161,6 +161,22 @@ fn a_cache_disk_is_as_fast_as_it_was_or_as_is_written() {
     assert_near(&told(&job, &[none]), model.seconds);
 }
 
+/// Half of the samples come from the disk, in 2 ms each. What workers wait for them is no time of the source.
+#[test]
+fn waits_for_the_cache_disk_are_none_for_the_source() {
+    let (setup, mut epoch, mut model) = cold();
+    let setup = Setup { disk_bytes: setup.bytes / 2, disk_read_s: Some(0.002), ..setup };
+    model.fetch_s = (0.008 + 0.002) / 2.0 * 64.0;
+    model.seconds = model.seconds_with(1.0, 1.0, 1.0);
+    epoch.seconds = model.seconds;
+    epoch.mount.source_reads /= 2;
+    epoch.mount.disk_bytes = setup.bytes / 2;
+    let job = alone(&setup, &epoch, &model).unwrap();
+    assert!(job.error.abs() < 0.03, "{}", job.error);
+    let none = Change::Disk(Size::Bytes(Bytes(0)), None);
+    assert_near(&told(&job, &[none]), cold().1.seconds);
+}
+
 /// Two ranks of one job, each with half of the samples.
 #[test]
 fn ranks_that_read_together_are_one_job() {

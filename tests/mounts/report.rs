@@ -9,6 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::fixture::{Fixture, said, wait_until};
@@ -229,6 +231,45 @@ fn a_trainer_is_seen_waiting_for_the_thread_that_pins_memory() {
     };
     let (slow_steps, slow_work) = (waits("0.1", "0.6", "gpu"), waits("0.8", "0.01", "processor"));
     assert!(slow_steps < 0.4 && slow_work > 0.6, "{slow_steps} {slow_work}");
+}
+
+/// A trainer with one loader for training and another one for validation, epoch by epoch.
+const VALIDATED: &str = r#"
+import os, sys, time, torch
+
+class Files(torch.utils.data.Dataset):
+    def __init__(self, names, work):
+        self.names, self.work = names, work
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, i):
+        time.sleep(self.work)
+        with open(os.path.join(sys.argv[1], self.names[i]), "rb") as f:
+            return len(f.read())
+
+names = sorted(os.listdir(sys.argv[1]))
+training = torch.utils.data.DataLoader(Files(names[:20], .02), batch_size=2, shuffle=True, num_workers=2)
+validation = torch.utils.data.DataLoader(Files(names[20:], .5), batch_size=2, num_workers=3)
+for epoch in range(2):
+    for _ in training:
+        time.sleep(.4)
+    for _ in validation:
+        pass
+"#;
+
+#[test]
+fn training_and_validation_of_one_job_have_their_own_epochs() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 40, SIZE);
+    let mut job = Command::new("/usr/bin/python3");
+    job.args(["-c", VALIDATED]).arg(fixture.path("source/d"));
+    let (report, said) = report_of(&fixture, &job);
+    let told = epochs(&report).iter().map(|epoch| (&epoch["workers"], &epoch["bottleneck"]));
+    let (training, validation) = ((&2.into(), &"gpu".into()), (&3.into(), &"processor".into()));
+    let expected = [training, validation, training, validation];
+    assert_eq!(told.collect::<Vec<_>>(), expected, "{said}");
 }
 
 /// 60 batches of two files are three epochs of 40 files. The workers stay.
@@ -481,6 +522,36 @@ fn the_live_view_takes_a_terminal_and_gives_it_back() {
         assert!(drawn.contains(word), "{word}: {text}");
     }
     assert!(!opened.contains("opens/s") && !left.contains("opens/s"), "{text}");
+}
+
+#[test]
+fn a_live_view_that_is_ended_by_a_signal_gives_the_terminal_back() {
+    let fixture = Fixture::new();
+    fixture.write_many("d", 3, SIZE);
+    let mounted = Mounted::new(&fixture, &[]);
+    let at = mounted.point.to_str().unwrap();
+    let belady = fixture.belady();
+    // The shell shows its number first, and becomes the view.
+    let words = format!(
+        "stty cols 100 rows 30; echo $$ >'{}'; exec '{}' top '{at}' --interval 600",
+        fixture.path("pid").display(),
+        belady.get_program().to_str().unwrap()
+    );
+    let mut terminal = Command::new("script");
+    terminal.args(["-qefc", &words]).arg(fixture.path("shown")).stdin(Stdio::null());
+    terminal.env("TERM", "xterm").stdout(Stdio::null());
+    for (name, value) in belady.get_envs() {
+        value.map(|value| terminal.env(name, value));
+    }
+    let mut terminal = terminal.spawn().unwrap();
+    let shown = || {
+        String::from_utf8_lossy(&fs::read(fixture.path("shown")).unwrap_or_default()).into_owned()
+    };
+    wait_until("the view is drawn", || shown().contains("leave"));
+    let view: i32 = fs::read_to_string(fixture.path("pid")).unwrap().trim().parse().unwrap();
+    kill(Pid::from_raw(view), Signal::SIGTERM).unwrap();
+    let ended = terminal.wait().unwrap();
+    assert!(ended.success() && shown().contains("\x1b[?1049l"), "{}", shown());
 }
 
 /// A job that waits for the source all the time, for longer than the test takes.

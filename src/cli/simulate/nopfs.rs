@@ -1,5 +1,6 @@
 //! `belady simulate --nopfs`: the scenarios and policies of NoPFS.
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::super::{say, say_json};
@@ -44,12 +45,18 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
+    let computes = &args.comparison.compute;
+    let runs = Scenario::ALL.len() * computes.len() * (1 + Policy::ALL.len());
+    let style = ProgressStyle::with_template("simulating {bar} {pos} of {len} runs");
+    let bar = ProgressBar::new(runs as u64)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let mut rows = Vec::new();
     for scenario in &Scenario::ALL {
-        for compute in &args.comparison.compute {
-            rows.extend(of_scenario(scenario, *compute, args.epochs)?);
+        for compute in computes {
+            rows.extend(of_scenario(scenario, *compute, args.epochs, &bar)?);
         }
     }
+    bar.finish_and_clear();
     if args.json {
         say_json(&rows);
     } else {
@@ -58,12 +65,22 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn of_scenario(scenario: &Scenario, compute: u32, epochs: u32) -> Result<Vec<Row>> {
+fn of_scenario(
+    scenario: &Scenario,
+    compute: u32,
+    epochs: u32,
+    bar: &ProgressBar,
+) -> Result<Vec<Row>> {
     let machine = Machine::of_paper(f64::from(compute));
     let job = Job::new(scenario, &machine, epochs, SAMPLES_MAX)?;
-    let bound = job.run(Policy::Perfect).map_or(f64::NAN, |outcome| outcome.seconds);
-    let row = |policy| {
+    let run = |policy| {
         let outcome = job.run(policy);
+        bar.inc(1);
+        outcome
+    };
+    let bound = run(Policy::Perfect).map_or(f64::NAN, |outcome| outcome.seconds);
+    let row = |policy| {
+        let outcome = run(policy);
         let x_bound = outcome.map(|outcome| outcome.seconds / bound);
         Row { scenario: scenario.name, nodes: scenario.nodes, compute, policy, outcome, x_bound }
     };

@@ -1,7 +1,10 @@
 //! The view on a terminal.
 
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SigHandler, Signal, signal};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
@@ -18,11 +21,27 @@ use crate::error::{Error, ErrorKind, Result};
 const BAR: f64 = 60.0;
 const NAME: u16 = 9;
 
-/// The terminal, which is given back when this is dropped, and after a panic.
+/// How long a signal may go unnoticed.
+const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+
+/// Whether a signal has come that ends the view.
+static SIGNALLED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_signal: c_int) {
+    SIGNALLED.store(true, Ordering::Release);
+}
+
+/// The terminal, which is given back when this is dropped, and after a panic. A signal that ends other programs has the user
+/// leave.
 pub(super) struct Screen(DefaultTerminal);
 
 impl Screen {
     pub(super) fn open() -> Result<Self> {
+        for ends in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+            // SAFETY: the handler only stores to an atomic, which is allowed in a handler.
+            unsafe { signal(ends, SigHandler::Handler(on_signal)) }
+                .map_err(|errno| failed(&errno.into()))?;
+        }
         ratatui::try_init().map(Screen).map_err(|error| {
             // The terminal may have been changed already.
             ratatui::restore();
@@ -38,8 +57,14 @@ impl Screen {
     pub(super) fn wait(&mut self, until: Instant, view: &View) -> Result<bool> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if !event::poll(left).map_err(|error| failed(&error))? {
-                return Ok(false);
+            if SIGNALLED.load(Ordering::Acquire) {
+                return Ok(true);
+            }
+            if !event::poll(left.min(SIGNALS_EVERY)).map_err(|error| failed(&error))? {
+                if left <= SIGNALS_EVERY {
+                    return Ok(false);
+                }
+                continue;
             }
             match event::read().map_err(|error| failed(&error))? {
                 Event::Key(key) => {
