@@ -2,8 +2,9 @@
 //!
 //! A **file** is a row of the catalog. It is cached in **blocks** of [`BLOCK_BYTES`]. A small file is one
 //! block, so in most datasets a block and a sample are the same. A **sample** is what a job reads at once: a
-//! file, or a byte range of a file. A **stream** is one reader of the dataset with its own order: a job, a
-//! rank or a loader.
+//! file, or a byte range of a file. If an order reads ranges of a large file, each block of that file follows a
+//! sample. Such a block is a **slice**. A **stream** is one reader of the dataset with its own order: a job, a rank
+//! or a loader.
 
 use std::ops::Range;
 
@@ -50,7 +51,8 @@ impl PageRange {
     }
 }
 
-/// Row of a regular file, directory or other node in the catalog. Dense from 0.
+/// Row of a regular file, directory or other node in the catalog. Dense from 0. A slice of a large file has such a
+/// number, too. No row has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId(pub u32);
 
@@ -62,9 +64,22 @@ pub struct BlockId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StreamId(pub u16);
 
+/// The bit that is set in the number of a slice, and in no row of the catalog.
+const SLICE_BIT: u32 = 1 << 31;
+
 impl FileId {
     pub fn index(self) -> usize {
         self.0 as usize
+    }
+
+    /// The slice that a block of a large file is.
+    pub fn slice(block: BlockId) -> Self {
+        FileId(block.0 | SLICE_BIT)
+    }
+
+    /// The block that a slice is. `None` for a row of the catalog.
+    pub fn as_slice(self) -> Option<BlockId> {
+        (self.0 & SLICE_BIT != 0).then_some(BlockId(self.0 & !SLICE_BIT))
     }
 }
 

@@ -332,7 +332,8 @@ impl Attempt {
     fn arrived(self, bytes: Buffer, from: Place, began: Option<u32>) {
         let Attempt { cache, key, located, urgency, .. } = self;
         let (bytes, FlightKey { block, node, pages }) = (Arc::new(bytes), key);
-        let is_file = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        let is_file = located.length as u64 == located.fingerprint.size();
+        let is_small = is_file && located.length < BLOCK_BYTES as usize;
         let handed = Handed { block, pages, bytes: &bytes };
         let received = cache.catalog.receive(node, &handed, began);
         if received == Received::TooLate {
@@ -345,10 +346,12 @@ impl Attempt {
         }
         let Some(fetching) = cache.flights.take_waiting(key, &bytes) else { return };
         let at = pages.map_or(0, PageRange::offset);
+        let is_read = !fetching.waiters.is_empty();
         let push = fetching.to_ram.then(|| {
             let (cache, bytes) = (Arc::clone(&cache), Arc::clone(&bytes));
             let located = located.clone();
-            Arc::new(Push(Some(PushJob { cache, block, located, bytes, from, is_settled })))
+            let job = PushJob { cache, block, located, bytes, from, is_settled, is_read };
+            Arc::new(Push(Some(job)))
         });
         for waiter in fetching.waiters {
             let landed = Landed::new(Arc::clone(&bytes), at, push.clone());
@@ -365,7 +368,7 @@ impl Attempt {
             tier.put(block, arrival, placed);
         }
         if pages.is_none()
-            && is_file
+            && is_small
             && urgency == Urgency::Prefetch
             && let Some(push) = push.and_then(Arc::into_inner)
         {

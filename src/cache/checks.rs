@@ -56,6 +56,12 @@ impl Checks {
         looks.get(block.index()).is_some_and(|look| look.swap(0, Ordering::Relaxed) != 0)
     }
 
+    /// Whether the block was whole when it was looked at last.
+    pub(super) fn is_noted(&self, block: BlockId) -> bool {
+        let looks = self.looks.read();
+        looks.get(block.index()).is_some_and(|look| look.load(Ordering::Relaxed) != 0)
+    }
+
     /// Counts another look `now`, unless looks would cost too much. Says whether it may be taken.
     pub(super) fn take_look(&self, now: Instant) -> bool {
         let mut allowed = self.allowed.lock();

@@ -80,6 +80,7 @@ impl Inbox {
             event,
             Event::Missed { .. }
                 | Event::Joined { .. }
+                | Event::Probed { .. }
                 | Event::Part { .. }
                 | Event::Seen { .. }
                 | Event::Touched { .. }

@@ -89,6 +89,8 @@ pub(super) struct PushJob {
     pub(super) from: Place,
     /// Whether the bytes are surely those of the version.
     pub(super) is_settled: bool,
+    /// Whether readers have waited for them.
+    pub(super) is_read: bool,
 }
 
 impl Push {
@@ -127,7 +129,7 @@ impl PushJob {
         let Cache { catalog, inbox, memory, store_tier, .. } = &*self.cache;
         let (block, from, node) = (self.block, self.from, self.located.node);
         let began = Instant::now();
-        let pushed = self.cache.page_cache.store(block, &self.located, &self.bytes);
+        let pushed = self.cache.page_cache.store(block, &self.located, &self.bytes, self.is_read);
         let took = began.elapsed();
         self.cache.traffic.pushes.note(took);
         self.cache.traffic.spans.note(|| Span {
@@ -149,7 +151,9 @@ impl PushJob {
             }
             Err(errno) => {
                 tracing::debug!(?block, %errno, "the kernel did not take a block");
-                self.cache.traffic.push_errors.fetch_add(1, Ordering::Relaxed);
+                // A block that its file has left behind was not pushed.
+                let refused = u64::from(catalog.layout().has(block));
+                self.cache.traffic.push_errors.fetch_add(refused, Ordering::Relaxed);
                 (Event::Failed { block }, None)
             }
         };

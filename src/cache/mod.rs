@@ -34,6 +34,7 @@ mod memory;
 mod observer;
 mod on_drop;
 mod page_cache;
+mod probes;
 mod sharing;
 mod spans;
 mod store_tier;
@@ -56,7 +57,7 @@ use crate::cluster::{Homes, Worth};
 use crate::disk::{Alarm, Buffer, DiskState};
 use crate::ids::{BlockId, FileId, PageRange};
 use crate::peers::{Key, Membership, Shards};
-use crate::plan::Event;
+use crate::plan::{Event, Layout};
 use crate::source::{Source, Urgency};
 use crate::store::{PassthroughFile, Store};
 use attempts::Attempt;
@@ -235,7 +236,8 @@ impl Cache {
         located.zip(self.store_tier.as_ref()).is_some_and(|(located, tier)| tier.holds(&located))
     }
 
-    /// Puts a block that the local store has into this node's own shard, for other members of the cluster. Never blocks.
+    /// Puts a block that the local store has into this node's own shard, for other members of the cluster. Never
+    /// blocks.
     pub fn lend(self: &Arc<Self>, block: BlockId, key: Key, lending: Lending) {
         let (Some(tier), Some(located)) = (&self.store_tier, self.catalog.locate(block)) else {
             return lending.end(Lent::Missing);
@@ -387,6 +389,26 @@ impl Cache {
             // The planner hears nothing of the arrival: the reader need not wait until it has been woken.
             self.inbox.put(Event::Part { block, task, pages }, None);
         }
+    }
+
+    /// A reader asks for bytes of a file. If they are a page that was left out of a slice, they are taken. Then the
+    /// planner hears that the reader has come to the slice. Never blocks.
+    pub fn take_probe(
+        &self,
+        node: NodeId,
+        file: FileId,
+        layout: &Layout,
+        asked: &Range<u64>,
+        task: u32,
+    ) -> Option<Arc<[u8]>> {
+        if !layout.is_cut(file) {
+            return None;
+        }
+        let block = layout.blocks_in(file, asked.start, asked.end - asked.start).next()?;
+        let bytes = self.page_cache.probes.take(block, node, asked)?;
+        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
+        self.inbox.put(Event::Probed { block, task }, None);
+        Some(bytes)
     }
 
     /// Has a block brought to know its bytes, which no reader needs. They go nowhere, and the planner does

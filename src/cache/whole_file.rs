@@ -105,7 +105,10 @@ impl WholeFile {
 /// The bytes of blocks one after the other, if the store has all of them. Blocks.
 fn stored(tier: &Arc<StoreTier>, blocks: &[(BlockId, Located)]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(blocks.iter().map(|(_, at)| at.length).sum());
+    let begin = blocks.first().map_or(0, |(_, at)| at.offset);
     for (block, located) in blocks {
+        // Slices share pages.
+        bytes.truncate((located.offset - begin) as usize);
         bytes.extend_from_slice(&tier.get(*block, located)?);
     }
     Some(bytes)

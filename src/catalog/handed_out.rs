@@ -96,6 +96,20 @@ impl HandedOut {
         }
     }
 
+    /// A file has other blocks than in this layout, and the same bytes. What was handed out of it is not known by
+    /// block any more.
+    pub(super) fn forget_blocks(&mut self, layout: &Layout, file: FileId) {
+        let has = |block: &BlockId| self.sums.has(*block) || self.pages.has(*block);
+        let handed_out: Vec<BlockId> = layout.blocks_of(file).filter(has).collect();
+        if !self.unproved_of(layout, file).is_empty() {
+            self.oldest.remove(&file);
+        }
+        if !handed_out.is_empty() {
+            self.unsummed.set(file, true);
+        }
+        self.forget(handed_out);
+    }
+
     /// Whether a block was handed out of an earlier version alone.
     pub(super) fn is_unproved(&self, block: BlockId) -> bool {
         self.unproved.contains(&block)
@@ -145,6 +159,11 @@ impl HandedOut {
 
     /// All of a block of a file is handed out, or pages are.
     pub(super) fn note(&self, layout: &Layout, file: FileId, block: BlockId, summed: &Summed) {
+        if !layout.has(block) {
+            // Its fetch began when the file had other blocks.
+            self.unsummed.set(file, true);
+            return;
+        }
         match summed {
             Summed::Block(sum) => {
                 self.sums.set(block, *sum);

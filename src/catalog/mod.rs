@@ -50,6 +50,7 @@ use serde::Serialize;
 use crate::disk::AtomicFile;
 use crate::ids::{BlockId, FileId};
 use crate::limiter::MetadataLimits;
+use crate::order::Order;
 use crate::plan::Layout;
 use crate::source::{Fingerprint, Rights, Source, Stat};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -538,6 +539,24 @@ impl Catalog {
     /// The blocks that files are cut into, as of now.
     pub fn layout(&self) -> Arc<Layout> {
         Arc::clone(&self.read().layout)
+    }
+
+    /// Cuts large files along the samples of an order ([`Layout::cut_along`]). Returns those that have other blocks
+    /// than before.
+    pub fn cut_along(&self, order: &Order) -> Vec<FileId> {
+        loop {
+            let before = self.layout();
+            let mut cut = Layout::clone(&before);
+            let files = cut.cut_along(order, |file| self.read().stat(file).is_sized);
+            let mut tree = self.write();
+            let Tree { layout, handed_out, .. } = &mut *tree;
+            // Others may have changed it meanwhile.
+            if Arc::ptr_eq(layout, &before) {
+                *layout = Arc::new(cut);
+                files.iter().for_each(|file| handed_out.forget_blocks(&before, *file));
+                return files;
+            }
+        }
     }
 
     /// Where a block's bytes are; none for a block that its file has left behind or lost.

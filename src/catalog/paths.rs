@@ -6,15 +6,21 @@
 //! leads out of the tree is followed by the kernel, not by us.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use nix::errno::Errno;
 
 use super::Catalog;
 use super::reading::ask_all;
 use super::tree::Tree;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 use crate::order::{Entry, Listing};
-use crate::source::Kind;
+use crate::source::{Kind, ReadError, ReadRequest, Urgency};
 
 /// Threads that ask the source where links point.
 const LINK_THREADS: usize = 16;
@@ -27,6 +33,9 @@ const PATH_MAX: usize = 4096;
 /// them are found, and for each row so many.
 const LINKED_MAX: usize = 1 << 20;
 const LINKED_MAX_PER_ROW: usize = 8;
+
+/// How long the source may take for the bytes of a file that an order needs.
+const READ_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the symbolic links of a tree point.
 type Links = HashMap<FileId, PathBuf>;
@@ -52,11 +61,45 @@ pub fn with_listing<T>(
         .zip(starts)
         .map(|(&(end, file, size), start)| Entry { path: &paths[start..end], file, size })
         .collect();
-    let mut listing = Listing::new(entries);
+    let read = |file: FileId, range: Range<u64>| read_bytes(catalog, file, range);
+    let mut listing = Listing::new(entries).with_reader(&read);
     for prefix in points.iter().map(PathBuf::as_path).chain(source) {
         listing = listing.with_prefix(prefix.as_os_str().as_bytes());
     }
     work(&listing)
+}
+
+/// Bytes of a file, read at the source. They are fewer if the file ends before. Blocks.
+fn read_bytes(catalog: &Catalog, file: FileId, range: Range<u64>) -> Result<Vec<u8>> {
+    let wrong = |what: &str| Error::new(ErrorKind::Source, format!("it cannot be read: {what}"));
+    let tree = catalog.read();
+    if !tree.is_there(file) {
+        return Err(wrong(Errno::ENOENT.desc()));
+    }
+    let (path, stat) = (tree.path(file), tree.stat(file));
+    drop(tree);
+    let length = range.end.min(stat.size).saturating_sub(range.start) as usize;
+    if length == 0 {
+        return Ok(Vec::new());
+    }
+    let (send, answer) = sync_channel(1);
+    catalog.source.read(vec![ReadRequest {
+        path: path.into(),
+        fingerprint: stat.fingerprint(),
+        is_sized: true,
+        exact: catalog.is_revalidated(),
+        offset: range.start,
+        length,
+        urgency: Urgency::Demand,
+        // Nobody waits any more if it took too long.
+        deliver: Box::new(move |bytes| drop(send.send(bytes))),
+    }]);
+    match answer.recv_timeout(READ_PATIENCE) {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(ReadError::Source(errno))) => Err(wrong(errno.desc())),
+        Ok(Err(ReadError::Changed)) => Err(wrong("it has changed; try again")),
+        Err(_) => Err(wrong("the source does not answer")),
+    }
 }
 
 /// Calls `each` with every path that leads to a regular file, its row and its bytes (`u64::MAX` if they are not known):

@@ -23,6 +23,7 @@ mod profiling;
 mod record;
 mod serving;
 mod sharing;
+mod slices;
 mod status;
 mod stop_flag;
 mod trace;
@@ -580,7 +581,7 @@ fn on_changes(
 ) -> Arc<dyn Fn(Changes) + Send + Sync> {
     Arc::new(move |changes| {
         if !changes.changed.is_empty() || changes.added {
-            cache.page_cache().forget_files(&changes.changed);
+            cache.page_cache().forget_files(&changes.changed, &cache.catalog().layout());
             let layout = cache.catalog().layout();
             let event = Event::Changed { layout, files: changes.changed };
             inbox.put(event, None);

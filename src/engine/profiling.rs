@@ -85,7 +85,8 @@ impl Observer for ReaderObserver {
             | Event::Seen { task, .. }
             | Event::Touched { task, .. }
             | Event::Missed { task, .. }
-            | Event::Joined { task, .. } => self.readers.reads(*task),
+            | Event::Joined { task, .. }
+            | Event::Probed { task, .. } => self.readers.reads(*task),
             _ => {}
         }
     }

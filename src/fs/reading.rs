@@ -92,6 +92,14 @@ impl PendingRead {
         if !unproved.is_empty() {
             return self.prove(node, unproved);
         }
+        // Only the first connection's pages show reads.
+        let is_first = dataset.peek_pool.is_none() && is_proved && !is_past;
+        let probe = |it: &VersionRange| {
+            dataset.cache.take_probe(node, it.file, &it.layout, &it.range, self.task)
+        };
+        if let Some(bytes) = Some(&wanted).filter(|_| is_first).and_then(probe) {
+            return self.answer(Ok(&bytes), Cause::Ready);
+        }
         match &dataset.peek_pool {
             Some(peeks) if is_proved && dataset.cache.may_peek(node, file, &wanted.range) => {
                 peeks.submit(Urgency::Demand, node, move || {
@@ -147,14 +155,7 @@ impl PendingRead {
     /// Reads bytes of which the kernel has no pages.
     fn read_uncached(self, wanted: VersionRange) {
         let VersionRange { node, file, layout, range } = wanted;
-        let asked: Vec<(BlockId, Range<u64>)> = layout
-            .blocks_in(file, range.start, range.end - range.start)
-            .map(|block| {
-                let (offset, length) = layout.range(block);
-                let start = range.start.saturating_sub(offset);
-                (block, start..range.end.saturating_sub(offset).min(length))
-            })
-            .collect();
+        let asked = layout.pieces(file, &range);
         let (dataset, task) = (Arc::clone(&self.dataset), self.task);
         let done = move |result: Result<(&[u8], Cause), ReadFailure>| self.finish(node, result);
         if let [(block, asked)] = asked.as_slice() {

@@ -26,7 +26,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, PosixFadviseAdvice, open, posix_fadvise};
 use nix::libc::dev_t;
-use nix::sys::stat::{Mode, fstat, lstat};
+use nix::sys::stat::{Mode, fstat, lstat, major, minor};
 
 use super::cachestat::cached_pages;
 use super::known::KnownNodes;
@@ -187,6 +187,18 @@ impl Pages for Pusher {
                 });
             }
         });
+    }
+
+    fn limit_read_ahead(&self) {
+        let Some(device) = self.device else { return };
+        let (major, minor) = (major(device), minor(device));
+        let at = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        // Then a read asks for its own pages at once, and a fault of a mapped page for that page. 0 would make each
+        // read ask for its pages one by one.
+        let page_kb = (page_bytes() / 1024).to_string();
+        if let Err(error) = std::fs::write(&at, page_kb) {
+            tracing::info!(at, %error, "the kernel may read on past samples that are ranges of files");
+        }
     }
 
     fn check(&self, at: Located, reply: CheckReply) {

@@ -1,8 +1,11 @@
 //! The dataset as an order sees it: paths, the files behind them, and their sizes.
 
+use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
+use std::ops::Range;
 
 use super::suggest;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 
 /// The longest listing that is searched for a name similar to an unknown one.
@@ -23,6 +26,18 @@ pub struct Entry<'a> {
     pub size: u64,
 }
 
+/// Reads bytes of a file of the dataset.
+pub type ReadBytes<'a> = dyn Fn(FileId, Range<u64>) -> Result<Vec<u8>> + 'a;
+
+#[derive(Clone, Copy)]
+struct Reader<'a>(&'a ReadBytes<'a>);
+
+impl fmt::Debug for Reader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reader")
+    }
+}
+
 /// Every path of a dataset that leads to a regular file, in any order.
 ///
 /// Paths through symbolic links to files and directories are included, because loaders follow them.
@@ -30,17 +45,34 @@ pub struct Entry<'a> {
 pub struct Listing<'a> {
     entries: Vec<Entry<'a>>,
     prefixes: Vec<&'a [u8]>,
+    reader: Option<Reader<'a>>,
 }
 
 impl<'a> Listing<'a> {
     pub fn new(entries: Vec<Entry<'a>>) -> Self {
-        Listing { entries, prefixes: Vec::new() }
+        Listing { entries, prefixes: Vec::new(), reader: None }
     }
 
     /// Also accepts absolute paths below `prefix` (the source, the mount point) in order files and manifests.
     pub fn with_prefix(mut self, prefix: &'a [u8]) -> Self {
         self.prefixes.push(prefix.strip_suffix(b"/").unwrap_or(prefix));
         self
+    }
+
+    /// Lets orders be made that need bytes of files.
+    pub fn with_reader(self, reader: &'a ReadBytes<'a>) -> Self {
+        Listing { reader: Some(Reader(reader)), ..self }
+    }
+
+    /// Bytes of a file. They are fewer if the file ends before.
+    ///
+    /// # Errors
+    /// If the listing has no reader, or if the file cannot be read.
+    pub(super) fn read(&self, file: FileId, range: Range<u64>) -> Result<Vec<u8>> {
+        match self.reader {
+            Some(Reader(read)) => read(file, range),
+            None => Err(Error::new(ErrorKind::Order, "the dataset's files cannot be read here")),
+        }
     }
 
     pub fn with_entries(mut self, entries: impl IntoIterator<Item = Entry<'a>>) -> Self {

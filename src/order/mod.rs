@@ -17,13 +17,14 @@
 pub mod file;
 pub mod index;
 mod listing;
+mod npy;
 mod sample;
 pub mod samplers;
 pub mod spec;
 mod split;
 mod suggest;
 
-pub use listing::{Entry, Listing};
+pub use listing::{Entry, Listing, ReadBytes};
 pub use sample::{FileRange, Sample, SampleTable};
 pub use spec::OrderSpec;
 pub use split::{Length, Split, TrainTestPart};
@@ -63,15 +64,29 @@ impl Order {
     /// # Errors
     /// When [`Sampler::check`] refuses the number of files, or the dataset has 2^32 samples or more.
     pub fn drawn(sampler: Sampler, index: &[FileId], index_name: &str) -> Result<Self> {
+        let index = index.iter().map(|file| file.0).collect();
+        Self::drawn_of(sampler, index, SampleTable::Files, index_name)
+    }
+
+    /// The same of any samples: `index` gives the row of `samples` at each position.
+    ///
+    /// # Errors
+    /// As [`Order::drawn`].
+    pub fn drawn_of(
+        sampler: Sampler,
+        index: Arc<[u32]>,
+        samples: SampleTable,
+        index_name: &str,
+    ) -> Result<Self> {
         let n = u32::try_from(index.len())
             .map_err(|_| Error::new(ErrorKind::Order, "an order holds fewer than 2^32 samples"))?;
         sampler.check(n)?;
-        let index: Arc<[u32]> = index.iter().map(|file| file.0).collect();
+        let what = if samples == SampleTable::Files { "files" } else { "samples" };
         Ok(Order {
-            title: format!("{sampler} over {} files in {index_name}", grouped(n.into())),
+            title: format!("{sampler} over {} {what} in {index_name}", grouped(n.into())),
             permutation: !sampler.repeats(n) && sample::are_unique([&*index]),
             epochs: Epochs::Drawn { all: sampler.epochs(n), sampler, index },
-            samples: Arc::new(SampleTable::Files),
+            samples: Arc::new(samples),
             ends: false,
             batch: 1,
         })

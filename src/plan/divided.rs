@@ -76,6 +76,9 @@ impl Divided {
     ) {
         let ledger = &stager.ledger;
         let file = ledger.layout.file_of(block);
+        if ledger.layout.is_cut(file) {
+            return;
+        }
         let mut blocks = ledger.layout.blocks_of(file);
         let count = blocks.len() as u32;
         let nth = block.0 - blocks.next().map_or(block.0, |first| first.0);

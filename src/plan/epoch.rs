@@ -53,6 +53,28 @@ impl Epoch {
         Epoch { blocks: Sequence::new(blocks), head, left, ..Epoch::default() }
     }
 
+    /// The same epoch if its samples have other blocks: for each sample those of before, and those of now. A sample
+    /// of which all blocks were read stays read. Also returns where each sample began, and where it begins now.
+    pub(super) fn laid_out<I: ExactSizeIterator<Item = BlockId>>(
+        &self,
+        samples: impl Iterator<Item = (I, I)>,
+    ) -> (Self, Vec<(u32, u32)>) {
+        let (mut blocks, mut starts, mut read, mut at) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for (before, now) in samples {
+            let (begun, end) = (blocks.len() as u32, at + before.len() as u32);
+            let is_read = end > at && (at..end).all(|position| self.is_reached(position));
+            starts.push((at, begun));
+            blocks.extend(now.map(|block| block.0));
+            if is_read {
+                read.extend(begun..blocks.len() as u32);
+            }
+            at = end;
+        }
+        let mut epoch = Epoch::new(blocks);
+        read.into_iter().for_each(|position| epoch.reach(position));
+        (epoch, starts)
+    }
+
     pub(super) fn len(&self) -> u32 {
         self.blocks.len()
     }

@@ -98,6 +98,12 @@ pub enum Event {
         /// Thread id of the reader.
         task: u32,
     },
+    /// A task reads the page that was left out of a slice. The other pages are there.
+    Probed {
+        block: BlockId,
+        /// Thread id of the reader.
+        task: u32,
+    },
     /// A read of a block that is read in parts found pages missing. The shell fetches these pages, and the
     /// kernel keeps them.
     Part {
@@ -176,6 +182,7 @@ impl Event {
         match *self {
             Event::Missed { block, .. }
             | Event::Joined { block, .. }
+            | Event::Probed { block, .. }
             | Event::Part { block, .. }
             | Event::Arrived { block, .. }
             | Event::Failed { block }
@@ -201,9 +208,9 @@ pub enum Action {
         /// The epoch, from 1.
         epoch: u32,
     },
-    /// Let the kernel open a file without a request.
+    /// Let the kernel open a file without a request. If it is a slice, push all of its pages.
     Untrack { file: FileId },
-    /// See each open of a file.
+    /// See each open of a file. If it is a slice, leave a page out ([`Event::Probed`]).
     Track { file: FileId },
     /// Bring readers of a large file only the pages that they ask for, or whole blocks again.
     InParts {

@@ -87,6 +87,11 @@ impl Forecast {
         self.following().any(|stream| stream.contains(block))
     }
 
+    /// Whether an order that is followed has the block for a range of its file.
+    pub(super) fn is_of_range(&self, block: BlockId) -> bool {
+        self.following().any(|stream| stream.is_ranged() && stream.contains(block))
+    }
+
     /// The reads until all streams that are being read have ended their epochs. Idle streams, such as a
     /// validation loader's, are expected to begin then.
     pub(super) fn left_to_readers(&self) -> u64 {
@@ -138,7 +143,7 @@ impl Forecast {
     pub(super) fn next_use(&self, block: BlockId, unstaged: bool) -> NextUse {
         if self.orders_say_little {
             // A large file is read as a whole.
-            let first = self.layout.blocks_of(self.layout.file_of(block)).next();
+            let first = self.layout.blocks_of(self.layout.unit_of(block)).next();
             return NextUse::At(self.unread.next_read(first.unwrap_or(block)));
         }
         let by_epoch = self.policy == PolicyKind::UnreadFirst;

@@ -4,14 +4,29 @@
 //! empty file owns none. A file that outgrows its blocks gets new ones at the end and leaves its old ones
 //! behind, so that the numbers of all other blocks stay.
 //!
+//! A large file may be cut where its samples begin and end (`cuts`). Then each of its blocks is a *slice*. It is
+//! read by itself, as a small file is.
+//!
 //! The size of a file may be a guess, until the file was read. If it then has as many blocks as was guessed, what they
 //! take in RAM and in a store is counted by the guess as before. So a planner may go on with an earlier layout.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::cuts::Cuts;
 use super::parted::Parted;
-use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES};
+use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES, PageRange};
+use crate::order::{Order, SampleTable};
 
 /// Bytes of a block's record in a tier below RAM, with its share of the dead records of the index.
 const RECORD_BYTES: u64 = 128;
+
+/// As many blocks can have numbers of slices.
+const SLICES_MAX: u64 = 1 << 31;
+
+/// Blocks that files may have left behind by cuts, beside four times as many as there are.
+const LEFT_BEHIND_MAX: u64 = 1 << 22;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extent {
@@ -20,6 +35,7 @@ struct Extent {
     size: u64,
     /// The size by which the blocks are counted.
     counted: u64,
+    is_cut: bool,
 }
 
 impl Extent {
@@ -44,6 +60,8 @@ fn blocks_in_all(size: u64) -> u32 {
 pub struct Layout {
     files: Parted<Extent>,
     file_of: Parted<FileId>,
+    /// The cuts of the files that are cut.
+    cuts: Arc<BTreeMap<FileId, Arc<Cuts>>>,
     /// Bytes of a page of the kernel.
     page_bytes: u64,
     /// Bytes, bytes of page cache and blocks of all files together.
@@ -66,6 +84,7 @@ impl Layout {
         let mut layout = Layout {
             files: Parted::default(),
             file_of: Parted::default(),
+            cuts: Arc::default(),
             page_bytes,
             bytes: 0,
             pages_bytes: 0,
@@ -92,18 +111,124 @@ impl Layout {
         let (count, mut extent) = (blocks_in_all(size), self.files[file.index()]);
         let pages = |size: u64| size.next_multiple_of(self.page_bytes);
         self.bytes = self.bytes - extent.counted + size;
-        self.pages_bytes = self.pages_bytes - pages(extent.counted) + pages(size);
+        let before = pages(extent.counted) + self.shared_bytes(file);
+        self.pages_bytes = self.pages_bytes - before + pages(size);
         self.blocks_counted = self.blocks_counted - u64::from(extent.count) + u64::from(count);
-        if count > extent.count {
-            extent.first = self.file_of.len() as u32;
-            (0..count).for_each(|_| self.file_of.push(file));
+        if count > extent.count || extent.is_cut {
+            extent.first = self.add_blocks(file, count);
+            Arc::make_mut(&mut self.cuts).remove(&file);
         }
-        *self.files.at_mut(file.index()) = Extent { count, size, counted: size, ..extent };
+        *self.files.at_mut(file.index()) =
+            Extent { first: extent.first, count, size, counted: size, is_cut: false };
+    }
+
+    /// Numbers new blocks of a file. Returns the first number.
+    fn add_blocks(&mut self, file: FileId, count: u32) -> u32 {
+        let first = self.file_of.len() as u32;
+        (0..count).for_each(|_| self.file_of.push(file));
+        first
+    }
+
+    /// Cuts each file of several blocks where the samples of an order begin and end, and leaves its old blocks
+    /// behind. Returns the files that have other blocks than before. `is_sized` says of a file whether its size is
+    /// known.
+    pub fn cut_along(&mut self, order: &Order, is_sized: impl Fn(FileId) -> bool) -> Vec<FileId> {
+        let SampleTable::Ranges(ranges) = order.samples() else { return Vec::new() };
+        let mut samples: BTreeMap<FileId, Vec<Range<u64>>> = BTreeMap::new();
+        let is_cut = |file: FileId| self.size_of(file) > BLOCK_BYTES && is_sized(file);
+        for range in ranges.iter().filter(|range| is_cut(range.file)) {
+            let bytes = range.offset..range.offset.saturating_add(range.length);
+            samples.entry(range.file).or_default().push(bytes);
+        }
+        samples.retain(|file, samples| self.cut(*file, std::mem::take(samples)));
+        samples.into_keys().collect()
+    }
+
+    fn size_of(&self, file: FileId) -> u64 {
+        self.files.get(file.index()).map_or(0, |extent| extent.size)
+    }
+
+    fn cut(&mut self, file: FileId, samples: Vec<Range<u64>>) -> bool {
+        let Extent { size, counted, .. } = self.files[file.index()];
+        if counted != size {
+            self.resize(file, size);
+        }
+        let count = self.files[file.index()].count;
+        let earlier = self.cuts.get(&file);
+        // A file that is one sample is read from its start to its end.
+        let is_whole = samples.iter().any(|sample| sample.start == 0 && sample.end >= size);
+        let cuts = Cuts::along(samples, size, self.page_bytes, earlier.map(Arc::as_ref));
+        let is_new = |cuts: &Cuts| earlier.is_none_or(|earlier| **earlier != *cuts);
+        let numbers = |cuts: &Cuts| self.file_of.len() as u64 + u64::from(cuts.blocks());
+        let most = SLICES_MAX.min(5 * self.blocks_counted + LEFT_BEHIND_MAX);
+        let is_fit = |cuts: &Cuts| !is_whole && is_new(cuts) && numbers(cuts) <= most;
+        let Some(cuts) = cuts.filter(is_fit) else { return false };
+        self.pages_bytes = self.pages_bytes + cuts.shared_bytes() - self.shared_bytes(file);
+        self.changes += 1;
+        self.blocks_counted = self.blocks_counted - u64::from(count) + u64::from(cuts.blocks());
+        let (first, count) = (self.add_blocks(file, cuts.blocks()), cuts.blocks());
+        *self.files.at_mut(file.index()) =
+            Extent { first, count, size, counted: size, is_cut: true };
+        Arc::make_mut(&mut self.cuts).insert(file, Arc::new(cuts));
+        true
+    }
+
+    /// Bytes of pages that slices of a file share.
+    fn shared_bytes(&self, file: FileId) -> u64 {
+        self.cuts_of(file).map_or(0, Cuts::shared_bytes)
+    }
+
+    fn cuts_of(&self, file: FileId) -> Option<&Cuts> {
+        let is_cut = self.files.get(file.index()).is_some_and(|extent| extent.is_cut);
+        if is_cut { self.cuts.get(&file).map(Arc::as_ref) } else { None }
+    }
+
+    pub fn is_cut(&self, file: FileId) -> bool {
+        self.cuts_of(file).is_some()
+    }
+
+    pub(super) fn has_slices(&self) -> bool {
+        !self.cuts.is_empty()
+    }
+
+    /// What is read as one thing with a block: its file, or the slice that it is.
+    pub fn unit_of(&self, block: BlockId) -> FileId {
+        let file = self.file_of(block);
+        if self.is_cut(file) { FileId::slice(block) } else { file }
+    }
+
+    /// All files that are not cut, and all slices.
+    pub(super) fn units(&self) -> impl Iterator<Item = FileId> + '_ {
+        let files = (0..self.files.len() as u32).map(FileId).filter(|file| !self.is_cut(*file));
+        let slices = self.cuts.keys().flat_map(|file| {
+            let extent = self.files[file.index()];
+            (extent.first..extent.first + extent.count).map(BlockId)
+        });
+        files.chain(slices.map(FileId::slice))
+    }
+
+    /// The pages of a slice without those that the slices before and after it have as well, if these are `there`.
+    /// `None` if the block is no slice, or if no page is left.
+    pub fn pages_without(&self, block: BlockId, there: [bool; 2]) -> Option<PageRange> {
+        let nth = self.extent_of(block).nth(block)?;
+        let (pages, shared) = self.cuts_of(self.file_of(block))?.pages(nth);
+        let [before, after] = [0, 1].map(|side| if there[side] { shared[side] } else { 0 });
+        let count = pages.checked_sub(before + after).filter(|count| *count > 0)?;
+        let units = (self.page_bytes / PAGE_BYTES) as u32;
+        Some(PageRange { first: (before * units) as u16, count: (count * units) as u16 })
+    }
+
+    /// The slices before and after a slice.
+    pub(super) fn neighbours(&self, block: BlockId) -> [Option<BlockId>; 2] {
+        let extent = self.extent_of(block);
+        let is_one = |block: &BlockId| extent.nth(*block).is_some();
+        [block.0.checked_sub(1), block.0.checked_add(1)].map(|it| it.map(BlockId).filter(is_one))
     }
 
     /// Sets the size of a file of which it was a guess. Returns whether the file has other blocks than before.
     pub fn set_size(&mut self, file: FileId, size: u64) -> bool {
-        if blocks_in_all(size) != self.files[file.index()].count {
+        let extent = self.files[file.index()];
+        if blocks_in_all(size) != extent.count || extent.is_cut {
             self.resize(file, size);
             return true;
         }
@@ -134,13 +259,19 @@ impl Layout {
         self.file_of.len()
     }
 
-    /// The blocks of a file, in the order of its bytes.
+    /// The blocks of a file, in the order of its bytes, or the block that a slice is.
     pub fn blocks_of(
         &self,
         file: FileId,
     ) -> impl ExactSizeIterator<Item = BlockId> + Clone + use<> {
-        let extent = self.files.get(file.index()).copied().unwrap_or_default();
-        (extent.first..extent.first + extent.count).map(BlockId)
+        let blocks = match file.as_slice() {
+            Some(block) => block.0..block.0 + 1,
+            None => {
+                let extent = self.files.get(file.index()).copied().unwrap_or_default();
+                extent.first..extent.first + extent.count
+            }
+        };
+        blocks.map(BlockId)
     }
 
     /// The blocks that hold a byte range of a file; a range past its end holds none.
@@ -151,10 +282,27 @@ impl Layout {
         length: u64,
     ) -> impl ExactSizeIterator<Item = BlockId> + Clone + use<> {
         let extent = self.files.get(file.index()).copied().unwrap_or_default();
-        let end = offset.saturating_add(length).min(extent.size);
-        let (from, to) =
-            if offset >= end { (0, 0) } else { (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES)) };
-        (extent.first + from as u32..extent.first + to as u32).map(BlockId)
+        let bytes = offset..offset.saturating_add(length).min(extent.size);
+        let nths = match self.cuts_of(file) {
+            _ if bytes.is_empty() => 0..0,
+            Some(cuts) => cuts.blocks_in(&bytes),
+            None => (offset / BLOCK_BYTES) as u32..bytes.end.div_ceil(BLOCK_BYTES) as u32,
+        };
+        (extent.first + nths.start..extent.first + nths.end).map(BlockId)
+    }
+
+    /// The blocks that hold a byte range of a file, each with the bytes of the range that are read from it, counted
+    /// from its start. A byte that two blocks hold is read from the second one.
+    pub fn pieces(&self, file: FileId, range: &Range<u64>) -> Vec<(BlockId, Range<u64>)> {
+        let length = range.end.saturating_sub(range.start);
+        let blocks = self.blocks_in(file, range.start, length);
+        let mut starts = blocks.clone().skip(1).map(|next| self.range(next).0);
+        let piece = |block: BlockId| {
+            let (offset, length) = self.range(block);
+            let end = starts.next().unwrap_or(offset + length).min(range.end);
+            (block, range.start.max(offset) - offset..end - offset)
+        };
+        blocks.map(piece).collect()
     }
 
     /// Whether the block exists and its file has not left it behind.
@@ -168,13 +316,20 @@ impl Layout {
 
     /// Offset in its file and length of a block, in bytes. Both are 0 if its file has left it behind.
     pub fn range(&self, block: BlockId) -> (u64, u64) {
-        let extent = self.extent_of(block);
-        extent.nth(block).map_or((0, 0), |nth| Extent::range(nth, extent.size))
+        let (extent, cuts) = (self.extent_of(block), self.cuts_of(self.file_of(block)));
+        let range = |nth| match cuts {
+            Some(cuts) => cuts.range(nth, extent.size),
+            None => Extent::range(nth, extent.size),
+        };
+        extent.nth(block).map_or((0, 0), range)
     }
 
     /// The bytes by which a block is counted.
     fn counted(&self, block: BlockId) -> u64 {
         let extent = self.extent_of(block);
+        if extent.is_cut {
+            return self.range(block).1;
+        }
         extent.nth(block).map_or(0, |nth| Extent::range(nth, extent.counted).1)
     }
 
@@ -224,6 +379,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::FileRange;
 
     #[test]
     fn small_files_are_one_block_and_empty_ones_none() {
@@ -263,6 +419,69 @@ mod tests {
         assert_eq!(layout.pages_bytes(BlockId(0)), 64 << 10);
         assert_eq!(layout.pages_bytes_of_all(), BLOCK_BYTES + 2 * (64 << 10));
         assert_eq!(layout.stored_bytes(BlockId(0)), PAGE_BYTES + RECORD_BYTES);
+    }
+
+    fn order_of(ranges: &[(u32, u64, u64)]) -> Order {
+        let range = |&(file, offset, length): &(u32, u64, u64)| FileRange {
+            file: FileId(file),
+            offset,
+            length,
+        };
+        let table = SampleTable::Ranges(ranges.iter().map(range).collect());
+        let epoch: Arc<[u32]> = (0..ranges.len() as u32).collect();
+        Order::listed("ranges", vec![epoch], table).unwrap()
+    }
+
+    #[test]
+    fn a_large_file_is_cut_along_the_samples_of_an_order() {
+        let mut layout = Layout::new([10, 3 * BLOCK_BYTES, BLOCK_BYTES + 1]);
+        let before = layout.clone();
+        let order = order_of(&[(0, 0, 5), (1, 5000, 5000), (1, 10_000, 90_000), (2, 0, u64::MAX)]);
+        assert_eq!(
+            layout.cut_along(&order, |_| true),
+            [FileId(1)],
+            "the others are small, or one sample"
+        );
+        assert!(layout.is_later(&before) && before.moved(&layout) == [FileId(1)]);
+        let first = layout.blocks_of(FileId(1)).next().unwrap();
+        let sample = BlockId(first.0 + 1);
+        assert_eq!(layout.range(sample), (PAGE_BYTES, 2 * PAGE_BYTES));
+        assert_eq!(layout.blocks_in(FileId(1), 5000, 5000).collect::<Vec<_>>(), [sample]);
+        assert_eq!(
+            (layout.file_of(sample), layout.unit_of(sample)),
+            (FileId(1), FileId::slice(sample))
+        );
+        assert_eq!(layout.unit_of(BlockId(0)), FileId(0));
+        assert!(layout.blocks_of(FileId::slice(sample)).eq([sample]));
+        let without = |there| layout.pages_without(sample, there);
+        assert_eq!(without([true, true]), Some(PageRange { first: 0, count: 1 }));
+        assert_eq!(without([true, false]), Some(PageRange { first: 0, count: 2 }));
+        assert_eq!(layout.pages_without(BlockId(0), [false, false]), None, "it is no slice");
+        assert_eq!(layout.range(BlockId(1)), (0, 0), "its file has left it behind");
+        let pieces = layout.pieces(FileId(1), &(9_000..20_000));
+        assert_eq!(
+            pieces[0],
+            (BlockId(sample.0 + 1), 9_000 - 2 * PAGE_BYTES..20_000 - 2 * PAGE_BYTES)
+        );
+        let pieces = layout.pieces(FileId(1), &(1_000..20_000));
+        assert_eq!(
+            pieces,
+            [
+                (first, 1_000..PAGE_BYTES),
+                (sample, 0..PAGE_BYTES),
+                (BlockId(sample.0 + 1), 0..20_000 - 2 * PAGE_BYTES)
+            ]
+        );
+        assert_eq!(layout.units().filter(|unit| unit.as_slice().is_none()).count(), 2);
+        let shared = layout.pages_bytes_of_all() - before.pages_bytes_of_all();
+        assert_eq!(shared, PAGE_BYTES, "the samples share a page");
+        assert!(layout.cut_along(&order, |_| true).is_empty(), "it is cut already");
+        let mut guessed = before.clone();
+        assert!(guessed.cut_along(&order, |_| false).is_empty(), "its size is a guess");
+        layout.resize(FileId(1), 2 * BLOCK_BYTES);
+        assert!(!layout.is_cut(FileId(1)) && layout.blocks_of(FileId(1)).len() == 2);
+        assert_eq!(layout.range(sample), (0, 0));
+        assert_eq!(layout.pages_bytes_of_all(), before.pages_bytes_of_all() - BLOCK_BYTES);
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub(super) struct Ledger {
     passed_through: BTreeSet<FileId>,
     /// Files for which it is to be decided again whether they are tracked.
     tracking_due: Vec<FileId>,
+    /// Slices whose readers have gone on.
+    left: Vec<FileId>,
 }
 
 /// A policy of a kind, without blocks.
@@ -91,6 +93,7 @@ impl Ledger {
             open: BTreeMap::new(),
             passed_through: BTreeSet::new(),
             tracking_due: Vec::new(),
+            left: Vec::new(),
         };
         ledger.size_tiers();
         ledger
@@ -151,8 +154,20 @@ impl Ledger {
         }
     }
 
+    /// Takes the slices whose readers have gone on, and which are in RAM.
+    pub(super) fn take_left(&mut self) -> Vec<FileId> {
+        let mut left = std::mem::take(&mut self.left);
+        left.retain(|slice| slice.as_slice().is_some_and(|it| self.residency.is_in(it, RAM)));
+        left
+    }
+
+    /// A file is cut now. Its handles say nothing of its slices.
+    pub(super) fn forget_open(&mut self, file: FileId) {
+        self.open.remove(&file);
+    }
+
     fn note_change(&mut self, block: BlockId) {
-        self.note_tracking_due(self.layout.file_of(block));
+        self.note_tracking_due(self.layout.unit_of(block));
     }
 
     pub(super) fn has_open(&self, file: FileId) -> bool {
@@ -174,6 +189,7 @@ impl Ledger {
         let is_last = self.open.get(&file).is_none_or(|handles| *handles == 1);
         if is_last {
             self.open.remove(&file);
+            self.left.extend(file.as_slice().map(FileId::slice));
         } else if let Some(handles) = self.open.get_mut(&file) {
             *handles -= 1;
         }
@@ -210,7 +226,7 @@ impl Ledger {
     fn weigh_kept(&mut self, tier: usize, forecast: &Forecast) {
         self.policies[tier] = of_kind(self.policy_of(tier));
         for block in self.residency.kept_in(tier) {
-            if tier != RAM || !self.open.contains_key(&self.layout.file_of(block)) {
+            if tier != RAM || !self.open.contains_key(&self.layout.unit_of(block)) {
                 let next = self.next_use_in(tier, block, forecast, false);
                 self.policies[tier].touch(block, next);
             }
@@ -254,7 +270,7 @@ impl Ledger {
     }
 
     pub(super) fn touch_closed(&mut self, block: BlockId, forecast: &Forecast) {
-        if !self.has_open(self.layout.file_of(block)) {
+        if !self.has_open(self.layout.unit_of(block)) {
             self.touch(block, forecast);
         }
     }
@@ -350,8 +366,8 @@ impl Ledger {
         self.residency.kept[tier] + bytes <= capacity
     }
 
-    /// Bytes that a tier below RAM may hold with a block. Those whose home it is leave the rest to others. If it holds more
-    /// than that, one of the others may take the place of another.
+    /// Bytes that a tier below RAM may hold with a block. Those whose home it is leave the rest to others. If it
+    /// holds more than that, one of the others may take the place of another.
     fn room_for(&self, block: BlockId, tier: usize) -> u64 {
         let capacity = self.capacity(tier);
         match self.residency.has_home_in(block, tier) {
@@ -504,7 +520,30 @@ impl Ledger {
         self.policies[RAM].remove(block);
         self.residency.start_drop(block, self.layout.pages_bytes(block));
         self.note_change(block);
-        actions.push(Action::Drop { block });
+        match self.drop_of(block) {
+            Some(action) => actions.push(action),
+            None => self.dropped(block),
+        }
+    }
+
+    /// The action that drops the pages of a block. Pages that a neighbouring slice in RAM also has stay. `None` if
+    /// all pages stay.
+    fn drop_of(&self, block: BlockId) -> Option<Action> {
+        if self.layout.unit_of(block).as_slice().is_none() {
+            return Some(Action::Drop { block });
+        }
+        let is_there = |slice: Option<BlockId>| slice.is_some_and(|slice| self.is_here(slice));
+        let there = self.layout.neighbours(block).map(is_there);
+        let pages = self.layout.pages_without(block, there)?;
+        Some(Action::DropParts { block, pages })
+    }
+
+    /// Whether pages of a block are being dropped.
+    pub(super) fn is_dropping(&self, block: BlockId) -> bool {
+        let is_dropping = |block: BlockId| self.residency.is_dropping(block);
+        let shares = || self.layout.unit_of(block).as_slice().is_some();
+        let neighbours = || self.layout.neighbours(block).into_iter().flatten();
+        is_dropping(block) || shares() && neighbours().any(is_dropping)
     }
 
     pub(super) fn dropped(&mut self, block: BlockId) {
@@ -518,7 +557,7 @@ impl Ledger {
 
     /// Whether a block can be dropped from RAM. Readers of an open large file may be at another block.
     pub(super) fn can_go(&self, block: BlockId) -> bool {
-        let file = self.layout.file_of(block);
+        let file = self.layout.unit_of(block);
         let read = self.has_open(file) && self.layout.blocks_of(file).len() < 2;
         self.residency.is_in(block, RAM) && !self.residency.is_fetching(block) && !read
     }
@@ -576,7 +615,7 @@ impl Ledger {
         self.charge(block, keep, from);
         self.counters.prefetched += 1;
         // It is not seen which blocks of an open file are read.
-        let seen = !self.has_open(self.layout.file_of(block));
+        let seen = !self.has_open(self.layout.unit_of(block));
         self.residency.mark_unread(block, seen && from == Place::Source);
         actions.push(Action::Fetch { block, from });
     }

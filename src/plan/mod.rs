@@ -28,6 +28,7 @@
 //! The planner never fails and never blocks. Any sequence of events leaves its accounts true.
 
 mod crowd;
+mod cuts;
 mod divided;
 mod epoch;
 mod event;

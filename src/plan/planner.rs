@@ -27,10 +27,12 @@ pub struct Planner {
 
 impl Planner {
     pub fn new(settings: Settings, layout: Arc<Layout>) -> Self {
+        let mut visibility = Visibility::new(&settings);
+        visibility.grow(&layout);
         Planner {
             stager: Stager::new(&settings, &layout),
             readers: Readers::default(),
-            visibility: Visibility::new(&settings, layout.files()),
+            visibility,
             warming: Warming::default(),
             intake: Intake::default(),
             ending: false,
@@ -75,6 +77,12 @@ impl Planner {
                 stager.follow(stream, follower, actions);
             }
             Event::Withdrawn { stream } => stager.withdraw(stream, actions),
+            // An open of a file that is cut does not tell which slice is read.
+            Event::Opened { file, .. }
+            | Event::Seen { file, .. }
+            | Event::Touched { file, .. }
+            | Event::Closed { file }
+                if ledger.layout.is_cut(file) => {}
             Event::Opened { task, file } => {
                 readers.opened(task, file, &mut Context { stager, visibility, actions });
             }
@@ -90,8 +98,11 @@ impl Planner {
             Event::Missed { block, task } => {
                 readers.missed(block, task, &mut Context { stager, visibility, actions });
             }
-            Event::Joined { block, .. } => {
-                readers.joined(block, &mut Context { stager, visibility, actions });
+            Event::Joined { block, task } => {
+                readers.joined(block, task, &mut Context { stager, visibility, actions });
+            }
+            Event::Probed { block, task } => {
+                readers.probed(block, task, &mut Context { stager, visibility, actions });
             }
             Event::Part { block, task, pages } => {
                 let at = &mut Context { stager, visibility, actions };
@@ -141,7 +152,7 @@ impl Planner {
             actions.extend(due.map(|block| Action::Check { block }));
             near.append(&mut stream.news.near);
         }
-        near.into_iter().for_each(|block| ledger.note_tracking_due(ledger.layout.file_of(block)));
+        near.into_iter().for_each(|block| ledger.note_tracking_due(ledger.layout.unit_of(block)));
         passed.into_iter().for_each(|block| self.stager.passed(block, actions));
         let forecast = &mut self.stager.forecast;
         let told_streams = forecast.streams().filter(|stream| stream.is_told());
@@ -162,11 +173,16 @@ impl Planner {
         let Stager { ledger, forecast, all_tracking_due, .. } = &mut self.stager;
         let mut files = ledger.take_tracking_due();
         if std::mem::take(all_tracking_due) {
-            files = (0..ledger.layout.files() as u32).map(FileId).collect();
+            // Those that are due may be slices that their file has left behind.
+            files.extend(ledger.layout.units());
         }
         let decide = |file| self.visibility.decide_again(file, ledger, forecast);
         let decided: Vec<Action> = files.into_iter().filter_map(decide).collect();
         actions.splice(from..from, decided);
+        // A reader that has gone on has filled the page that was left out.
+        let left = ledger.take_left().into_iter();
+        let tracked = left.filter(|slice| !self.visibility.is_untracked(*slice));
+        actions.extend(tracked.map(|file| Action::Track { file }));
     }
 
     fn changed(&mut self, layout: &Arc<Layout>, files: &[FileId], actions: &mut Vec<Action>) {
@@ -185,8 +201,32 @@ impl Planner {
         }
         if later {
             self.stager.lay_out(layout);
-            self.visibility.grow(layout.files());
+            self.visibility.grow(layout);
+            self.cut(&known, layout, &moved, actions);
         }
+    }
+
+    /// Files have been cut, or are no longer. The orders that read them go on with their slices.
+    fn cut(
+        &mut self,
+        before: &Layout,
+        layout: &Layout,
+        moved: &[FileId],
+        actions: &mut Vec<Action>,
+    ) {
+        let is_cut = |file: &&FileId| before.is_cut(**file) || layout.is_cut(**file);
+        let cut: Vec<FileId> = moved.iter().filter(is_cut).copied().collect();
+        if cut.is_empty() {
+            return;
+        }
+        cut.iter().for_each(|file| self.stager.ledger.forget_open(*file));
+        let blocks = || cut.iter().flat_map(|file| before.blocks_of(*file));
+        for stream in self.stager.forecast.streams_mut() {
+            if blocks().any(|block| stream.contains(block)) {
+                stream.lay_out(before, layout);
+            }
+        }
+        self.stager.look_anew(actions);
     }
 
     pub fn standing(&self, block: BlockId) -> Standing {

@@ -4,7 +4,8 @@
 //!    files are read long after they were opened (`mapped`).
 //! 2. The open moves its stream, once the task is trusted to read for it (`task`, `crowd`). An open that no
 //!    order explains counts against the orders.
-//! 3. In a large file, reads that find no pages show the task's place. If they jump, the file is read in
+//! 3. A slice of a large file is not opened. Its first request shows that its task has come to it, as an open does.
+//! 4. In another large file, reads that find no pages show the task's place. If they jump, the file is read in
 //!    parts (`divided`).
 
 use super::divided::Divided;
@@ -107,6 +108,9 @@ impl Readers {
 
     /// A file that was held open is read, or not expected to be read any more.
     fn read_at_last(&mut self, file: FileId, at: &mut Context<'_>) {
+        if at.stager.ledger.layout.is_cut(file) {
+            return;
+        }
         if let Some(block) = at.stager.ledger.layout.blocks_of(file).next()
             && !self.divided.has(file)
         {
@@ -176,7 +180,7 @@ impl Readers {
     fn follow(&mut self, task: u32, reader: &mut Task, block: BlockId, at: &mut Context<'_>) {
         let Stager { ledger, forecast, .. } = &*at.stager;
         let ranged = |stream: &Stream| stream.is_ranged() && stream.contains(block);
-        let blocks = ledger.layout.blocks_of(ledger.layout.file_of(block)).len() as u64;
+        let blocks = ledger.layout.blocks_of(ledger.layout.unit_of(block)).len() as u64;
         // The open of a large file does not tell which range will be read.
         if blocks > 1 && forecast.streams().any(ranged) {
             return;
@@ -244,7 +248,7 @@ impl Readers {
     fn reads_for_sure(&mut self, task: u32, file: FileId, at: &mut Context<'_>) {
         let Some(reader) = self.tasks.known(task) else { return };
         let Stager { ledger, forecast, .. } = &mut *at.stager;
-        let of_file = |stray: &mut Stray| ledger.layout.file_of(stray.block) == file;
+        let of_file = |stray: &mut Stray| ledger.layout.unit_of(stray.block) == file;
         let Some(stray) = reader.stray.take_if(of_file) else { return };
         let (mut changed, walking) = (false, reader.is_walking());
         for (id, stream) in forecast.numbered_mut() {
@@ -257,20 +261,39 @@ impl Readers {
         }
     }
 
-    pub(super) fn joined(&mut self, block: BlockId, at: &mut Context<'_>) {
+    /// If a block is a slice, a read of it shows that its task has come to it.
+    fn come_to_slice(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
+        let unit = at.stager.ledger.layout.unit_of(block);
+        if unit.as_slice().is_some() {
+            self.seen(task, unit, at);
+        }
+    }
+
+    pub(super) fn probed(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
+        self.come_to_slice(block, task, at);
+        self.reads_for_sure(task, at.stager.ledger.layout.unit_of(block), at);
+    }
+
+    pub(super) fn joined(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
+        self.come_to_slice(block, task, at);
+        self.read_on(block, at);
+    }
+
+    fn read_on(&self, block: BlockId, at: &mut Context<'_>) {
         if !at.stager.forecast.is_foreseen(block) {
             at.stager.read_on(block, at.actions);
         }
     }
 
     pub(super) fn missed(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
-        self.reads_for_sure(task, at.stager.ledger.layout.file_of(block), at);
+        self.come_to_slice(block, task, at);
+        self.reads_for_sure(task, at.stager.ledger.layout.unit_of(block), at);
         self.pass(block, task, at);
         let Stager { ledger, forecast, .. } = &mut *at.stager;
         forecast.unread.missed(block);
         ledger.residency.mark_unread(block, false);
         if ledger.residency.is_fetching(block) {
-            return self.joined(block, at);
+            return self.read_on(block, at);
         }
         if ledger.residency.is_in(block, RAM) {
             ledger.counters.lost += 1;
@@ -280,7 +303,10 @@ impl Readers {
             self.divided.divide_if_jumped(block, at.stager, at.actions);
             at.stager.ledger.start_fetch(block, &at.stager.forecast);
         }
-        at.stager.read_on(block, at.actions);
+        // Ranges of a file are not read in the order of their offsets.
+        if !at.stager.forecast.is_of_range(block) {
+            at.stager.read_on(block, at.actions);
+        }
     }
 
     pub(super) fn part(
@@ -291,7 +317,7 @@ impl Readers {
         warming: &mut Warming,
         at: &mut Context<'_>,
     ) {
-        self.reads_for_sure(task, at.stager.ledger.layout.file_of(block), at);
+        self.reads_for_sure(task, at.stager.ledger.layout.unit_of(block), at);
         self.pass(block, task, at);
         self.divided.note_read(block, pages, at.stager, warming, at.actions);
     }
@@ -300,7 +326,7 @@ impl Readers {
     /// the positions between two misses were read unseen.
     fn pass(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
         let Stager { ledger, forecast, .. } = &mut *at.stager;
-        if ledger.layout.blocks_of(ledger.layout.file_of(block)).len() < 2 {
+        if ledger.layout.blocks_of(ledger.layout.unit_of(block)).len() < 2 {
             return;
         }
         let (mut reader, mut over) = (self.tasks.take(task), Vec::new());
@@ -316,7 +342,7 @@ impl Readers {
         self.tasks.put(task, reader);
         for block in over {
             let Ledger { layout, .. } = &at.stager.ledger;
-            let file = layout.file_of(block);
+            let file = layout.unit_of(block);
             if layout.blocks_of(file).len() > 1 || !at.stager.ledger.has_open(file) {
                 at.stager.settle(block, at.actions);
             }
@@ -324,7 +350,8 @@ impl Readers {
     }
 
     pub(super) fn closed(&mut self, file: FileId, at: &mut Context<'_>) {
-        if !at.stager.ledger.close(file) {
+        // It may have been cut since it was opened.
+        if !at.stager.ledger.close(file) || at.stager.ledger.layout.is_cut(file) {
             return;
         }
         finish_sample(file, at);
@@ -363,7 +390,7 @@ fn expecting(reader: &Task, block: BlockId, at: &Context<'_>) -> Option<StreamId
 fn finish(block: BlockId, at: &mut Context<'_>) {
     let ledger = &mut at.stager.ledger;
     ledger.residency.mark_unread(block, false);
-    let file = ledger.layout.file_of(block);
+    let file = ledger.layout.unit_of(block);
     if ledger.has_open(file) {
         return;
     }

@@ -187,7 +187,7 @@ impl Stager {
             && let Some(block) = self.arrivals.pop_front()
         {
             let Ledger { residency, layout, .. } = &self.ledger;
-            let file = layout.file_of(block);
+            let file = layout.unit_of(block);
             let small = layout.blocks_of(file).len() < 2;
             // A small file is being read. Its close settles it.
             if small || !residency.is_staged(block) || !residency.is_in(block, RAM) {
@@ -207,7 +207,7 @@ impl Stager {
     /// Settles a block if its file is closed.
     pub(super) fn settle_closed(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         if self.ledger.residency.is_staged(block)
-            && !self.ledger.has_open(self.ledger.layout.file_of(block))
+            && !self.ledger.has_open(self.ledger.layout.unit_of(block))
         {
             self.settle(block, actions);
         }
@@ -237,13 +237,13 @@ impl Stager {
     /// Fetches a block if RAM lacks it. Returns false if the block must wait for room.
     pub(super) fn try_stage(&mut self, block: BlockId, actions: &mut Vec<Action>) -> bool {
         let Stager { ledger, forecast, .. } = self;
-        if ledger.residency.is_dropping(block) {
+        if ledger.is_dropping(block) {
             return false;
         }
         let bytes = ledger.layout.pages_bytes(block);
         if ledger.is_here(block)
             || bytes == 0
-            || ledger.is_passed_through(ledger.layout.file_of(block))
+            || ledger.is_passed_through(ledger.layout.unit_of(block))
         {
             return true;
         }
@@ -260,7 +260,7 @@ impl Stager {
 
     /// If a large file is read from its start on, fetches its next blocks and settles those behind.
     pub(super) fn read_on(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        let blocks = self.ledger.layout.blocks_of(self.ledger.layout.file_of(block));
+        let blocks = self.ledger.layout.blocks_of(self.ledger.layout.unit_of(block));
         let nth = block.0 - blocks.clone().next().map_or(block.0, |first| first.0);
         if blocks.len() < 2 || nth == 0 || !self.ledger.is_here(BlockId(block.0 - 1)) {
             return;
@@ -285,7 +285,7 @@ impl Stager {
         let replaces = forecast.is_unread_first()
             && ledger.may_fetch_more()
             && ledger.may_stay(block)
-            && !ledger.residency.is_dropping(block);
+            && !ledger.is_dropping(block);
         let next = NextUse::At(forecast.unread.now());
         if replaces && ledger.make_way(block, next, forecast, actions) {
             ledger.fetch_ahead(block, true, actions);
@@ -294,7 +294,7 @@ impl Stager {
 
     /// Fetches the block after one that is read in parts, one after the other.
     pub(super) fn stage_following(&mut self, block: BlockId, actions: &mut Vec<Action>) {
-        let mut blocks = self.ledger.layout.blocks_of(self.ledger.layout.file_of(block));
+        let mut blocks = self.ledger.layout.blocks_of(self.ledger.layout.unit_of(block));
         let next = blocks.find(|next| next.0 == block.0 + 1);
         if let Some(next) = next.filter(|_| self.prefetch && !self.ledger.is_paused()) {
             self.try_stage(next, actions);
@@ -356,7 +356,7 @@ impl Stager {
         if soon {
             self.take_back_early(actions);
         }
-        if !self.ledger.residency.is_dropping(block) && self.ledger.waits_for_readers() {
+        if !self.ledger.is_dropping(block) && self.ledger.waits_for_readers() {
             self.full_at = Some(self.forecast.ticks);
         }
     }
@@ -370,7 +370,7 @@ impl Stager {
             let Some(stream) = idle.filter(|_| residency.is_staged(block)) else { continue };
             if residency.is_fetching(block) {
                 self.early.push((id, block));
-            } else if !self.ledger.has_open(layout.file_of(block)) {
+            } else if !self.ledger.has_open(layout.unit_of(block)) {
                 stream.unstage(block);
                 self.settle(block, actions);
             }
@@ -387,11 +387,11 @@ impl Stager {
             && let Some(block) = forecast.unread.candidate()
         {
             // A large file is fetched only ahead of its reader.
-            let small = ledger.layout.blocks_of(ledger.layout.file_of(block)).len() == 1;
+            let small = ledger.layout.blocks_of(ledger.layout.unit_of(block)).len() == 1;
             let wanted = small
                 && ledger.layout.has(block)
                 && !ledger.is_here(block)
-                && !ledger.residency.is_dropping(block)
+                && !ledger.is_dropping(block)
                 && ledger.may_stay(block);
             if wanted {
                 let next = forecast.next_use(block, false);

@@ -15,6 +15,10 @@
 //! 3. It has more than 16 blocks. One request costs little compared with reading them.
 //! 4. It is withheld ([`Event::Withheld`](super::Event::Withheld)). Rehearsal has to see its first read.
 //!
+//! A *slice* of a large file is not opened. If it is tracked, a page of it is left out of the page cache, so that
+//! its read is a request ([`Event::Probed`](super::Event::Probed)). If a slice shares all its pages with others,
+//! its read is not seen.
+//!
 //! While the known part of an order is about to end, all files are tracked: any file may be read next.
 //!
 //! `fs` adds two rules to these decisions. A file of which nothing was fetched yet is opened without a request,
@@ -45,6 +49,8 @@ pub(super) struct Visibility {
     may_untrack: bool,
     /// By file, the tick since which all its opens are seen (at the latest), or [`UNTRACKED`].
     since: Vec<u64>,
+    /// The same by block, for slices.
+    slices_since: Vec<u64>,
     withheld: Vec<bool>,
     /// Whether new files are withheld.
     withheld_at_first: bool,
@@ -53,15 +59,23 @@ pub(super) struct Visibility {
 
 impl Visibility {
     /// All files are tracked.
-    pub(super) fn new(settings: &Settings, files: usize) -> Self {
-        let (may_untrack, withheld_at_first) = (settings.may_untrack, settings.withheld);
-        let (since, withheld) = (vec![0; files], vec![withheld_at_first; files]);
-        Visibility { may_untrack, since, withheld, withheld_at_first, untracked: 0 }
+    pub(super) fn new(settings: &Settings) -> Self {
+        Visibility {
+            may_untrack: settings.may_untrack,
+            since: Vec::new(),
+            slices_since: Vec::new(),
+            withheld: Vec::new(),
+            withheld_at_first: settings.withheld,
+            untracked: 0,
+        }
     }
 
-    pub(super) fn grow(&mut self, files: usize) {
-        self.since.resize(files, 0);
-        self.withheld.resize(files, self.withheld_at_first);
+    pub(super) fn grow(&mut self, layout: &Layout) {
+        self.since.resize(layout.files(), 0);
+        self.withheld.resize(layout.files(), self.withheld_at_first);
+        if layout.has_slices() {
+            self.slices_since.resize(layout.blocks(), 0);
+        }
     }
 
     /// A file has new content.
@@ -76,7 +90,8 @@ impl Visibility {
     }
 
     pub(super) fn is_withheld(&self, file: FileId) -> bool {
-        self.withheld.get(file.index()).is_none_or(|withheld| *withheld)
+        let is_withheld = || self.withheld.get(file.index()).is_none_or(|withheld| *withheld);
+        file.as_slice().is_none() && is_withheld()
     }
 
     /// Decides again whether a file is tracked. Returns an action if this has changed.
@@ -95,7 +110,10 @@ impl Visibility {
 
     /// Makes a file untracked, or tracked from `tick` on. Returns an action if this has changed.
     fn set_untracked(&mut self, file: FileId, untracked: bool, tick: u64) -> Option<Action> {
-        let since = self.since.get_mut(file.index())?;
+        let since = match file.as_slice() {
+            Some(block) => self.slices_since.get_mut(block.index())?,
+            None => self.since.get_mut(file.index())?,
+        };
         if (*since == UNTRACKED) == untracked {
             return None;
         }
@@ -104,13 +122,18 @@ impl Visibility {
         Some(if untracked { Action::Untrack { file } } else { Action::Track { file } })
     }
 
+    pub(super) fn is_untracked(&self, slice: FileId) -> bool {
+        let since = slice.as_slice().and_then(|block| self.slices_since.get(block.index()));
+        since.is_some_and(|since| *since == UNTRACKED)
+    }
+
     /// Number of untracked files.
     pub(super) fn untracked(&self) -> u64 {
         self.untracked
     }
 
     pub(super) fn sight<'a>(&'a self, layout: &'a Layout) -> Sight<'a> {
-        Sight { layout, since: &self.since }
+        Sight { layout, since: &self.since, slices_since: &self.slices_since }
     }
 }
 
@@ -119,13 +142,14 @@ impl Visibility {
 pub(super) struct Sight<'a> {
     pub(super) layout: &'a Layout,
     since: &'a [u64],
+    slices_since: &'a [u64],
 }
 
 impl<'a> Sight<'a> {
     /// Whether a read of the block since the tick `since` may be unseen: its file is no probe, and is untracked
     /// or was so at that time. Probes are tracked before any reader can get there.
     pub(super) fn misses(&self, block: BlockId, since: u64) -> bool {
-        !is_probe(self.layout.file_of(block)) && self.may_miss(block, since)
+        !is_probe(self.layout.unit_of(block)) && self.may_miss(block, since)
     }
 
     /// [`misses`](Sight::misses) with a fixed tick.
@@ -135,8 +159,14 @@ impl<'a> Sight<'a> {
 
     /// Like [`misses`](Sight::misses), but a probe may have been tracked too late as well.
     pub(super) fn may_miss(&self, block: BlockId, since: u64) -> bool {
-        let file = self.layout.file_of(block);
-        self.since.get(file.index()).is_some_and(|seen_since| *seen_since > since)
+        let file = self.layout.unit_of(block);
+        let seen_since = match file.as_slice() {
+            Some(block) => self.slices_since.get(block.index()),
+            None => self.since.get(file.index()),
+        };
+        let has_no_page = || self.layout.pages_without(block, [true; 2]).is_none();
+        seen_since.is_some_and(|seen_since| *seen_since > since)
+            || file.as_slice().is_some() && has_no_page()
     }
 }
 

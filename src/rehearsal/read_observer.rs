@@ -144,7 +144,7 @@ impl ReadObserver {
             return;
         }
         *self.stage(file) = ReadStage::Arrived;
-        let is_whole = located.offset == 0 && (located.length as u64) < BLOCK_BYTES;
+        let is_whole = located.length as u64 == located.fingerprint.size();
         let most = WAITING_BYTES_MAX.min(self.cache.memory().capacity() as u64 / 8);
         if let Some(arrival) = arrival.filter(|arrival| is_whole && arrival.node == located.node)
             && let Some(waiting) = WaitingBytes::new(arrival, &self.total, most)
@@ -181,6 +181,7 @@ impl Observer for ReadObserver {
         match *event {
             Event::Missed { block, .. }
             | Event::Joined { block, .. }
+            | Event::Probed { block, .. }
             | Event::Part { block, .. } => {
                 if let Some(located) = self.cache.catalog().locate(block) {
                     self.asked(&located, events);

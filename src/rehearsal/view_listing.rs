@@ -18,7 +18,7 @@ pub(crate) struct ViewListing {
 
 /// The number of the first file that is no link into the dataset. Those after it have smaller numbers, which no file of
 /// the dataset has, even if it grows.
-const FIRST: u32 = u32::MAX - 1;
+const FIRST: u32 = (1 << 31) - 1;
 
 impl ViewListing {
     /// The files of the view at `root`, a path below the mount point.

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::ids::FileId;
+use crate::order::{FileRange, SampleTable};
 use crate::plan::{PolicyKind, Tier};
 
 const SAMPLES: u32 = 10_000;
@@ -292,5 +294,67 @@ fn a_long_link_is_filled_without_a_setting() {
         let found = far_epoch(Some(manners), 1024);
         println!("{manners:?}: {found:.2} times the link's time, {fixed:.2} with 32 fetches");
         assert!(found < 1.25, "{manners:?}: {found}");
+    }
+}
+
+/// Samples of this size are read in a random order that is told, with RAM for half of them. Gives the share of the
+/// data that an epoch after the first one reads, and its seconds: as files of their own, and as ranges of one file.
+fn of_one_file(sample_bytes: u64, may_untrack: bool) -> [(f64, f64); 2] {
+    const COUNT: u32 = 1_000;
+    const EPOCHS: u32 = 6;
+    let all = u64::from(COUNT) * sample_bytes;
+    let files = workload::permutations(COUNT, EPOCHS, 7).unwrap();
+    let range = |nth: u32| FileRange {
+        file: FileId(0),
+        offset: u64::from(nth) * sample_bytes,
+        length: sample_bytes,
+    };
+    let table = SampleTable::Ranges((0..COUNT).map(range).collect());
+    let epochs = (0..EPOCHS).map(|epoch| files.epoch(epoch)).collect();
+    let ranges = Order::listed("ranges", epochs, table).unwrap();
+    let mut cut = Layout::new([all]);
+    assert_eq!(cut.cut_along(&ranges, |_| true), [FileId(0)]);
+    let layouts = [Layout::new((0..COUNT).map(|_| sample_bytes)), cut];
+    let orders = [files, Arc::new(ranges)];
+    let mut runs = layouts.into_iter().zip(orders).map(|(layout, order)| {
+        let reader = Reader {
+            order,
+            workers: 4,
+            batch: 8,
+            think_us: 2_000,
+            run_us: 0,
+            step_us: 0,
+            ahead: 0,
+        };
+        let report = run(&Scenario {
+            layout: Arc::new(layout),
+            readers: vec![reader],
+            known: true,
+            epochs: EPOCHS,
+            settings: Settings { may_untrack, ..with_ram(all / 2) },
+            machine: Machine::default(),
+            source: BUSY,
+            manners: None,
+            vanish: None,
+        });
+        let (steady, count) = (report.after(2), f64::from(EPOCHS - 2));
+        let seconds = (report.elapsed_us - report.epochs[1].end_us) as f64 / 1e6 / count;
+        (steady.source_bytes as f64 / count / all as f64, seconds)
+    });
+    [runs.next().unwrap(), runs.next().unwrap()]
+}
+
+/// Samples share pages with their neighbours. A page of two samples is read and charged with each of them.
+#[test]
+fn samples_of_a_file_that_is_cut_cost_what_files_of_their_own_cost() {
+    for (sample_bytes, with_pages) in [(99_000, 1.06), (20_000, 1.40)] {
+        for may_untrack in [false, true] {
+            let [(files, files_s), (cut, cut_s)] = of_one_file(sample_bytes, may_untrack);
+            println!(
+                "{sample_bytes} {may_untrack}: {files:.3} {files_s:.2} s, {cut:.3} {cut_s:.2} s"
+            );
+            assert!(cut <= with_pages * files, "{cut} of the bytes instead of {files}");
+            assert!(cut_s <= 1.1 * files_s, "{cut_s} s instead of {files_s}");
+        }
     }
 }

@@ -74,6 +74,9 @@ pub(super) struct World<'a> {
     epochs: Vec<Arc<[u32]>>,
     /// The blocks in each tier.
     tiers: Vec<BTreeSet<BlockId>>,
+    /// The slices of which a page was left out, and those that are to be pushed whole.
+    probes: BTreeSet<BlockId>,
+    untracked: BTreeSet<BlockId>,
     /// The blocks on their way to RAM, each with the workers that wait for it.
     flights: BTreeMap<BlockId, Vec<usize>>,
     servers: Pool,
@@ -103,6 +106,8 @@ impl<'a> World<'a> {
             jobs: vec![Job::default(); scenario.readers.len()],
             epochs: scenario.readers.iter().map(|reader| reader.order.epoch(0)).collect(),
             tiers: vec![BTreeSet::new(); scenario.settings.tiers.len()],
+            probes: BTreeSet::new(),
+            untracked: BTreeSet::new(),
             flights: BTreeMap::new(),
             servers: Pool::new(f64::from(scenario.source.servers)),
             processors: Pool::new(scenario.machine.processors),
@@ -182,14 +187,20 @@ impl<'a> World<'a> {
                 }
                 // Here no page is lost, every open is seen, blocks are read whole, and nothing is warmed up.
                 Action::Check { .. }
-                | Action::Untrack { .. }
-                | Action::Track { .. }
                 | Action::InParts { .. }
-                | Action::DropParts { .. }
                 | Action::Began { .. }
                 | Action::Load { .. }
                 | Action::Take { .. } => {}
-                Action::Drop { block } => {
+                Action::Untrack { file } => self.untracked.extend(file.as_slice()),
+                Action::Track { file } => {
+                    let Some(slice) = file.as_slice() else { continue };
+                    self.untracked.remove(&slice);
+                    if self.tiers[RAM].contains(&slice) {
+                        self.probes.insert(slice);
+                    }
+                }
+                Action::Drop { block } | Action::DropParts { block, .. } => {
+                    self.probes.remove(&block);
                     if self.tiers[RAM].remove(&block) {
                         self.ram_bytes -= self.scenario.layout.pages_bytes(block);
                     }
@@ -270,6 +281,9 @@ impl<'a> World<'a> {
     fn continue_sample(&mut self, index: usize) {
         while let Some(block) = self.workers[index].blocks.next().map(BlockId) {
             if self.tiers[RAM].contains(&block) {
+                if self.probes.remove(&block) {
+                    self.tell_planner(Event::Probed { block, task: index as u32 + 1 });
+                }
                 continue;
             }
             if !self.flights.contains_key(&block) {
@@ -372,6 +386,10 @@ impl<'a> World<'a> {
             self.report.ram_bytes_max = self.report.ram_bytes_max.max(self.ram_bytes);
         }
         let waiters = self.flights.remove(&block).unwrap_or_default();
+        let is_slice = self.scenario.layout.unit_of(block).as_slice().is_some();
+        if is_slice && waiters.is_empty() && !self.untracked.contains(&block) {
+            self.probes.insert(block);
+        }
         if from == Place::Source {
             let took = self.measure(block);
             let first = waiters.first().map(|&worker| self.workers[worker].epoch);

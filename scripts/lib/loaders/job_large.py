@@ -4,12 +4,15 @@
 memmap   numpy.load(mmap_mode="r"), a row a sample, shuffled
 tokens   numpy.memmap of 16 bit tokens, windows of 8 KiB, shuffled, as GPT trainers read their tokens
 h5py     an HDF5 data set opened by each worker, a row a sample, shuffled
+
+With `.seeded` after its name, the shuffle has a generator with a seed.
 """
 
 import os
 
 import h5py
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from job import BATCH, Job, check_row
@@ -62,8 +65,10 @@ class Hdf5(Dataset):
 
 def main():
     job = Job()
-    dataset = {"memmap": Memmap, "tokens": Tokens, "h5py": Hdf5}[job.kind](job.data)
-    loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=job.workers)
+    kind, _, seeded = job.kind.partition(".")
+    dataset = {"memmap": Memmap, "tokens": Tokens, "h5py": Hdf5}[kind](job.data)
+    generator = torch.Generator().manual_seed(7) if seeded else None
+    loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=job.workers, generator=generator)
     for _ in job.epochs():
         for numbers, wrong in loader:
             job.handed(numbers.tolist(), wrong.sum())

@@ -18,6 +18,8 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import make_data                            # noqa: E402  (beside the directory of the jobs)
 
 ROWS, ROW = 2_000, (96, 96, 3)              # images as STL-10 has them: 27,648 bytes, which do not fit pages evenly
+LARGE_ROWS = 4_000, (183, 180, 3)          # 98,820 bytes a row
+SMALL_ROWS = 8_000, (83, 80, 3)             # 19,920 bytes a row
 WINDOW = 4_096                              # tokens of 16 bits: 8 KiB
 WINDOWS = 5_120
 VOLUMES, VOLUME = 64, 8_000_000
@@ -25,9 +27,9 @@ IMAGES, SHARDS = 1_000, 20                  # files of 110 KB, and the files tha
 VERSION = 1
 
 
-def rows():
+def rows(count=ROWS, row=ROW):
     """The images, each with its number at its start."""
-    out = np.random.default_rng(1).integers(0, 256, (ROWS, *ROW), dtype=np.uint8)
+    out = np.random.default_rng(1).integers(0, 256, (count, *row), dtype=np.uint8)
     return stamped(out)
 
 
@@ -42,6 +44,23 @@ def stamped(array):
 def make_memmap(out):
     """One array in one file."""
     np.save(os.path.join(out, "rows.npy"), rows())
+
+
+def make_large_rows(out):
+    """Rows of about 100 KB, in one array."""
+    np.save(os.path.join(out, "rows.npy"), rows(*LARGE_ROWS))
+
+
+def make_small_rows(out):
+    """Rows of about 20 KB, in one array."""
+    np.save(os.path.join(out, "rows.npy"), rows(*SMALL_ROWS))
+
+
+def make_large_h5py(out):
+    """The same rows as those of about 100 KB, in one data set that lies in one piece."""
+    import h5py
+    with h5py.File(os.path.join(out, "rows.h5"), "w") as f:
+        f["rows"] = rows(*LARGE_ROWS)
 
 
 def make_tokens(out):

@@ -9,8 +9,10 @@
 //! its subdirectories, whatever their names.
 
 mod manifest;
+mod rows;
 
 pub use manifest::{Format, Manifest};
+pub use rows::{NPY, rows};
 
 use std::cmp::Ordering;
 

@@ -17,7 +17,7 @@
 //! defaults:
 //!
 //! - `index` (`path`; `keras` and `dali` have their own): how the files are numbered. It is a [`Sorting`] or
-//!   `manifest:FILE`.
+//!   `manifest:FILE`, or `npy`: then the rows of arrays are [numbered](rows).
 //! - `column`: where the path [stands](crate::order::index::Manifest::column) in an entry of the manifest.
 //! - `root` (the source): the dataset's directory.
 //! - `ext` (the index order's own): endings of the names of its files.
@@ -38,9 +38,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::index::{Filter, Format, IndexOrder, Manifest, Sorting, index_order};
+use super::index::{Filter, Format, IndexOrder, Manifest, NPY, Sorting, index_order, rows};
 use super::samplers::Sampler;
-use super::{Listing, Order, Split, file, grouped};
+use super::{Listing, Order, SampleTable, Split, file, grouped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
 
@@ -82,6 +82,8 @@ pub enum IndexSpec {
         /// [`Manifest::column`]
         column: Option<String>,
     },
+    /// The [rows] of arrays.
+    Rows,
 }
 
 /// The purpose of a file that an order needs.
@@ -129,7 +131,7 @@ impl OrderSpec {
         };
         let manifest = match &self.index {
             IndexSpec::Manifest { file, .. } => Some((file.as_path(), FilePurpose::Manifest)),
-            IndexSpec::Sorted(_) => None,
+            IndexSpec::Sorted(_) | IndexSpec::Rows => None,
         };
         sequence.into_iter().chain(manifest).collect()
     }
@@ -144,7 +146,7 @@ impl OrderSpec {
         };
         let manifest = match &mut self.index {
             IndexSpec::Manifest { file, .. } => Some(file),
-            IndexSpec::Sorted(_) => None,
+            IndexSpec::Sorted(_) | IndexSpec::Rows => None,
         };
         sequence.into_iter().chain(manifest).collect()
     }
@@ -173,7 +175,7 @@ impl OrderSpec {
         let index = || self.resolve_index(listing, contents.last().copied());
         match &self.sequence {
             SequenceSpec::Sampler(sampler) => {
-                let index = index()?;
+                let (index, samples) = self.resolve_samples(listing, contents.last().copied())?;
                 self.check_count(index.len() as u64)?;
                 let splits = self.splits.iter().map(|split| format!(", {split}"));
                 let name = format!("{} order{}", self.index.name(), splits.collect::<String>());
@@ -181,7 +183,7 @@ impl OrderSpec {
                 if let Some(weights) = sampler.weights_mut() {
                     *weights = weights.read(contents[0])?;
                 }
-                Order::drawn(sampler, &self.apply_splits(index)?, &name)
+                Order::drawn_of(sampler, self.apply_splits(index)?.into(), samples, &name)
             }
             SequenceSpec::File(path) => {
                 let index = || self.apply_splits(index()?);
@@ -191,6 +193,20 @@ impl OrderSpec {
                 Order::listed(&name, parsed.epochs, parsed.samples)
             }
         }
+    }
+
+    /// What the sampler's positions stand for, as rows of a table.
+    fn resolve_samples(
+        &self,
+        listing: &Listing<'_>,
+        manifest: Option<&[u8]>,
+    ) -> Result<(Vec<u32>, SampleTable)> {
+        if self.index == IndexSpec::Rows {
+            let rows = rows(listing, &self.filter)?;
+            return Ok(((0..rows.len() as u32).collect(), SampleTable::Ranges(rows)));
+        }
+        let files = self.resolve_index(listing, manifest)?;
+        Ok((files.into_iter().map(|file| file.0).collect(), SampleTable::Files))
     }
 
     fn resolve_index(&self, listing: &Listing<'_>, manifest: Option<&[u8]>) -> Result<Vec<FileId>> {
@@ -205,11 +221,16 @@ impl OrderSpec {
                 index_order(listing, IndexOrder::Manifest(manifest), &self.filter)
                     .map_err(|error| error.context(format_args!("manifest {}", file.display())))
             }
+            IndexSpec::Rows => {
+                let message = "the numbers of an order file stand for files, and not for rows";
+                Err(Error::new(ErrorKind::Order, message)
+                    .hint("list the rows as ranges: PATH, offset and length, with tabs between"))
+            }
         }
     }
 
     /// What the splits leave of the index.
-    fn apply_splits(&self, index: Vec<FileId>) -> Result<Vec<FileId>> {
+    fn apply_splits<T: Copy>(&self, index: Vec<T>) -> Result<Vec<T>> {
         self.splits.iter().try_fold(index, |index, split| {
             let n = u32::try_from(index.len());
             let n = n.map_err(|_| {
@@ -232,6 +253,9 @@ impl OrderSpec {
             (true, IndexSpec::Sorted(Sorting::ImageFolder | Sorting::Keras | Sorting::Dali)) => {
                 "are files missing from the source, outside of class directories, or not images \
                  by name?"
+            }
+            (_, IndexSpec::Rows) => {
+                "are arrays missing, or are there arrays that the job does not read?"
             }
             (true, _) => "are files missing, or does root= or ext= leave some out?",
             (false, _) => {
@@ -259,6 +283,7 @@ impl IndexSpec {
         match self {
             IndexSpec::Sorted(sorting) => sorting.name(),
             IndexSpec::Manifest { .. } => "manifest",
+            IndexSpec::Rows => NPY,
         }
     }
 }
@@ -299,6 +324,7 @@ impl fmt::Display for OrderSpec {
             IndexSpec::Sorted(sorting) => {
                 key("index", &sorting.name(), *sorting == self.sequence.sorting());
             }
+            IndexSpec::Rows => key("index", &NPY, false),
         }
         key("root", &self.filter.root, self.filter.root.is_empty());
         key("ext", &self.filter.ext.join(","), self.filter.ext.is_empty());

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::{IndexSpec, OrderSpec, SequenceSpec};
 use crate::error::{Error, Result};
-use crate::order::index::{Filter, Sorting};
+use crate::order::index::{Filter, NPY, Sorting};
 use crate::order::samplers::{Key, Sampler, check_positive, parse_number, wrong};
 use crate::order::{Split, suggest};
 
@@ -152,8 +152,8 @@ fn with_common_keys(sequence: SequenceSpec, own: &[&str], keys: Keys<'_>) -> Res
     }
     match (&mut spec.index, column) {
         (IndexSpec::Manifest { column, .. }, given) => *column = given,
-        (IndexSpec::Sorted(_), None) => {}
-        (IndexSpec::Sorted(_), Some(_)) => {
+        (IndexSpec::Sorted(_) | IndexSpec::Rows, None) => {}
+        (IndexSpec::Sorted(_) | IndexSpec::Rows, Some(_)) => {
             return Err(wrong("column= is of a manifest").hint("write index=manifest:FILE"));
         }
     }
@@ -182,12 +182,13 @@ fn index_spec(value: &str) -> Result<IndexSpec> {
         None if value == "manifest" => {
             return Err(wrong("index=manifest needs a file").hint("write index=manifest:FILE"));
         }
+        None if value == NPY => return Ok(IndexSpec::Rows),
         _ => {}
     }
     let sorting = Sorting::WORDS.iter().find(|(word, _)| *word == value);
     sorting.map(|(_, sorting)| IndexSpec::Sorted(*sorting)).ok_or_else(|| {
         let known: Vec<_> = Sorting::WORDS.iter().map(|(word, _)| *word).collect();
-        let hint = suggest::hint(value, &[known.as_slice(), &["manifest"]].concat());
+        let hint = suggest::hint(value, &[known.as_slice(), &["manifest", NPY]].concat());
         wrong(format!("unknown index order '{value}'")).hint(hint)
     })
 }

@@ -58,6 +58,21 @@ impl Epochs {
         self.next = expand(&self.order, &mut self.later, layout);
     }
 
+    /// Files have other blocks in `layout` than `before`. Samples that were read stay read. Returns where each
+    /// sample of the current epoch began, and where it begins now.
+    pub(super) fn lay_out(&mut self, before: &Layout, layout: &Layout) -> Vec<(u32, u32)> {
+        let mut all = self.order.epochs(self.number);
+        let mut ids = || all.next().unwrap_or_default();
+        let samples =
+            |id: &u32| (blocks_of(&self.order, *id, before), blocks_of(&self.order, *id, layout));
+        // No absolute position of before may stand for one of the new epochs.
+        self.base += u64::from(self.current.len()) + u64::from(self.next.len());
+        let (current, starts) = self.current.laid_out(ids().iter().map(samples));
+        self.current = current;
+        self.next = self.next.laid_out(ids().iter().map(samples)).0;
+        starts
+    }
+
     pub(super) fn absolute(&self, position: Position) -> u64 {
         self.base
             + match position {
@@ -101,13 +116,20 @@ impl Epochs {
 }
 
 fn expand(order: &Order, later: &mut EpochIter, layout: &Layout) -> Epoch {
-    let samples = order.samples();
     let ids = later.next().unwrap_or_default();
     let mut blocks = Vec::with_capacity(ids.len());
-    for &id in ids.iter() {
-        let sample = samples.get(id);
-        let length = sample.length.unwrap_or(u64::MAX);
-        blocks.extend(layout.blocks_in(sample.file, sample.offset, length).map(|block| block.0));
+    for id in ids.iter() {
+        blocks.extend(blocks_of(order, *id, layout).map(|block| block.0));
     }
     Epoch::new(blocks)
+}
+
+/// The blocks of a sample.
+fn blocks_of(
+    order: &Order,
+    id: u32,
+    layout: &Layout,
+) -> impl ExactSizeIterator<Item = BlockId> + use<> {
+    let sample = order.samples().get(id);
+    layout.blocks_in(sample.file, sample.offset, sample.length.unwrap_or(u64::MAX))
 }

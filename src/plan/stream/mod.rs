@@ -472,6 +472,15 @@ impl Stream {
         self.news.near.extend(near.copied().map(BlockId));
     }
 
+    /// Files have other blocks in `layout` than `before`. Its readers go on where they are.
+    pub(in crate::plan) fn lay_out(&mut self, before: &Layout, layout: &Layout) {
+        let foremost = self.runners.foremost;
+        let starts = self.epochs.lay_out(before, layout);
+        let sample = starts.partition_point(|(before, _)| *before <= foremost).saturating_sub(1);
+        self.restart((0, 0));
+        self.runners.foremost = starts.get(sample).map_or(0, |(_, now)| *now);
+    }
+
     /// The position that all workers have come by, if that can be told.
     fn passed_by_all(&self) -> Option<u32> {
         // If blocks repeat, a worker may have been taken to stand where another one reads.

@@ -117,3 +117,32 @@ fn archives_cost_their_own_bytes() {
         }
     }
 }
+
+/// Two orders read ranges of one file. The second one has the file cut anew while the first one is read.
+#[test]
+fn an_order_goes_on_if_another_one_has_its_file_cut_anew() {
+    let plan = settings(2 << 20, None, PolicyKind::Auto);
+    let mut world = World::new(Settings { may_untrack: true, ..plan });
+    let order = ranges(50_000);
+    world.cut(0, 50_000);
+    let epoch = order.epoch(0);
+    let read = |world: &mut World, samples: &[u32]| {
+        for sample in samples {
+            world.read_range(1, u64::from(*sample) * 50_000, 50_000);
+            arrive_all(world);
+            world.check();
+        }
+    };
+    read(&mut world, &epoch[..20]);
+    world.cut(1, 30_000);
+    arrive_all(&mut world);
+    let status = |world: &World| world.planner.streams().next().unwrap().1;
+    let before = status(&world);
+    assert!(before.following && before.position >= 20, "{before:?}");
+    let fetched = world.fetched;
+    read(&mut world, &epoch[20..]);
+    let after = status(&world);
+    assert!(after.following && after.begun == 1, "{after:?}");
+    assert_eq!(after.opens_strayed, before.opens_strayed, "{after:?}");
+    assert!(world.fetched - fetched < 3 * 40, "{}", world.fetched - fetched);
+}

@@ -11,15 +11,15 @@ mod unread;
 mod warm;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::ids::{BLOCK_BYTES, BlockId, FileId, PAGE_BYTES, PageRange, StreamId};
-use crate::order::Order;
-use crate::order::SampleTable;
 use crate::order::samplers::torch::{generator, randperm};
+use crate::order::{FileRange, Order, SampleTable};
 
 const FILES: u32 = 24;
 
@@ -57,6 +57,15 @@ fn order(seed: u32) -> Arc<Order> {
     Arc::new(Order::listed("test", vec![epoch(0), epoch(1)], SampleTable::Files).unwrap())
 }
 
+/// Ranges of [`LARGE`] of so many bytes, in a mixed order.
+fn ranges(bytes: u64) -> Arc<Order> {
+    let count = 3 * BLOCK_BYTES / bytes;
+    let range = |nth| FileRange { file: LARGE, offset: nth * bytes, length: bytes };
+    let table = SampleTable::Ranges((0..count).map(range).collect());
+    let epochs = [3, 4].map(|seed| randperm(count as u32, &mut generator(seed)).into());
+    Arc::new(Order::listed("ranges", epochs.into(), table).unwrap())
+}
+
 /// The planner, with a world that carries out its actions, some of them late.
 struct World {
     planner: Planner,
@@ -68,6 +77,8 @@ struct World {
     pages: BTreeSet<BlockId>,
     /// Pages that were read in parts, by block.
     parts: BTreeMap<BlockId, BTreeSet<u16>>,
+    /// Pages of [`LARGE`], if it is cut.
+    of_slices: BTreeSet<u64>,
     in_parts: BTreeSet<FileId>,
     /// Blocks that their files have left behind.
     left_behind: Vec<BlockId>,
@@ -92,6 +103,7 @@ impl World {
             placing: Vec::new(),
             pages: BTreeSet::new(),
             parts: BTreeMap::new(),
+            of_slices: BTreeSet::new(),
             in_parts: BTreeSet::new(),
             left_behind: Vec::new(),
             open: BTreeMap::new(),
@@ -115,6 +127,9 @@ impl World {
                     self.parts.remove(&block);
                 }
                 Action::Untrack { file } => assert!(self.untracked.insert(file), "{file:?}"),
+                Action::Track { file } if file.as_slice().is_some() => {
+                    self.untracked.remove(&file);
+                }
                 Action::Track { file } => assert!(self.untracked.remove(&file), "{file:?}"),
                 Action::Check { block } => {
                     assert!(self.pages.contains(&block) || self.fetching.contains(&block));
@@ -126,6 +141,14 @@ impl World {
                     assert!(large || !self.open.contains_key(&file), "{block:?} is in use");
                     self.pages.remove(&block);
                     self.parts.remove(&block);
+                    self.dropping.insert(block);
+                }
+                Action::DropParts { block, pages } if self.is_slice(block) => {
+                    assert!(self.pages.remove(&block), "{block:?}");
+                    let first = self.layout.range(block).0 / PAGE_BYTES;
+                    pages
+                        .iter()
+                        .for_each(|page| _ = self.of_slices.remove(&(first + u64::from(page))));
                     self.dropping.insert(block);
                 }
                 Action::DropParts { block, pages } => {
@@ -147,6 +170,25 @@ impl World {
                 Action::Began { epoch } => self.began.push(epoch),
                 Action::Displace { .. } => {}
             }
+        }
+        self.forget_shared();
+    }
+
+    fn is_slice(&self, block: BlockId) -> bool {
+        self.layout.unit_of(block).as_slice().is_some()
+    }
+
+    /// Of a slice whose pages are all those of other slices as well, nothing is dropped.
+    fn forget_shared(&mut self) {
+        if !self.layout.is_cut(LARGE) {
+            return;
+        }
+        let is_here = |block: BlockId| self.planner.stager.ledger.is_here(block);
+        let is_gone = |block: &&BlockId| self.is_slice(**block) && !is_here(**block);
+        let gone: Vec<BlockId> = self.pages.iter().filter(is_gone).copied().collect();
+        for block in gone {
+            assert!(self.layout.pages_without(block, [true; 2]).is_none(), "{block:?}");
+            self.pages.remove(&block);
         }
     }
 
@@ -250,6 +292,9 @@ impl World {
         }
         self.fetched += 1;
         self.pages.insert(block);
+        if self.is_slice(block) {
+            self.of_slices.extend(self.pages_of(block));
+        }
         self.tell(Event::Arrived { block, from: Place::Source });
     }
 
@@ -261,9 +306,28 @@ impl World {
         assert!(self.fetching.contains(&block), "{block:?} is fetched again");
     }
 
-    /// A file changes at the source. Its fetches, drops and writes under way end without an event.
-    fn change(&mut self, file: FileId, size: u64) {
-        let mut layout = Layout::clone(&self.layout);
+    /// The pages of a slice, counted from the start of its file.
+    fn pages_of(&self, slice: BlockId) -> Range<u64> {
+        let (offset, length) = self.layout.range(slice);
+        offset / PAGE_BYTES..(offset + length).div_ceil(PAGE_BYTES)
+    }
+
+    /// An order reads ranges of the large file, which is cut along them.
+    fn cut(&mut self, stream: u16, bytes: u64) {
+        let order = ranges(bytes);
+        let before = self.layout.clone();
+        let mut layout = Layout::clone(&before);
+        for file in layout.cut_along(&order, |_| true) {
+            self.forget(&before, file);
+            self.left_behind.extend(before.blocks_of(file));
+            self.layout = Arc::new(layout.clone());
+            self.tell(Event::Changed { layout: self.layout.clone(), files: vec![file] });
+        }
+        self.tell(Event::Ordered { stream: StreamId(stream), order });
+    }
+
+    /// What was held and under way of a file is gone.
+    fn forget(&mut self, layout: &Layout, file: FileId) {
         for block in layout.blocks_of(file) {
             self.pages.remove(&block);
             self.parts.remove(&block);
@@ -271,6 +335,30 @@ impl World {
             self.dropping.remove(&block);
             self.placing.retain(|(placing, _)| *placing != block);
         }
+        if file == LARGE {
+            self.of_slices.clear();
+        }
+    }
+
+    /// A task reads a range of the large file.
+    fn read_range(&mut self, task: u32, offset: u64, length: u64) {
+        if !self.layout.is_cut(LARGE) {
+            return;
+        }
+        for block in self.layout.clone().blocks_in(LARGE, offset, length) {
+            match (self.pages.contains(&block), self.fetching.contains(&block)) {
+                (true, _) if self.untracked.contains(&FileId::slice(block)) => {}
+                (true, _) => self.tell(Event::Probed { block, task }),
+                (false, true) => self.tell(Event::Joined { block, task }),
+                (false, false) => self.miss(block, task),
+            }
+        }
+    }
+
+    /// A file changes at the source. Its fetches, drops and writes under way end without an event.
+    fn change(&mut self, file: FileId, size: u64) {
+        let mut layout = Layout::clone(&self.layout);
+        self.forget(&layout, file);
         let before = layout.blocks_of(file);
         layout.resize(file, size);
         self.left_behind.extend(before.filter(|block| !layout.has(*block)));
@@ -286,6 +374,7 @@ impl World {
         };
         self.tell(Event::Missed { block, task: 0 });
         self.tell(Event::Joined { block, task: 0 });
+        self.tell(Event::Probed { block, task: 0 });
         self.tell(Event::Part { block, task: 0, pages: PageRange { first: 0, count: 1 } });
     }
 
@@ -305,6 +394,11 @@ impl World {
             blocks.map(|block| self.layout.pages_bytes(block)).sum()
         };
         let held = bytes(&mut self.pages.iter().chain(&self.fetching).copied());
+        let is_slice = |it: &&BlockId| self.layout.is_cut(LARGE) && self.is_slice(**it);
+        for slice in self.pages.iter().filter(is_slice) {
+            let has_all = self.pages_of(*slice).all(|page| self.of_slices.contains(&page));
+            assert!(has_all, "{slice:?} has lost a page to a slice beside it");
+        }
         let parts: usize = self.parts.values().map(BTreeSet::len).sum();
         assert_eq!(accounts.parts, parts as u64 * PAGE_BYTES);
         assert_eq!(accounts.kept[RAM] + accounts.staged, held);
@@ -366,6 +460,8 @@ enum Step {
     Withhold(u32, bool),
     Jump(u32, u32),
     Part(u32, u32, u16, u16),
+    Cut(u16, u64),
+    ReadRange(u32, u64, u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -394,6 +490,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..4u32, 0..3u32).prop_map(|(task, nth)| Step::Jump(task, nth)),
         6 => (0..4u32, 0..3u32, 0..250u16, 1..256u16)
             .prop_map(|(task, nth, first, count)| Step::Part(task, nth, first, count.min(256 - first))),
+        1 => (0..2u16, 3_000..400_000u64).prop_map(|(stream, bytes)| Step::Cut(stream, bytes)),
+        8 => (0..4u32, 0..3 * BLOCK_BYTES, 1..200_000u64)
+            .prop_map(|(task, offset, bytes)| Step::ReadRange(task, offset, bytes)),
     ]
 }
 
@@ -471,6 +570,8 @@ proptest! {
                 Step::Withhold(file, false) => {
                     world.tell(Event::Released { file: FileId(file) });
                 }
+                Step::Cut(stream, bytes) => world.cut(stream, bytes),
+                Step::ReadRange(task, offset, bytes) => world.read_range(task, offset, bytes),
                 Step::Jump(task, nth) => {
                     let block = world.layout.blocks_of(LARGE).nth(nth as usize);
                     if let Some(block) = block.filter(|block| !world.pages.contains(block)) {
@@ -485,6 +586,8 @@ proptest! {
             }
             world.check();
         }
+        // Tasks that have read ranges are at slices.
+        (0..4).for_each(|task| world.tell(Event::Left { task }));
         world.settle();
         world.check();
         let accounts = world.planner.accounts();

@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::order::grouped;
+use crate::order::npy::{self, Header};
 use crate::order::samplers::keys::{Value, wrong};
 
 /// `torch.multinomial` refuses more weights.
 const WEIGHTS_MAX: usize = 1 << 24;
-
-/// How numpy's binary files begin.
-const NPY: &[u8] = b"\x93NUMPY";
 
 const FORMS: &str = "a file of weights is a text with a number a line, or an array of doubles in .npy: \
                      numpy.savetxt or numpy.save of a one-dimensional float64 array writes one";
@@ -48,9 +46,9 @@ impl Weights {
     /// When a weight is negative or not finite. The error names its line or its entry, from 1 on. Also when
     /// there are too many weights, or their sum is 0 or too large.
     pub fn read(&self, bytes: &[u8]) -> Result<Self> {
-        let values = match bytes.strip_prefix(NPY) {
-            Some(array) => parse_array(array),
-            None => parse_text(bytes),
+        let values = match bytes.starts_with(npy::MAGIC) {
+            true => parse_array(bytes),
+            false => parse_text(bytes),
         };
         match values.and_then(|values| checked_sum(&values).map(|()| values)) {
             Ok(values) => Ok(Weights { file: self.file.clone(), values: values.into() }),
@@ -100,19 +98,16 @@ fn parse_text(text: &[u8]) -> Result<Vec<f64>> {
     Ok(values)
 }
 
-/// The entries of an array, after the magic bytes of its file: two bytes of version, the length of the
-/// header, the header (a dictionary as Python writes it), and the numbers.
-fn parse_array(array: &[u8]) -> Result<Vec<f64>> {
-    let (header, data) = split_header(array).ok_or_else(|| wrong("it ends in its header"))?;
-    let header: String = String::from_utf8_lossy(header).split_whitespace().collect();
-    let field = |name: &str, end: &str| {
-        let (_, after) = header.split_once(&format!("'{name}':"))?;
-        after.split_once(end).map(|(value, _)| value)
+/// The entries of an array in numpy's format.
+fn parse_array(file: &[u8]) -> Result<Vec<f64>> {
+    let header = Header::parse(file)?;
+    let data = &file[header.end..];
+    let [count] = header.shape[..] else {
+        return Err(wrong("it is not an array of one dimension"));
     };
-    let count = field("shape", ",)").and_then(|shape| shape.strip_prefix('(')?.parse().ok());
-    let count: usize = count.ok_or_else(|| wrong("it is not an array of one dimension"))?;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
     check_count(count)?;
-    let (size, values): (usize, Vec<f64>) = match field("descr", ",").unwrap_or_default() {
+    let (size, values): (usize, Vec<f64>) = match header.descr.as_str() {
         "'<f8'" => {
             (8, data.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect())
         }
@@ -129,22 +124,6 @@ fn parse_array(array: &[u8]) -> Result<Vec<f64>> {
     }
     let entries = (1..).zip(values);
     entries.map(|(entry, value)| checked(value, || format!("entry {entry}"))).collect()
-}
-
-/// The header and the numbers.
-fn split_header(array: &[u8]) -> Option<(&[u8], &[u8])> {
-    let ([major, _], rest) = array.split_first_chunk()?;
-    let (length, rest) = match major {
-        1 => {
-            let (length, rest) = rest.split_first_chunk()?;
-            (u16::from_le_bytes(*length).into(), rest)
-        }
-        _ => {
-            let (length, rest) = rest.split_first_chunk()?;
-            (u32::from_le_bytes(*length) as usize, rest)
-        }
-    };
-    rest.split_at_checked(length)
 }
 
 fn check_count(count: usize) -> Result<()> {
@@ -185,7 +164,7 @@ mod tests {
     fn npy(version: u8, header: &str, data: &[u8]) -> Vec<u8> {
         let length = (header.len() as u32).to_le_bytes();
         let length = if version == 1 { &length[..2] } else { &length[..] };
-        [NPY, &[version, 0], length, header.as_bytes(), data].concat()
+        [npy::MAGIC, &[version, 0], length, header.as_bytes(), data].concat()
     }
 
     fn doubles(values: &[f64]) -> Vec<u8> {
@@ -224,14 +203,14 @@ mod tests {
             (b"0\n-0\n".to_vec(), "no weight is above 0"),
             (b"1e308\n1e308\n".to_vec(), "the sum of the weights"),
             (b"1\n".repeat(WEIGHTS_MAX + 1), "more than 16,777,216 weights"),
-            (NPY.to_vec(), "it ends in its header"),
+            (npy::MAGIC.to_vec(), "it ends in its header"),
             (npy(1, HEADER, &[])[..30].to_vec(), "it ends in its header"),
             (array(HEADER, &[1.0, 2.0]), "have 16 bytes and not 24"),
             (array(HEADER, &[1.0, f64::NAN, 2.0]), "entry 2: a weight cannot be NaN"),
             (array(&HEADER.replace("<f8", "<i8"), &[1.0]), "an array of '<i8'"),
             (array(&HEADER.replace("(3,)", "(3, 1)"), &[1.0]), "not an array of one dimension"),
             (array(&HEADER.replace("(3,)", "(99999999,)"), &[1.0]), "more than 16,777,216"),
-            (array("", &[1.0]), "not an array of one dimension"),
+            (array("", &[1.0]), "tells no shape"),
         ] {
             let error = read(&bytes).unwrap_err().to_string();
             assert!(error.starts_with("weights w.txt: "), "{error}");

@@ -1,0 +1,91 @@
+"""Samples inside large files, read in a random order that is known, at half the data's size of RAM.
+
+Goal: a large file costs what its samples would cost as files of their own.
+Method: loaders of libraries (scripts/lib/loaders) over `slowpfs --preset busy`, three epochs each, and the same jobs on the
+source itself, whose page cache has as much memory.  NAME.x_direct are the seconds of all epochs through belady over those on
+the source.  NAME.steady.x_ideal_bytes is what the source gave in an epoch after the first one, over the half of the data that
+RAM cannot hold.  The rest is what is staged ahead, and the pages that samples share: each is read and kept with both.
+npy and small are arrays that are mapped, with rows of about 100 and 20 KB, told by `index=npy`.  hdf5 is a data set in one
+piece, told by an order file.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from driver import FAILURES, stopwatch
+from loading import SHARE, Loading, prepared, scratch
+from mounts import TARGET, TOP, binary, say
+from parts import arguments
+from report import publish, row
+
+sys.path.append(f"{TOP}/scripts/lib/loaders")
+
+from matrix import Row          # noqa: E402  (beside the jobs)
+
+ORDER = "torch-random:seed=7,index=npy"
+PAIRS = 5
+ROWS = {"npy": ("memmap.seeded", "large_rows", 1.06), "small": ("memmap.seeded", "small_rows", 1.25),
+        "hdf5": ("h5py.seeded", "large_h5py", 1.06)}
+
+
+def order_of_hdf5(python, data, work):
+    """An order file of the data set's rows, in the order of the array of the same rows."""
+    array = prepared(python, "large_rows").top
+    shown = os.path.join(work, "rows.order")
+    subprocess.run([binary("belady"), "order", "show", ORDER, array, "--epochs", "3", "-o", shown], check=True,
+                   stdout=subprocess.DEVNULL)
+    probe = "import h5py, sys; print(h5py.File(sys.argv[1])['rows'].id.get_offset())"
+    found = subprocess.run([python, "-c", probe, os.path.join(data.top, "rows.h5")], check=True, capture_output=True)
+    begin, lines = int(found.stdout), []
+    with open(shown) as f:
+        first = None
+        for line in f:
+            words = line.rstrip("\n").split("\t")
+            if len(words) == 3:
+                offset, length = map(int, words[1:])
+                first = os.path.getsize(os.path.join(array, "rows.npy")) % length if first is None else first
+                line = f"rows.h5\t{begin + offset - first}\t{length}\n"
+            lines.append(line)
+    with open(shown, "w") as f:
+        f.writelines(lines)
+    return shown
+
+
+def main():
+    args = arguments(__doc__, f"each row {PAIRS} times", "each row once", list(ROWS))
+    python, work, elapsed = sys.executable, scratch(), stopwatch()
+    loading, rows, notes, failed = Loading(sys.executable, work), [], [], False
+    try:
+        for name, (kind, kept, most) in ROWS.items():
+            if args.part and name not in args.part:
+                continue
+            data = prepared(python, kept)
+            order = order_of_hdf5(python, data, work) if name == "hdf5" else ORDER
+            which = Row(name, "large", kind, kept, "told", order)
+            times, shares, runs = [], [], []
+            for _ in range(1 if args.quick else PAIRS):
+                try:
+                    through, direct = loading.belady(which, data), loading.direct(which, data)
+                except FAILURES as e:
+                    notes.append(f"{name} failed: {e}".replace(TARGET, "target"))
+                    say(f"{elapsed():5.0f} s  {name} FAILED: {e}")
+                    failed = True
+                    continue
+                ideal = (1 - SHARE) * sum(data.sizes.values())
+                times.append(through.seconds / direct.seconds)
+                shares.append(through.bytes_for(1) / (len(through.epochs) - 1) / ideal)
+                runs.append({"belady": through.epochs, "direct": direct.epochs})
+                say(f"{elapsed():5.0f} s  {name:6} x_direct {times[-1]:.3f}  x_ideal_bytes {shares[-1]:.3f}  "
+                    f"ready {through.ready:.3f}")
+            rows.append(row(f"{name}.x_direct", times, "x", 1.03))
+            rows.append(row(f"{name}.steady.x_ideal_bytes", shares, "x", most, last=runs[-1:]))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    publish("shards", rows, notes, args.json, keep=not args.part and not args.quick)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+//! Arrays in numpy's format: `.npy` (NEP 1).
+//!
+//! A file begins with six magic bytes, two bytes of version, the length of its header in two bytes (four from version 2
+//! on), and the header, a dictionary as Python writes it. The numbers follow, row by row.
+
+use super::samplers::wrong;
+use crate::error::Result;
+
+pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// What is before the header in the latest version.
+pub(super) const PREFIX: usize = 12;
+
+/// Longer headers are refused: numpy writes some hundred bytes, and more for arrays of many named fields.
+const HEADER_MAX: usize = 1 << 20;
+
+/// What the header of an array says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// The type of a number as Python writes it, such as `'<f4'`.
+    pub(super) descr: String,
+    /// The length of each dimension.
+    pub(super) shape: Vec<u64>,
+    /// Whether the columns lie in one piece each, and not the rows.
+    pub(super) by_columns: bool,
+    /// Where the numbers begin, in bytes from the start of the file.
+    pub(super) end: usize,
+}
+
+impl Header {
+    /// Where a header ends whose file begins with these bytes, [`PREFIX`] of them or the whole file.
+    ///
+    /// # Errors
+    /// If this is no array, or if its header is longer than any that numpy writes.
+    pub(super) fn end_of(file: &[u8]) -> Result<usize> {
+        let rest = file.strip_prefix(MAGIC).ok_or_else(|| wrong("it is no array of numpy"))?;
+        let too_short = || wrong("it ends in its header");
+        let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(too_short)?;
+        let (length, begin) = match version[0] {
+            1 => (rest.first_chunk::<2>().map(|length| u16::from_le_bytes(*length).into()), 10),
+            _ => (rest.first_chunk::<4>().map(|length| u32::from_le_bytes(*length)), 12),
+        };
+        let length = length.ok_or_else(too_short)? as usize;
+        if length > HEADER_MAX {
+            return Err(wrong(format!(
+                "its header has {length} bytes, which numpy does not write"
+            )));
+        }
+        Ok(begin + length)
+    }
+
+    /// Reads the header of a file from its start, up to the header's end or farther.
+    ///
+    /// # Errors
+    /// If this is no array of numpy, or the bytes end in its header.
+    pub(super) fn parse(file: &[u8]) -> Result<Self> {
+        let end = Self::end_of(file)?;
+        let header = file.get(..end).ok_or_else(|| wrong("it ends in its header"))?;
+        let begin = if header[MAGIC.len()] == 1 { PREFIX - 2 } else { PREFIX };
+        let text: String = String::from_utf8_lossy(&header[begin..]).split_whitespace().collect();
+        let field = |name: &str, end: &str| {
+            let (_, after) = text.split_once(&format!("'{name}':"))?;
+            after.split_once(end).map(|(value, _)| value)
+        };
+        let length = |text: &str| text.parse::<u64>().ok();
+        let shape = field("shape", ")").and_then(|shape| {
+            let lengths = shape.strip_prefix('(')?.split(',').filter(|text| !text.is_empty());
+            lengths.map(length).collect()
+        });
+        Ok(Header {
+            descr: field("descr", ",").unwrap_or_default().to_owned(),
+            shape: shape.ok_or_else(|| wrong("its header tells no shape"))?,
+            by_columns: field("fortran_order", ",").is_none_or(|value| value != "False"),
+            end,
+        })
+    }
+
+    /// Bytes of a number. `None` if it is a type that has parts.
+    pub(super) fn number_bytes(&self) -> Option<u64> {
+        let text = self.descr.strip_prefix('\'')?.strip_suffix('\'')?;
+        let size: u64 = text.get(2..)?.split('[').next()?.parse().ok()?;
+        // Characters of Unicode texts take four bytes.
+        Some(if text[1..].starts_with('U') { 4 * size } else { size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(version: u8, header: &str) -> Vec<u8> {
+        let length = (header.len() as u32).to_le_bytes();
+        let length = if version == 1 { &length[..2] } else { &length[..] };
+        [MAGIC, &[version, 0], length, header.as_bytes()].concat()
+    }
+
+    #[test]
+    fn a_header_tells_the_type_and_the_shape() {
+        for version in [1, 2, 3] {
+            let text = "{'descr': '<f4', 'fortran_order': False, 'shape': (10, 3, 4), }   \n";
+            let bytes = file(version, text);
+            let header = Header::parse(&[&bytes[..], b"numbers"].concat()).unwrap();
+            assert_eq!(
+                (header.shape.as_slice(), header.by_columns),
+                ([10, 3, 4].as_slice(), false)
+            );
+            assert_eq!((header.end, header.number_bytes()), (bytes.len(), Some(4)));
+        }
+        let of = |text: &str| Header::parse(&file(1, text)).unwrap();
+        let header = of("{'descr': '<U7', 'fortran_order': True, 'shape': (3,), }");
+        assert_eq!((header.number_bytes(), header.by_columns), (Some(28), true));
+        let header =
+            of("{'descr': [('a', '<i8'), ('b', '|u1')], 'fortran_order': False, 'shape': (), }");
+        assert_eq!((header.number_bytes(), header.shape.len()), (None, 0));
+    }
+
+    #[test]
+    fn what_is_no_array_is_refused() {
+        let cut = file(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (10, 3, 4), }");
+        for (bytes, why) in [
+            (b"PK\x03\x04".to_vec(), "no array of numpy"),
+            (MAGIC.to_vec(), "ends in its header"),
+            (cut[..40].to_vec(), "ends in its header"),
+            (file(1, "{}"), "no shape"),
+            (file(1, "{'shape': (3, x), }"), "no shape"),
+            ([MAGIC, &[2, 0, 0, 0, 0, 9]].concat(), "numpy does not write"),
+        ] {
+            let error = Header::parse(&bytes).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            let _ = Header::parse(&[MAGIC, &bytes].concat());
+            let text = String::from_utf8_lossy(&bytes);
+            let _ = Header::parse(&file(1, &format!("{{'descr': '{text}', 'shape': ({text}), }}")))
+                .map(|header| header.number_bytes());
+        }
+    }
+}
