@@ -425,6 +425,11 @@ impl Cache {
         }
     }
 
+    /// Whether a block of a version is on its way. Never blocks.
+    pub fn brings(&self, block: BlockId, node: NodeId) -> bool {
+        self.flights.has(node, std::iter::once(block))
+    }
+
     /// Whether these bytes of a version of a file may lie in the page cache. None do if nothing of the file
     /// was ever fetched. Bytes that are on their way are to be waited for. Never blocks.
     pub fn may_peek(&self, node: NodeId, file: FileId, range: &Range<u64>) -> bool {

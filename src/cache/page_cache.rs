@@ -198,6 +198,7 @@ impl PageCache {
         }
         // Its file may have left it behind meanwhile.
         if !self.catalog.layout().has(block) {
+            self.probes.forget(block);
             pages.discard(at.clone(), Box::new(|| ()));
             return Err(Errno::ESTALE);
         }

@@ -5,7 +5,8 @@
 //!    seen.
 //! 2. The read finds all pages but that one, and the kernel asks for it. It is answered from here. From then on the
 //!    kernel has it.
-//! 3. If the planner has to see the read of a slice that lies in the page cache, a page is read from there and dropped.
+//! 3. If the planner has to see the read of a slice that lies in the page cache, a page is read from there and kept
+//!    here. Then the kernel drops it.
 //!
 //! The pages are charged to their slices, as if the kernel had them. If there are too many, slices are pushed whole.
 

@@ -156,7 +156,7 @@ fn each(streams: &Streams) -> impl Iterator<Item = (u64, &Stream)> {
 fn parse(stream: &Stream) -> Option<(OrderSpec, OrderSpec)> {
     let spec: OrderSpec = stream.spec.parse().ok().filter(|_| stream.epoch <= EPOCH_MOST)?;
     let SequenceSpec::Sampler(sampler) = &spec.sequence else { return None };
-    if !spec.files_needed().is_empty() {
+    if !spec.needs_names_only() {
         return None;
     }
     let mut first = sampler.clone();

@@ -50,7 +50,7 @@ impl ToldHomes {
             let rank = |(order, members): &(String, Vec<u64>)| {
                 let order: OrderSpec = order.parse().ok()?;
                 let is_drawn = matches!(order.sequence, SequenceSpec::Sampler(_));
-                let is_known = is_drawn && order.files_needed().is_empty();
+                let is_known = is_drawn && order.needs_names_only();
                 is_known.then(|| Rank { order, members: members.clone() })
             };
             let ranks: Vec<Rank> = ranks.iter().map(rank).collect::<Option<_>>()?;

@@ -3,9 +3,10 @@
 //! 1. A block of a mebibyte has many samples of a large file in it, each read at another time. If RAM has no room
 //!    for all the data, the block would be fetched for each of them. So the file gets blocks that follow the
 //!    samples.
-//! 2. The catalog numbers the new blocks. The planner hears of them before it hears of the order.
-//! 3. The kernel is told not to read far ahead.
+//! 2. The catalog numbers the new blocks.
+//! 3. The kernel is told not to read far ahead. That holds for all files of the mount.
 //! 4. The kernel may have pages that were charged with the old blocks. They are dropped.
+//! 5. The planner hears of the new blocks before it hears of the order.
 //!
 //! If the mount has a cache disk or is in a cluster, files stay as they are. There a block has a name that holds
 //! for blocks of a mebibyte.
@@ -36,6 +37,6 @@ pub(super) fn cut_along(core: &Core, order: &Order, ram: u64) {
     tracing::info!(files = files.len(), "large files are cut along the samples of the order");
     page_cache.expect_random_reads();
     page_cache.forget_files(&files, &before);
-    core.inbox.put(Event::Changed { layout: core.catalog.layout(), files: files.clone() }, None);
     page_cache.drop_files(&files, PATIENCE);
+    core.inbox.put(Event::Changed { layout: core.catalog.layout(), files }, None);
 }

@@ -155,7 +155,15 @@ impl PendingRead {
     /// Reads bytes of which the kernel has no pages.
     fn read_uncached(self, wanted: VersionRange) {
         let VersionRange { node, file, layout, range } = wanted;
-        let asked = layout.pieces(file, &range);
+        let mut asked = layout.pieces(file, &range);
+        // A page that slices share may be the last one of a slice whose other pages are on their way.
+        if let [(block, bytes)] = asked.as_mut_slice()
+            && let Some(before) = layout.also_in(*block, &range)
+            && self.dataset.cache.brings(before, node)
+        {
+            let offset = layout.range(before).0;
+            (*block, *bytes) = (before, range.start - offset..range.end - offset);
+        }
         let (dataset, task) = (Arc::clone(&self.dataset), self.task);
         let done = move |result: Result<(&[u8], Cause), ReadFailure>| self.finish(node, result);
         if let [(block, asked)] = asked.as_slice() {

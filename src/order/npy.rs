@@ -8,8 +8,8 @@ use crate::error::Result;
 
 pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// What is before the header in the latest version.
-pub(super) const PREFIX: usize = 12;
+/// Bytes before the header in the latest version.
+const PREFIX: usize = 12;
 
 /// Longer headers are refused: numpy writes some hundred bytes, and more for arrays of many named fields.
 const HEADER_MAX: usize = 1 << 20;
@@ -28,7 +28,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Where a header ends whose file begins with these bytes, [`PREFIX`] of them or the whole file.
+    /// Where the header of a file ends that begins with these bytes.
     ///
     /// # Errors
     /// If this is no array, or if its header is longer than any that numpy writes.
@@ -80,7 +80,7 @@ impl Header {
         let text = self.descr.strip_prefix('\'')?.strip_suffix('\'')?;
         let size: u64 = text.get(2..)?.split('[').next()?.parse().ok()?;
         // Characters of Unicode texts take four bytes.
-        Some(if text[1..].starts_with('U') { 4 * size } else { size })
+        size.checked_mul(if text.as_bytes()[1] == b'U' { 4 } else { 1 })
     }
 }
 
@@ -109,6 +109,10 @@ mod tests {
         let of = |text: &str| Header::parse(&file(1, text)).unwrap();
         let header = of("{'descr': '<U7', 'fortran_order': True, 'shape': (3,), }");
         assert_eq!((header.number_bytes(), header.by_columns), (Some(28), true));
+        for descr in ["\u{e9}1", "<U4611686018427387905", "<f", "|O", ""] {
+            let header = of(&format!("{{'descr': '{descr}', 'shape': (3,), }}"));
+            assert!(header.number_bytes().is_none_or(|bytes| bytes == 1), "{descr}");
+        }
         let header =
             of("{'descr': [('a', '<i8'), ('b', '|u1')], 'fortran_order': False, 'shape': (), }");
         assert_eq!((header.number_bytes(), header.shape.len()), (None, 0));

@@ -82,15 +82,14 @@ impl Cuts {
         (start, end - start)
     }
 
-    /// The fewest blocks that hold a byte range, which is not empty.
+    /// The fewest blocks that hold a byte range, which is not empty. If the range lies in a page that two blocks share,
+    /// it is the second block.
     pub(super) fn blocks_in(&self, bytes: &Range<u64>) -> Range<u32> {
         let (page, end) = (bytes.start / self.page_bytes, bytes.end.div_ceil(self.page_bytes));
         let begun = self.starts.partition_point(|start| u64::from(*start) <= page) as u32;
         let last = self.ends.partition_point(|last| u64::from(*last) < end) as u32;
-        let last = last.min(self.blocks() - 1);
-        // A page of two blocks lies in either of them. If it is asked for alone, the pages before it were asked for
-        // with another request.
-        begun.saturating_sub(1).min(last)..last + 1
+        let first = begun.saturating_sub(1);
+        first..last.clamp(first, self.blocks() - 1) + 1
     }
 
     /// Bytes of pages that two blocks have, each of them once.
@@ -145,7 +144,7 @@ mod tests {
         // The second sample begins in page 24 and ends in page 48.
         assert_eq!(blocks(&cuts, 990_000)[1], 24 * PAGE..49 * PAGE);
         assert_eq!((cuts.pages(0), cuts.pages(1)), ((25, [0, 1]), (25, [1, 1])));
-        assert_eq!(cuts.blocks_in(&(98_000..99_500)), 0..1, "a page of both");
+        assert_eq!(cuts.blocks_in(&(98_400..99_500)), 1..2, "a page of both");
         assert_eq!(cuts.blocks_in(&(50_000..150_000)), 0..2);
     }
 

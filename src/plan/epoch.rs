@@ -71,6 +71,10 @@ impl Epoch {
             at = end;
         }
         let mut epoch = Epoch::new(blocks);
+        if at != self.len() {
+            // It was made when the samples had other blocks than those. What was read of it is not known.
+            read.clear();
+        }
         read.into_iter().for_each(|position| epoch.reach(position));
         (epoch, starts)
     }

@@ -135,12 +135,11 @@ impl Layout {
     pub fn cut_along(&mut self, order: &Order, is_sized: impl Fn(FileId) -> bool) -> Vec<FileId> {
         let SampleTable::Ranges(ranges) = order.samples() else { return Vec::new() };
         let mut samples: BTreeMap<FileId, Vec<Range<u64>>> = BTreeMap::new();
-        let is_cut = |file: FileId| self.size_of(file) > BLOCK_BYTES && is_sized(file);
-        for range in ranges.iter().filter(|range| is_cut(range.file)) {
+        for range in ranges.iter().filter(|range| self.size_of(range.file) > BLOCK_BYTES) {
             let bytes = range.offset..range.offset.saturating_add(range.length);
             samples.entry(range.file).or_default().push(bytes);
         }
-        samples.retain(|file, samples| self.cut(*file, std::mem::take(samples)));
+        samples.retain(|file, samples| is_sized(*file) && self.cut(*file, std::mem::take(samples)));
         samples.into_keys().collect()
     }
 
@@ -289,6 +288,13 @@ impl Layout {
             None => (offset / BLOCK_BYTES) as u32..bytes.end.div_ceil(BLOCK_BYTES) as u32,
         };
         (extent.first + nths.start..extent.first + nths.end).map(BlockId)
+    }
+
+    /// The slice before a slice, if it holds this byte range of the file as well.
+    pub fn also_in(&self, block: BlockId, range: &Range<u64>) -> Option<BlockId> {
+        let before = self.neighbours(block)[0].filter(|_| self.is_cut(self.file_of(block)))?;
+        let (offset, length) = self.range(before);
+        (offset <= range.start && range.end <= offset + length).then_some(before)
     }
 
     /// The blocks that hold a byte range of a file, each with the bytes of the range that are read from it, counted
@@ -458,6 +464,8 @@ mod tests {
         assert_eq!(without([true, false]), Some(PageRange { first: 0, count: 2 }));
         assert_eq!(layout.pages_without(BlockId(0), [false, false]), None, "it is no slice");
         assert_eq!(layout.range(BlockId(1)), (0, 0), "its file has left it behind");
+        assert_eq!(layout.also_in(BlockId(sample.0 + 1), &(9_000..9_001)), Some(sample));
+        assert_eq!(layout.also_in(BlockId(sample.0 + 1), &(9_000..19_001)), None);
         let pieces = layout.pieces(FileId(1), &(9_000..20_000));
         assert_eq!(
             pieces[0],

@@ -8,6 +8,9 @@ use std::process::Command;
 
 /// Directories of the documents, in the order in which they are replaced by the test's own.
 pub(crate) const SOURCE: &str = "/lustre/imagenet";
+
+/// Three rows of four numbers in numpy's format.
+const ARRAY: &[u8] = b"\x93NUMPY\x01\x00\x3c\x00{'descr': '|u1', 'fortran_order': False, 'shape': (3, 4), }\nrows of text";
 pub(crate) const MOUNT: &str = "/mnt/imagenet";
 pub(crate) const CACHE: &str = "/local/belady";
 
@@ -169,6 +172,7 @@ impl Scene {
         ] {
             write(&scene.work, file, text.as_bytes());
         }
+        write(&scene.work, "arrays/rows.npy", ARRAY);
         scene.pack();
         scene
     }

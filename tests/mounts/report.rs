@@ -482,7 +482,8 @@ fn a_run_ends_with_its_report() {
 #[test]
 fn one_process_that_reads_is_told_of_itself() {
     let fixture = Fixture::new();
-    fixture.write_many("d", 300, SIZE);
+    // It is a fork of the shell at first, and is known to be another program after a second or two.
+    fixture.write_many("d", 300, 60_000);
     let slow = Slowpfs::new(&fixture, &["--read-ms", "10"]);
     let to = fixture.path("report.json");
     let mut run = fixture.belady();

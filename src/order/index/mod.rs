@@ -12,7 +12,7 @@ mod manifest;
 mod rows;
 
 pub use manifest::{Format, Manifest};
-pub use rows::{NPY, rows};
+pub use rows::{NPY, Rows, rows};
 
 use std::cmp::Ordering;
 

@@ -24,9 +24,9 @@ pub fn help() -> String {
     }
     let sortings: Vec<_> = Sorting::WORDS.iter().map(|(word, _)| *word).collect();
     text += &format!("\nKeys of all orders: {}\n", COMMON_KEYS.join(" "));
-    text += &format!("  index={}, manifest:FILE (text, .csv, .tsv, .json),\n", sortings.join("|"));
-    text += "        or npy (the rows of arrays);\n";
-    text += "        path unless the sampler has one of its own name\n";
+    text +=
+        &format!("  index={} or manifest:FILE (text, .csv, .tsv, .json);\n", sortings.join("|"));
+    text += "        path unless the sampler has one of its own name; or npy: the rows of arrays\n";
     text += "  split=random_split:SEED:LENGTH+LENGTH:PART, train_test_split:SEED:SIZE:train or :test,\n";
     text += "        shuffle:SEED, slice:FROM:TO; several with / between them\n";
     text +=

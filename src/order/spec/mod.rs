@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::index::{Filter, Format, IndexOrder, Manifest, NPY, Sorting, index_order, rows};
+use super::index::{Filter, Format, IndexOrder, Manifest, NPY, Rows, Sorting, index_order, rows};
 use super::samplers::Sampler;
 use super::{Listing, Order, SampleTable, Split, file, grouped};
 use crate::error::{Error, ErrorKind, Result};
@@ -119,6 +119,11 @@ impl OrderSpec {
             splits: Vec::new(),
             whole_batches: None,
         }
+    }
+
+    /// Whether it is known from the names of the dataset alone, without bytes of any file.
+    pub fn needs_names_only(&self) -> bool {
+        self.files_needed().is_empty() && self.index != IndexSpec::Rows
     }
 
     /// The files whose contents [`OrderSpec::resolve`] needs, in the order it takes them.
@@ -202,8 +207,8 @@ impl OrderSpec {
         manifest: Option<&[u8]>,
     ) -> Result<(Vec<u32>, SampleTable)> {
         if self.index == IndexSpec::Rows {
-            let rows = rows(listing, &self.filter)?;
-            return Ok(((0..rows.len() as u32).collect(), SampleTable::Ranges(rows)));
+            let Rows { table, index } = rows(listing, &self.filter)?;
+            return Ok((index, SampleTable::Ranges(table)));
         }
         let files = self.resolve_index(listing, manifest)?;
         Ok((files.into_iter().map(|file| file.0).collect(), SampleTable::Files))

@@ -78,6 +78,7 @@ fn the_string_form_reads_back() {
         "keras:seed=3,validation_split=0.25,subset=validation",
         "keras:seed=3,index=path",
         "dlio:seed=123,epoch=2,sampler=index",
+        "torch-random:seed=7,index=npy,root=a.npy,count=3",
         "file:orders/a.txt",
         "file:orders/a.txt,index=imagefolder,count=0",
         "torch-distributed:seed=7,drop_last=true,split=slice:0:5,whole_batches=64",
