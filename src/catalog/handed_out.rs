@@ -192,6 +192,7 @@ impl HandedOut {
 mod tests {
     use std::ffi::OsStr;
     use std::fs::File;
+    use std::sync::Arc;
     use std::time::{Duration, UNIX_EPOCH};
 
     use nix::errno::Errno;
@@ -200,6 +201,7 @@ mod tests {
     use crate::catalog::tests::{Gated, MINUTE, node_of};
     use crate::catalog::{Catalog, NodeId, Received};
     use crate::ids::BLOCK_BYTES;
+    use crate::order::{FileRange, Order, SampleTable};
 
     /// A file of one block more than are compared.
     struct Stand(tempfile::TempDir, Catalog);
@@ -284,6 +286,42 @@ mod tests {
         let third = stand.touch(2);
         assert_eq!(stand.1.served(second).unwrap().node, third);
     }
+
+    /// Samples of a file of which blocks were handed out, or are on their way.
+    #[test]
+    fn what_was_handed_out_before_a_cut_is_not_compared() {
+        let samples = || {
+            let range = FileRange { file: FileId(1), offset: 0, length: 100_000 };
+            let table = SampleTable::Ranges(vec![range]);
+            Order::listed("ranges", vec![Arc::from([0])], table).unwrap()
+        };
+        for is_on_its_way in [false, true] {
+            let stand = Stand::new();
+            let catalog = &stand.1;
+            let first = node_of(catalog, "file");
+            let block = catalog.layout().blocks_of(FileId(1)).next().unwrap();
+            if !is_on_its_way {
+                stand.give(first, block, None, 7);
+            }
+            assert_eq!(catalog.cut_along(&samples()), [FileId(1)]);
+            if is_on_its_way {
+                stand.give(first, block, None, 7);
+            }
+            let second = stand.touch(1);
+            assert_eq!(catalog.served(first).err(), Some(Errno::ESTALE), "{is_on_its_way}");
+            // What is handed out of slices is compared.
+            stand.hand_out(second, 1, 7);
+            let third = stand.touch(2);
+            assert_eq!(catalog.served(second).unwrap().node, third);
+        }
+        // An earlier version of which nothing was handed out stays served.
+        let stand = Stand::new();
+        let first = node_of(&stand.1, "file");
+        let second = stand.touch(1);
+        assert_eq!(stand.1.cut_along(&samples()), [FileId(1)]);
+        assert_eq!(stand.1.served(first).unwrap().node, second);
+    }
+
     const FIRST: Option<PageRange> = Some(PageRange { first: 0, count: 1 });
     const SECOND: Option<PageRange> = Some(PageRange { first: 1, count: 1 });
 

@@ -160,6 +160,42 @@ impl Drop for User {
     }
 }
 
+/// Ranges of the large file, in a mixed order, which the first point reads and then the second one.
+const SLICES: &str = r#"
+for n in $(seq 0 103); do
+  range=$((n * 37 % 104))
+  printf 'large\t%d\t50000\n' $((range * 50000))
+done > "$TEST_DIR/theirs/order"
+belady mount "$TEST_DIR/slow" "$first" --ram 4MiB --order "$TEST_DIR/theirs/order"
+belady mount "$TEST_DIR/slow" "$second"
+for point in "$first" "$second" "$first"; do
+  for n in $(seq 0 103); do
+    range=$((n * 37 % 104))
+    tail -c +$((range * 50000 + 1)) "$TEST_DIR/source/large" | head -c 50000 > "$TEST_DIR/theirs/wanted" || true
+    dd if="$point/large" bs=50000 skip=$range count=1 status=none | cmp - "$TEST_DIR/theirs/wanted"
+  done
+done
+"#;
+
+#[test]
+fn ranges_of_a_file_that_is_cut_are_read_at_both_points() {
+    let user = User::new();
+    user.does(SLICES);
+    let pid = user.pid();
+    let status = user.status("first");
+    assert_eq!(status["orders"][0]["following"], true, "{status}");
+    assert_eq!(status["failed"], 0, "{status}");
+    // By several tasks, and at any place.
+    fs::write(user.fixture.path("ranges.py"), RANGES).unwrap();
+    let points = r#""$TEST_DIR/source" "$first" "$second""#;
+    user.does(&format!(r#"timeout 400 /usr/bin/python3 "$TEST_DIR/ranges.py" {points}"#));
+    let status = user.status("first");
+    assert_eq!(status["read_errors"], 0, "{status}");
+    user.reads_all("second");
+    user.does(r#"belady umount "$second"; belady umount "$first""#);
+    user.check_nothing_left(pid);
+}
+
 /// Looks at the whole tree, and tries to write.
 const TREE: &str = r#"
 cd "$TEST_DIR/theirs"
