@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::layout::Layout;
+use super::outside::Outside;
 use super::policy::NextUse;
 use super::stream::Stream;
 use super::unread::Unread;
@@ -18,6 +19,7 @@ pub(super) struct Forecast {
     layout: Arc<Layout>,
     slots: Vec<Option<Stream>>,
     pub(super) unread: Unread,
+    pub(super) outside: Outside,
     /// The configured policy.
     asked: PolicyKind,
     policy: PolicyKind,
@@ -33,6 +35,7 @@ impl Forecast {
             layout: Arc::clone(layout),
             slots: Vec::new(),
             unread: Unread::new(layout.blocks()),
+            outside: Outside::default(),
             asked,
             policy: PolicyKind::None,
             orders_say_little: true,
@@ -145,6 +148,9 @@ impl Forecast {
             // A large file is read as a whole.
             let first = self.layout.blocks_of(self.layout.unit_of(block)).next();
             return NextUse::At(self.unread.next_read(first.unwrap_or(block)));
+        }
+        if self.outside.is_expected(block) {
+            return NextUse::At(0);
         }
         let by_epoch = self.policy == PolicyKind::UnreadFirst;
         let uses = self.streams().filter_map(|stream| {

@@ -38,6 +38,7 @@ mod late;
 mod layout;
 mod ledger;
 mod mapped;
+mod outside;
 mod parted;
 mod parts;
 mod planner;

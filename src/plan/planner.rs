@@ -220,6 +220,7 @@ impl Planner {
             return;
         }
         cut.iter().for_each(|file| self.stager.ledger.forget_open(*file));
+        self.stager.forecast.outside.clear();
         let blocks = || cut.iter().flat_map(|file| before.blocks_of(*file));
         for stream in self.stager.forecast.streams_mut() {
             if blocks().any(|block| stream.contains(block)) {

@@ -264,9 +264,15 @@ impl Readers {
     /// If a block is a slice, a read of it shows that its task has come to it.
     fn come_to_slice(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
         let unit = at.stager.ledger.layout.unit_of(block);
-        if unit.as_slice().is_some() {
-            self.seen(task, unit, at);
+        if unit.as_slice().is_none() {
+            return;
         }
+        if self.tasks.place(task) != Some(unit) && !at.stager.forecast.is_foreseen(block) {
+            let Stager { ledger, forecast, .. } = &mut *at.stager;
+            let (bytes, ram) = (ledger.layout.pages_bytes(block), ledger.capacity(RAM));
+            forecast.outside.note_read(block, bytes, ram);
+        }
+        self.seen(task, unit, at);
     }
 
     pub(super) fn probed(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {

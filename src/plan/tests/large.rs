@@ -146,3 +146,32 @@ fn an_order_goes_on_if_another_one_has_its_file_cut_anew() {
     assert_eq!(after.opens_strayed, before.opens_strayed, "{after:?}");
     assert!(world.fetched - fetched < 3 * 40, "{}", world.fetched - fetched);
 }
+
+/// RAM is full when a loader begins to look at the index at the end of a file before it reads each sample. The order has
+/// only the samples.
+#[test]
+fn an_index_outside_of_the_order_is_kept() {
+    let plan = settings(2 << 20, None, PolicyKind::Auto);
+    let mut world = World::new(Settings { may_untrack: true, ..plan });
+    world.cut(0, 50_000);
+    let (offset, length) = world.layout.range(world.layout.blocks_of(LARGE).last().unwrap());
+    let end = offset + length - 1;
+    let index = world.layout.blocks_in(LARGE, end, 1).next().unwrap();
+    let (order, mut missed) = (ranges(50_000), 0);
+    for epoch in 0..2 {
+        for sample in order.epoch(epoch).iter() {
+            if epoch == 1 {
+                missed += u32::from(!world.pages.contains(&index));
+                world.read_range(1, end, 1);
+            }
+            world.read_range(1, u64::from(*sample) * 50_000, 50_000);
+            arrive_all(&mut world);
+            while !world.dropping.is_empty() {
+                world.finish(true);
+            }
+            world.check();
+        }
+    }
+    println!("the index was fetched {missed} times");
+    assert!(missed <= 3, "the index was fetched {missed} times");
+}
