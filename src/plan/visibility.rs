@@ -118,7 +118,9 @@ impl Visibility {
             return None;
         }
         *since = if untracked { UNTRACKED } else { tick };
-        self.untracked = self.untracked + u64::from(untracked) - u64::from(!untracked);
+        if file.as_slice().is_none() {
+            self.untracked = self.untracked + u64::from(untracked) - u64::from(!untracked);
+        }
         Some(if untracked { Action::Untrack { file } } else { Action::Track { file } })
     }
 
@@ -127,7 +129,7 @@ impl Visibility {
         since.is_some_and(|since| *since == UNTRACKED)
     }
 
-    /// Number of untracked files.
+    /// Number of untracked files, slices left out.
     pub(super) fn untracked(&self) -> u64 {
         self.untracked
     }
