@@ -110,10 +110,10 @@ mod tests {
         let listing = mix.added_to(&listing);
         let found: Vec<(u32, u64)> =
             listing.entries().iter().map(|entry| (entry.file.0, entry.size)).collect();
-        assert_eq!(found, [(4, 7), (5, 7), (5, 7), (u32::MAX - 2, 0), (u32::MAX - 3, 0)]);
+        assert_eq!(found, [(4, 7), (5, 7), (5, 7), (FIRST - 1, 0), (FIRST - 2, 0)]);
         let found = |file: u32| mix.old_sample(FileId(file));
-        assert!(found(u32::MAX - 2).is_some_and(|found| Arc::ptr_eq(found, &old)));
-        assert!([4, 5, u32::MAX, u32::MAX - 1, u32::MAX - 3].iter().all(|it| found(*it).is_none()));
+        assert!(found(FIRST - 1).is_some_and(|found| Arc::ptr_eq(found, &old)));
+        assert!([4, 5, FIRST + 1, FIRST, FIRST - 2].iter().all(|it| found(*it).is_none()));
     }
 
     fn old_sample() -> Arc<KeptSample> {
