@@ -185,14 +185,16 @@ impl PageCache {
         let (pages, layout) = (self.pages().ok_or(Errno::ENOTCONN)?, self.catalog.layout());
         let is_slice = at.node.file().is_some_and(|file| layout.is_cut(file));
         let is_seen = is_slice && !is_read && pages.are_kept() && !self.probes.is_untracked(block);
-        let page = probes::page_of(&layout, block, bytes.len()).filter(|_| is_seen);
+        let page = if is_seen { probes::page_of(&layout, block, bytes.len()) } else { None };
         let is_left_out = |page: &Range<usize>| {
             self.probes.keep(block, at.node, at.offset + page.start as u64, &bytes[page.clone()])
         };
         match page.filter(is_left_out) {
             Some(page) => self.store_without(block, page, (at, bytes), pages)?,
             None => {
-                self.probes.forget(block);
+                if is_slice {
+                    self.probes.forget(block);
+                }
                 pages.store(at, bytes)?;
             }
         }

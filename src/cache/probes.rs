@@ -84,7 +84,7 @@ impl Probes {
         (probe.range == *asked).then_some(probe.bytes)
     }
 
-    /// What was left out of a slice of a version: where it is in the file, and its bytes.
+    /// The page that was left out of a slice of this version: its range in the file, and its bytes.
     pub(super) fn left_out(&self, block: BlockId, node: NodeId) -> Option<(Range<u64>, Arc<[u8]>)> {
         let state = self.0.lock();
         let probe = state.probes.get(&block).filter(|probe| probe.node == node)?;
@@ -115,8 +115,7 @@ pub(super) fn page_of(layout: &Layout, block: BlockId, length: usize) -> Option<
     (start < end).then_some(start..end)
 }
 
-/// What of a slice is looked at to see whether its pages are there: the longer part beside the page that was left
-/// out. `None` if that is all of it.
+/// The longer part of a slice beside the page that was left out. `None` if the slice has no other page.
 pub(super) fn beside(at: Located, left_out: Option<Range<u64>>) -> Option<Located> {
     let Some(left_out) = left_out else { return Some(at) };
     let end = at.offset + at.length as u64;

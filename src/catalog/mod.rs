@@ -548,6 +548,9 @@ impl Catalog {
             let before = self.layout();
             let mut cut = Layout::clone(&before);
             let files = cut.cut_along(order, |file| self.read().stat(file).is_sized);
+            if files.is_empty() {
+                return files;
+            }
             let mut tree = self.write();
             let Tree { layout, handed_out, .. } = &mut *tree;
             // Others may have changed it meanwhile.

@@ -28,7 +28,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Where the header of a file ends that begins with these bytes.
+    /// The length of a header and of what is before it. The file begins with these bytes.
     ///
     /// # Errors
     /// If this is no array, or if its header is longer than any that numpy writes.

@@ -4,7 +4,7 @@
 //! 2. Each cover becomes a block, or several if it is longer than [`BLOCK_BYTES`]. Samples that follow each other
 //!    share a page, and so do their blocks. So a sample lies in one block.
 //! 3. If two covers share more than a page, the second one begins where the first one ends.
-//! 4. What lies between covers is cut into blocks as well, so that each byte of the file is in a block.
+//! 4. The bytes between covers get blocks, too. So each byte of the file is in a block.
 //!
 //! Blocks begin one after the other, and end one after the other.
 
@@ -15,7 +15,7 @@ use crate::ids::BLOCK_BYTES;
 /// The most blocks of a file that is cut.
 const BLOCKS_MAX: usize = 1 << 22;
 
-/// Where the blocks of a file that is cut begin and end.
+/// The blocks of a file that is cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cuts {
     /// By block, its first page and the page after its last one.

@@ -190,7 +190,7 @@ impl Layout {
         !self.cuts.is_empty()
     }
 
-    /// What is read as one thing with a block: its file, or the slice that it is.
+    /// The slice that a block is, or else the file of the block.
     pub fn unit_of(&self, block: BlockId) -> FileId {
         let file = self.file_of(block);
         if self.is_cut(file) { FileId::slice(block) } else { file }
@@ -292,7 +292,8 @@ impl Layout {
 
     /// The slice before a slice, if it holds this byte range of the file as well.
     pub fn also_in(&self, block: BlockId, range: &Range<u64>) -> Option<BlockId> {
-        let before = self.neighbours(block)[0].filter(|_| self.is_cut(self.file_of(block)))?;
+        let is_slice = self.is_cut(self.file_of(block));
+        let before = if is_slice { self.neighbours(block)[0]? } else { return None };
         let (offset, length) = self.range(before);
         (offset <= range.start && range.end <= offset + length).then_some(before)
     }

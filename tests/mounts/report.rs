@@ -1,8 +1,8 @@
 //! `belady report`, and the report at the end of a run.
 //!
-//! Goal: a job whose truth is known gets the right verdict, from a mount and without one, and nothing is said that is not
-//! known. Method: a trainer with forked workers, made as PyTorch makes them, whose work and steps are sleeps. Each of
-//! them is many times as long as the others, so that a busy machine changes no verdict.
+//! Goal: a job whose truth is known gets the right verdict, from a mount and without one, and nothing is said that
+//! is not known. Method: a trainer with forked workers, made as PyTorch makes them, whose work and steps are
+//! sleeps. Each of them is many times as long as the others, so that a busy machine changes no verdict.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,8 +18,9 @@ use crate::mounted::{Mounted, Slowpfs, where_all_may_mount};
 
 const SIZE: usize = 9000;
 
-/// Words: the directory, workers, batches, seconds of work for a batch, the same for the batch of number 6, seconds of a
-/// step. Each batch is two files. A worker gets two batches ahead of the trainer, and the trainer takes them in their order.
+/// Words: the directory, workers, batches, seconds of work for a batch, the same for the batch of number 6, seconds
+/// of a step. Each batch is two files. A worker gets two batches ahead of the trainer, and the trainer takes them
+/// in their order.
 const TRAINER: &str = r#"
 import os, select, sys, time
 top, workers, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -496,24 +497,32 @@ fn one_process_that_reads_is_told_of_itself() {
     assert_eq!(epochs(&reports[0])[0]["bottleneck"], "fetch", "{reports}");
 }
 
-/// `script` gives it a terminal.
+/// A command of belady on a terminal that `script` makes. All that it shows goes to this file as well. The number
+/// of its process is in the file `pid`.
+fn on_terminal(fixture: &Fixture, words: &str, shown: &Path) -> Command {
+    let belady = fixture.belady();
+    // The shell becomes belady.
+    let script = format!(
+        "stty cols 100 rows 30; echo $$ >'{}'; exec '{}' {words}",
+        fixture.path("pid").display(),
+        belady.get_program().to_str().unwrap()
+    );
+    let mut terminal = Command::new("script");
+    terminal.args(["-qefc", &script]).arg(shown).stdin(Stdio::null()).env("TERM", "xterm");
+    for (name, value) in belady.get_envs() {
+        value.map(|value| terminal.env(name, value));
+    }
+    terminal
+}
+
 #[test]
 fn the_live_view_takes_a_terminal_and_gives_it_back() {
     let fixture = Fixture::new();
     fixture.write_many("d", 3, SIZE);
     let mounted = Mounted::new(&fixture, &[]);
     let at = mounted.point.to_str().unwrap();
-    let belady = fixture.belady();
-    let words = format!(
-        "stty cols 100 rows 30; exec '{}' top '{at}' --count 2 --interval 0.1",
-        belady.get_program().to_str().unwrap()
-    );
-    let mut terminal = Command::new("script");
-    terminal.args(["-qec", &words, "/dev/null"]).stdin(Stdio::null()).env("TERM", "xterm");
-    for (name, value) in belady.get_envs() {
-        value.map(|value| terminal.env(name, value));
-    }
-    let output = terminal.output().unwrap();
+    let words = format!("top '{at}' --count 2 --interval 0.1");
+    let output = on_terminal(&fixture, &words, Path::new("/dev/null")).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
     let (opened, rest) = text.split_once("\x1b[?1049h").expect("the other screen is used");
@@ -531,19 +540,9 @@ fn a_live_view_that_is_ended_by_a_signal_gives_the_terminal_back() {
     fixture.write_many("d", 3, SIZE);
     let mounted = Mounted::new(&fixture, &[]);
     let at = mounted.point.to_str().unwrap();
-    let belady = fixture.belady();
-    // The shell shows its number first, and becomes the view.
-    let words = format!(
-        "stty cols 100 rows 30; echo $$ >'{}'; exec '{}' top '{at}' --interval 600",
-        fixture.path("pid").display(),
-        belady.get_program().to_str().unwrap()
-    );
-    let mut terminal = Command::new("script");
-    terminal.args(["-qefc", &words]).arg(fixture.path("shown")).stdin(Stdio::null());
-    terminal.env("TERM", "xterm").stdout(Stdio::null());
-    for (name, value) in belady.get_envs() {
-        value.map(|value| terminal.env(name, value));
-    }
+    let words = format!("top '{at}' --interval 600");
+    let mut terminal = on_terminal(&fixture, &words, &fixture.path("shown"));
+    terminal.stdout(Stdio::null());
     let mut terminal = terminal.spawn().unwrap();
     let shown = || {
         String::from_utf8_lossy(&fs::read(fixture.path("shown")).unwrap_or_default()).into_owned()
