@@ -41,6 +41,12 @@ impl PageRange {
         self.first..self.first.saturating_add(self.count)
     }
 
+    /// Whether other pages are among these.
+    pub fn has(self, others: PageRange) -> bool {
+        let end = |pages: PageRange| u32::from(pages.first) + u32::from(pages.count);
+        self.first <= others.first && end(others) <= end(self)
+    }
+
     /// Where the pages begin, in bytes from the start of the block.
     pub fn offset(self) -> u64 {
         u64::from(self.first) * PAGE_BYTES

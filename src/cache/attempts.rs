@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::flights::{Fetching, FlightKey};
+use super::flights::{Fetching, FlightKey, part_of};
 use super::landing::{Landed, Push, PushJob};
 use super::on_drop::FailOnDrop;
 use super::sharing::Gift;
@@ -34,6 +34,8 @@ pub(super) struct Attempt {
     key: FlightKey,
     flight: u64,
     located: Located,
+    /// Which pages of the block `located` has; `None`: all.
+    pages: Option<PageRange>,
     urgency: Urgency,
     /// How often the source was asked and had another version.
     doubts: u32,
@@ -47,7 +49,23 @@ impl Attempt {
         located: Located,
         urgency: Urgency,
     ) -> Self {
-        Attempt { cache: Arc::clone(cache), key, flight, located, urgency, doubts: 0 }
+        let (cache, pages) = (Arc::clone(cache), key.pages);
+        Attempt { cache, key, flight, located, pages, urgency, doubts: 0 }
+    }
+
+    /// Has only these pages of the block brought, unless somebody waits for it by now.
+    pub(super) fn trimmed(self, pages: PageRange) -> Self {
+        let trim = |fetching: &mut Fetching| {
+            let may_trim = fetching.waiters.is_empty() && fetching.placed.is_none();
+            fetching.pages = may_trim.then_some(pages);
+            may_trim
+        };
+        let part = part_of(self.located.clone(), Some(pages));
+        let is_trimmed = || self.cache.flights.with(&self.key, self.flight, trim) == Some(true);
+        match part.filter(|_| is_trimmed()) {
+            Some(located) => Attempt { located, pages: Some(pages), ..self },
+            None => self,
+        }
     }
 
     /// Has a block brought from the store if it is there, else from the source.
@@ -307,7 +325,8 @@ impl Attempt {
         };
         let doubts = self.doubts + 1;
         if doubts < DOUBTS_MAX {
-            return Attempt { located, doubts, ..self }.ask_source();
+            let pages = self.key.pages;
+            return Attempt { located, pages, doubts, ..self }.ask_source();
         }
         tracing::warn!(
             "the source gives {:?} another size with the old modification time, or another version that \
@@ -330,8 +349,8 @@ impl Attempt {
     /// The bytes are here: answers the readers, has a copy stored that the planner wants, and then has the
     /// block pushed. `began` is the tick at which the source was asked for them.
     fn arrived(self, bytes: Buffer, from: Place, began: Option<u32>) {
-        let Attempt { cache, key, located, urgency, .. } = self;
-        let (bytes, FlightKey { block, node, pages }) = (Arc::new(bytes), key);
+        let Attempt { cache, key, located, pages, urgency, .. } = self;
+        let (bytes, FlightKey { block, node, .. }) = (Arc::new(bytes), key);
         let is_file = located.length as u64 == located.fingerprint.size();
         let is_small = is_file && located.length < BLOCK_BYTES as usize;
         let handed = Handed { block, pages, bytes: &bytes };
@@ -344,7 +363,7 @@ impl Attempt {
             // No member was asked for it.
             cache.move_on(block);
         }
-        let Some(fetching) = cache.flights.take_waiting(key, &bytes) else { return };
+        let Some(fetching) = cache.flights.take_waiting(key, &bytes, pages) else { return };
         let at = pages.map_or(0, PageRange::offset);
         let is_read = !fetching.waiters.is_empty();
         let push = fetching.to_ram.then(|| {
@@ -363,7 +382,8 @@ impl Attempt {
         {
             sharing.give(block, &fetching.gift, &located, &arrival);
         }
-        if let (Some(tier), Some(placed)) = (&cache.store_tier, fetching.placed) {
+        let placed = fetching.placed.filter(|_| pages.is_none());
+        if let (Some(tier), Some(placed)) = (&cache.store_tier, placed) {
             let arrival = is_settled.then(|| cache.memory.arrival_to_store(node, &bytes));
             tier.put(block, arrival, placed);
         }

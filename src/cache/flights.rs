@@ -49,8 +49,19 @@ pub(super) fn part_of(whole: Located, pages: Option<PageRange>) -> Option<Locate
 enum Flight {
     /// Nothing has arrived yet.
     Fetching(Box<Fetching>),
-    /// The bytes are here and being pushed.
-    Pushing(Arc<Buffer>),
+    /// The bytes are here and being pushed: of all pages of the block, or of these.
+    Pushing(Arc<Buffer>, Option<PageRange>),
+}
+
+impl Flight {
+    /// Whether it brings these pages of its block.
+    fn brings(&self, asked: PageRange) -> bool {
+        let pages = match self {
+            Flight::Fetching(fetching) => fetching.pages,
+            Flight::Pushing(_, pages) => *pages,
+        };
+        pages.is_none_or(|pages| pages.has(asked))
+    }
 }
 
 /// The readers and tiers that wait for the bytes of a flight, and the places that are asked for them.
@@ -58,6 +69,8 @@ enum Flight {
 pub(super) struct Fetching {
     /// Which flight it is.
     pub(super) number: u64,
+    /// The pages that a flight of a whole block brings, if they are not all: slices beside it have the others.
+    pub(super) pages: Option<PageRange>,
     pub(super) waiters: Vec<Waiter>,
     /// Whether the bytes go to RAM.
     pub(super) to_ram: bool,
@@ -94,8 +107,8 @@ pub(super) enum Join<W> {
     Begun(u64),
     /// A flight was under way. Whether its bytes go to RAM by this wish only.
     Joined { number: u64, turns_to_ram: bool },
-    /// The bytes are here: the wish is given back.
-    Pushing(Arc<Buffer>, W),
+    /// The bytes are here, of all pages or of these: the wish is given back.
+    Pushing(Arc<Buffer>, Option<PageRange>, W),
 }
 
 #[derive(Default)]
@@ -130,7 +143,7 @@ impl Table {
                     let turns_to_ram = to_ram && !std::mem::replace(&mut fetching.to_ram, true);
                     Join::Joined { number: fetching.number, turns_to_ram }
                 }
-                Flight::Pushing(bytes) => Join::Pushing(Arc::clone(bytes), wish),
+                Flight::Pushing(bytes, pages) => Join::Pushing(Arc::clone(bytes), *pages, wish),
             },
         }
     }
@@ -157,15 +170,31 @@ impl Flights {
         self.lock().join(key, how, wish, add)
     }
 
+    /// Has a reader of these pages wait for a block, which goes to RAM. If a flight brings others of its pages, the
+    /// waiter is given back.
+    pub(super) fn join_reader(
+        &self,
+        key: FlightKey,
+        asked: PageRange,
+        waiter: Waiter,
+    ) -> Result<Join<Waiter>, Waiter> {
+        let mut table = self.lock();
+        if table.flights.get(&key).is_some_and(|flight| !flight.brings(asked)) {
+            return Err(waiter);
+        }
+        Ok(table.join(key, (true, Cause::Cold), waiter, Fetching::add_waiter))
+    }
+
     /// Has a reader wait for pages of a block. They are not pushed: the kernel keeps the answer.
-    /// If a flight brings the whole block, the waiter is given back.
+    /// If a flight brings the block with these pages, the waiter is given back.
     pub(super) fn join_pages(
         &self,
         key: FlightKey,
         waiter: Waiter,
     ) -> Result<Join<Waiter>, Waiter> {
         let mut table = self.lock();
-        if table.flights.contains_key(&FlightKey::whole(key.block, key.node)) {
+        let whole = table.flights.get(&FlightKey::whole(key.block, key.node));
+        if whole.is_some_and(|flight| key.pages.is_none_or(|pages| flight.brings(pages))) {
             return Err(waiter);
         }
         Ok(table.join(key, (false, Cause::Cold), waiter, Fetching::add_waiter))
@@ -198,14 +227,19 @@ impl Flights {
         blocks.any(|block| table.flights.contains_key(&FlightKey::whole(block, node)))
     }
 
-    /// The bytes of a flight are here: takes all that waits for them. The flight goes on as a push if they go
-    /// to RAM.
-    pub(super) fn take_waiting(&self, key: FlightKey, bytes: &Arc<Buffer>) -> Option<Fetching> {
+    /// The bytes of a flight are here, of all pages or of these: takes all that waits for them. The flight goes on as a
+    /// push if they go to RAM.
+    pub(super) fn take_waiting(
+        &self,
+        key: FlightKey,
+        bytes: &Arc<Buffer>,
+        pages: Option<PageRange>,
+    ) -> Option<Fetching> {
         let mut table = self.lock();
         let Some(Flight::Fetching(fetching)) = table.flights.get_mut(&key) else { return None };
         let fetching = std::mem::take(&mut **fetching);
         if fetching.to_ram {
-            table.flights.insert(key, Flight::Pushing(Arc::clone(bytes)));
+            table.flights.insert(key, Flight::Pushing(Arc::clone(bytes), pages));
         } else {
             table.flights.remove(&key);
         }
@@ -241,7 +275,7 @@ impl Flights {
     pub(super) fn end(&self, key: &FlightKey) -> Option<Fetching> {
         match self.lock().flights.remove(key)? {
             Flight::Fetching(fetching) => Some(*fetching),
-            Flight::Pushing(_) => None,
+            Flight::Pushing(..) => None,
         }
     }
 

@@ -16,7 +16,7 @@ use super::on_drop::FailOnDrop;
 use super::{Cache, Cause, PUSH, ReadFailure, Span};
 use crate::catalog::Located;
 use crate::disk::Buffer;
-use crate::ids::BlockId;
+use crate::ids::{BlockId, PageRange};
 use crate::plan::{Event, Place};
 use crate::source::Urgency;
 
@@ -34,9 +34,9 @@ pub struct Landed {
 }
 
 impl From<Arc<Buffer>> for Landed {
-    /// Bytes that were here already, and are being pushed.
+    /// A block that was here already, and is being pushed.
     fn from(bytes: Arc<Buffer>) -> Self {
-        Landed::new(bytes, 0, None)
+        Landed::pushed(bytes, None)
     }
 }
 
@@ -44,6 +44,11 @@ impl Landed {
     pub(super) fn new(bytes: Arc<Buffer>, at: u64, push: Option<Arc<Push>>) -> Self {
         let asked = 0..bytes.len();
         Landed { bytes, at, asked, cause: Cause::Late, _push: push }
+    }
+
+    /// A block that was here already, and is being pushed: all of its pages, or these.
+    pub(super) fn pushed(bytes: Arc<Buffer>, pages: Option<PageRange>) -> Self {
+        Landed::new(bytes, pages.map_or(0, PageRange::offset), None)
     }
 
     /// The same for a reader that has waited for this cause.
@@ -147,7 +152,7 @@ impl PushJob {
                 let is_stored = matches!(from, Place::Tier(_));
                 let is_new = !is_stored && self.is_settled && store_tier.is_some();
                 let arrival = is_new.then(|| memory.arrival(node, &self.bytes)).flatten();
-                (Event::Arrived { block, from }, arrival)
+                (Event::Arrived { block, from, bytes: self.bytes.len() as u64 }, arrival)
             }
             Err(errno) => {
                 tracing::debug!(?block, %errno, "the kernel did not take a block");

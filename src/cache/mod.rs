@@ -326,16 +326,27 @@ impl Cache {
         self.store_tier.as_ref()?.passthrough_file(node).filter(|_| self.catalog.hand_out_any(node))
     }
 
-    /// A reader wants a block that the kernel has no pages of. Never blocks: the waiter is called
-    /// at once if the bytes are at hand, else by the thread that brings them.
-    pub fn read(self: &Arc<Self>, block: BlockId, node: NodeId, task: u32, waiter: Waiter) {
-        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
+    /// A reader wants pages of a block that the kernel lacks. The block is brought whole. Never blocks: the waiter is
+    /// called at once if the bytes are at hand, else by the thread that brings them.
+    pub fn read(
+        self: &Arc<Self>,
+        block: BlockId,
+        asked: PageRange,
+        node: NodeId,
+        task: u32,
+        waiter: Waiter,
+    ) {
         let key = FlightKey::whole(block, node);
-        match self.flights.join(key, (true, Cause::Cold), waiter, Fetching::add_waiter) {
-            Join::Pushing(bytes, waiter) => {
+        let joined = match self.flights.join_reader(key, asked, waiter) {
+            Ok(joined) => joined,
+            Err(waiter) => return self.read_beside(block, asked, node, task, waiter),
+        };
+        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
+        match joined {
+            Join::Pushing(bytes, pages, waiter) => {
                 self.traffic.reads_from_push.fetch_add(1, Ordering::Relaxed);
                 self.inbox.put(Event::Joined { block, task }, None);
-                waiter(Ok(Landed::from(bytes)));
+                waiter(Ok(Landed::pushed(bytes, pages)));
             }
             Join::Joined { number, turns_to_ram } => {
                 if turns_to_ram && let Some(located) = key.locate(&self.catalog) {
@@ -360,6 +371,32 @@ impl Cache {
         }
     }
 
+    /// A reader wants pages of a slice that is on its way without them: the slices beside it had them in RAM, and the
+    /// kernel has taken them back. They come by themselves.
+    fn read_beside(
+        self: &Arc<Self>,
+        block: BlockId,
+        asked: PageRange,
+        node: NodeId,
+        task: u32,
+        waiter: Waiter,
+    ) {
+        let key = FlightKey { block, node, pages: Some(asked) };
+        match self.flights.join_pages(key, waiter) {
+            Ok(Join::Begun(number)) => match key.locate(&self.catalog) {
+                Some(at) => {
+                    Attempt::new(self, key, number, at, Urgency::Demand).ask_source();
+                }
+                None => return self.fail(key, ReadFailure::PastVersion),
+            },
+            Ok(Join::Joined { .. } | Join::Pushing(..)) => {}
+            // Its flight has ended meanwhile.
+            Err(waiter) => return self.read(block, asked, node, task, waiter),
+        }
+        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
+        self.inbox.put(Event::Joined { block, task }, None);
+    }
+
     /// A reader wants pages of a block of a file that is read in parts. Else as
     /// [`read`](Self::read).
     pub fn read_pages(
@@ -380,7 +417,7 @@ impl Cache {
         let joined = if is_stored { Err(waiter) } else { self.flights.join_pages(key, waiter) };
         let joined = match joined {
             Ok(joined) => joined,
-            Err(waiter) => return self.read(block, node, task, waiter),
+            Err(waiter) => return self.read(block, pages, node, task, waiter),
         };
         self.traffic.reads.fetch_add(1, Ordering::Relaxed);
         if let Join::Begun(number) = joined {
@@ -416,7 +453,7 @@ impl Cache {
     pub fn bring(self: &Arc<Self>, block: BlockId, node: NodeId, waiter: Waiter) {
         let key = FlightKey::whole(block, node);
         match self.flights.join(key, (false, Cause::Cold), waiter, Fetching::add_waiter) {
-            Join::Pushing(bytes, waiter) => waiter(Ok(Landed::from(bytes))),
+            Join::Pushing(bytes, pages, waiter) => waiter(Ok(Landed::pushed(bytes, pages))),
             Join::Joined { number, .. } => self.memory.promote(number),
             Join::Begun(number) => match key.locate(&self.catalog) {
                 Some(at) => Attempt::new(self, key, number, at, Urgency::Demand).begin(),
@@ -440,8 +477,8 @@ impl Cache {
             && !self.flights.has(node, blocks)
     }
 
-    /// The planner wants a block in RAM. A flight that is under way brings it there, too.
-    pub fn prefetch(self: &Arc<Self>, block: BlockId) {
+    /// The planner wants a block in RAM, or these pages of it. A flight that is under way brings it there, too.
+    pub fn prefetch(self: &Arc<Self>, block: BlockId, pages: Option<PageRange>) {
         let Some(located) = self.catalog.locate(block) else {
             return self.inbox.put(Event::Failed { block }, None);
         };
@@ -456,7 +493,14 @@ impl Cache {
             pages.expect(&located);
         }
         if let Some(number) = begun {
-            Attempt::new(self, key, number, located, Urgency::Prefetch).begin();
+            // The whole block is needed if it is to be known whether its bytes are those of an earlier version.
+            let may_trim = || !self.catalog.unproved(key.node).contains(&block);
+            let pages = pages.filter(|_| may_trim());
+            let attempt = Attempt::new(self, key, number, located, Urgency::Prefetch);
+            match pages {
+                Some(pages) => attempt.trimmed(pages).begin(),
+                None => attempt.begin(),
+            }
         }
     }
 
@@ -476,9 +520,9 @@ impl Cache {
                 Attempt::new(self, key, number, located, Urgency::Prefetch).begin();
             }
             Join::Joined { .. } => {}
-            Join::Pushing(bytes, placed) => {
-                let is_settled = self.catalog.is_settled(node);
-                let arrival = is_settled.then(|| self.memory.arrival_to_store(node, &bytes));
+            Join::Pushing(bytes, pages, placed) => {
+                let is_whole = self.catalog.is_settled(node) && pages.is_none();
+                let arrival = is_whole.then(|| self.memory.arrival_to_store(node, &bytes));
                 store_tier.put(block, arrival, placed);
             }
         }

@@ -185,7 +185,7 @@ impl PageCache {
         let (pages, layout) = (self.pages().ok_or(Errno::ENOTCONN)?, self.catalog.layout());
         let is_slice = at.node.file().is_some_and(|file| layout.is_cut(file));
         let is_seen = is_slice && !is_read && pages.are_kept() && !self.probes.is_untracked(block);
-        let page = if is_seen { probes::page_of(&layout, block, bytes.len()) } else { None };
+        let page = if is_seen { probes::page_of(&layout, block, at) } else { None };
         let is_left_out = |page: &Range<usize>| {
             self.probes.keep(block, at.node, at.offset + page.start as u64, &bytes[page.clone()])
         };
@@ -245,7 +245,7 @@ impl PageCache {
         let is_whole =
             self.checks.is_noted(block) && self.probes.left_out(block, at.node).is_none();
         let layout = self.catalog.layout();
-        let page = probes::page_of(&layout, block, at.length).filter(|_| is_whole);
+        let page = probes::page_of(&layout, block, &at).filter(|_| is_whole);
         let (Some(page), Some(pages)) = (page, self.pages()) else { return };
         let offset = at.offset + page.start as u64;
         let at = Located { offset, length: page.len(), ..at };

@@ -107,11 +107,13 @@ impl Probes {
     }
 }
 
-/// The page that is left out of a slice: its bytes, counted from the start of the slice.
-pub(super) fn page_of(layout: &Layout, block: BlockId, length: usize) -> Option<Range<usize>> {
+/// The page that is left out of a slice: its bytes, counted from the start of the part of the slice that is put into the
+/// page cache.
+pub(super) fn page_of(layout: &Layout, block: BlockId, part: &Located) -> Option<Range<usize>> {
     let own = layout.pages_without(block, [true; 2])?;
-    let start = own.offset() as usize;
-    let end = (start + page_bytes() as usize).min(length);
+    let start = layout.range(block).0 + own.offset();
+    let start = start.checked_sub(part.offset)? as usize;
+    let end = (start + page_bytes() as usize).min(part.length);
     (start < end).then_some(start..end)
 }
 

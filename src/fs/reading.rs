@@ -229,6 +229,6 @@ fn read_block(
     });
     match dataset.is_in_parts(node) {
         true => dataset.cache.read_pages(block, pages, node, task, waiter),
-        false => dataset.cache.read(block, node, task, waiter),
+        false => dataset.cache.read(block, pages, node, task, waiter),
     }
 }

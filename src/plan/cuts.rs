@@ -92,12 +92,6 @@ impl Cuts {
         first..last.clamp(first, self.blocks() - 1) + 1
     }
 
-    /// Bytes of pages that two blocks have, each of them once.
-    pub(super) fn shared_bytes(&self) -> u64 {
-        let shared = |(end, next): (&u32, &u32)| u64::from(end.saturating_sub(*next));
-        self.ends.iter().zip(self.starts.iter().skip(1)).map(shared).sum::<u64>() * self.page_bytes
-    }
-
     /// How many pages the nth block has, and how many of them the blocks before and after it have as well.
     pub(super) fn pages(&self, nth: u32) -> (u32, [u32; 2]) {
         let nth = nth as usize;

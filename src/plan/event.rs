@@ -119,6 +119,8 @@ pub enum Event {
         block: BlockId,
         /// Where its bytes came from.
         from: Place,
+        /// How many bytes came.
+        bytes: u64,
     },
     /// A fetch has ended without bytes.
     Failed { block: BlockId },
@@ -199,7 +201,12 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Bring a block into RAM.
-    Fetch { block: BlockId, from: Place },
+    Fetch {
+        block: BlockId,
+        from: Place,
+        /// The pages that are fetched, if slices beside it have the others in RAM.
+        pages: Option<PageRange>,
+    },
     /// Check a block that is read soon: whether its pages are still in RAM ([`Event::Lost`] if not), and its
     /// file has the same version at the source.
     Check { block: BlockId },

@@ -111,8 +111,7 @@ impl Layout {
         let (count, mut extent) = (blocks_in_all(size), self.files[file.index()]);
         let pages = |size: u64| size.next_multiple_of(self.page_bytes);
         self.bytes = self.bytes - extent.counted + size;
-        let before = pages(extent.counted) + self.shared_bytes(file);
-        self.pages_bytes = self.pages_bytes - before + pages(size);
+        self.pages_bytes = self.pages_bytes - pages(extent.counted) + pages(size);
         self.blocks_counted = self.blocks_counted - u64::from(extent.count) + u64::from(count);
         if count > extent.count || extent.is_cut {
             extent.first = self.add_blocks(file, count);
@@ -162,7 +161,6 @@ impl Layout {
         let most = SLICES_MAX.min(5 * self.blocks_counted + LEFT_BEHIND_MAX);
         let is_fit = |cuts: &Cuts| !is_whole && is_new(cuts) && numbers(cuts) <= most;
         let Some(cuts) = cuts.filter(is_fit) else { return false };
-        self.pages_bytes = self.pages_bytes + cuts.shared_bytes() - self.shared_bytes(file);
         self.changes += 1;
         self.blocks_counted = self.blocks_counted - u64::from(count) + u64::from(cuts.blocks());
         let (first, count) = (self.add_blocks(file, cuts.blocks()), cuts.blocks());
@@ -170,11 +168,6 @@ impl Layout {
             Extent { first, count, size, counted: size, is_cut: true };
         Arc::make_mut(&mut self.cuts).insert(file, Arc::new(cuts));
         true
-    }
-
-    /// Bytes of pages that slices of a file share.
-    fn shared_bytes(&self, file: FileId) -> u64 {
-        self.cuts_of(file).map_or(0, Cuts::shared_bytes)
     }
 
     fn cuts_of(&self, file: FileId) -> Option<&Cuts> {
@@ -217,8 +210,16 @@ impl Layout {
         Some(PageRange { first: (before * units) as u16, count: (count * units) as u16 })
     }
 
+    /// Bytes of pages that a slice shares with the slices before and after it.
+    pub(crate) fn shared_beside(&self, block: BlockId) -> [u64; 2] {
+        let nth = self.extent_of(block).nth(block);
+        let shared =
+            nth.zip(self.cuts_of(self.file_of(block))).map(|(nth, cuts)| cuts.pages(nth).1);
+        shared.unwrap_or_default().map(|pages| u64::from(pages) * self.page_bytes)
+    }
+
     /// The slices before and after a slice.
-    pub(super) fn neighbours(&self, block: BlockId) -> [Option<BlockId>; 2] {
+    pub(crate) fn neighbours(&self, block: BlockId) -> [Option<BlockId>; 2] {
         let extent = self.extent_of(block);
         let is_one = |block: &BlockId| extent.nth(*block).is_some();
         [block.0.checked_sub(1), block.0.checked_add(1)].map(|it| it.map(BlockId).filter(is_one))
@@ -482,8 +483,8 @@ mod tests {
             ]
         );
         assert_eq!(layout.units().filter(|unit| unit.as_slice().is_none()).count(), 2);
-        let shared = layout.pages_bytes_of_all() - before.pages_bytes_of_all();
-        assert_eq!(shared, PAGE_BYTES, "the samples share a page");
+        assert_eq!(layout.pages_bytes_of_all(), before.pages_bytes_of_all());
+        assert_eq!(layout.shared_beside(sample), [0, PAGE_BYTES], "the samples share a page");
         assert!(layout.cut_along(&order, |_| true).is_empty(), "it is cut already");
         let mut guessed = before.clone();
         assert!(guessed.cut_along(&order, |_| false).is_empty(), "its size is a guess");

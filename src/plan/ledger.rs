@@ -10,6 +10,9 @@
 //! 5. A tier below RAM may be the *home* of blocks: other nodes of a cluster ask for them there. It keeps them before
 //!    all others, which have only the room that these leave.
 //!
+//! Slices of a large file share pages. RAM has such a page once: it is charged with one of its slices that are there,
+//! and it is not fetched with a slice if another one has it there.
+//!
 //! A change of a file's blocks in RAM is noted: it may change whether the file is tracked (`visibility`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -449,8 +452,8 @@ impl Ledger {
 
     /// Whether RAM can keep the block beside `kept` bytes.
     fn has_room(&self, block: BlockId, kept: u64, forecast: &Forecast) -> bool {
-        let bytes = self.layout.pages_bytes(block);
-        let own = if self.residency.is_staged(block) { bytes } else { 0 };
+        let bytes = self.bytes_to_keep(block);
+        let own = if self.residency.is_staged(block) { self.ram_bytes(block) } else { 0 };
         // Readers may have caused more staged bytes than the window has.
         let beside = self.window.bytes().max(self.residency.staged - own);
         let parts = self.parts_used(forecast);
@@ -500,13 +503,13 @@ impl Ledger {
     }
 
     pub(super) fn keep(&mut self, block: BlockId) {
-        self.residency.keep(block, self.layout.pages_bytes(block));
+        self.change(block, |residency| residency.keep(block));
         self.note_change(block);
     }
 
     pub(super) fn unkeep(&mut self, block: BlockId) {
         self.policies[RAM].remove(block);
-        self.residency.unkeep(block, self.layout.pages_bytes(block));
+        self.change(block, |residency| residency.unkeep(block));
         self.note_change(block);
     }
 
@@ -518,7 +521,8 @@ impl Ledger {
             self.residency.mark_unread(block, false);
         }
         self.policies[RAM].remove(block);
-        self.residency.start_drop(block, self.layout.pages_bytes(block));
+        let bytes = self.layout.pages_bytes(block);
+        self.change(block, |residency| residency.start_drop(block, bytes));
         self.note_change(block);
         match self.drop_of(block) {
             Some(action) => actions.push(action),
@@ -536,6 +540,72 @@ impl Ledger {
         let there = self.layout.neighbours(block).map(is_there);
         let pages = self.layout.pages_without(block, there)?;
         Some(Action::DropParts { block, pages })
+    }
+
+    /// Bytes that a block in RAM is charged with. A page that it shares with a slice beside it is charged once: with the
+    /// one that is kept, or else with the first of them.
+    fn ram_bytes(&self, block: BlockId) -> u64 {
+        let (residency, is_staged) = (&self.residency, self.residency.is_staged(block));
+        let mut bytes = self.layout.pages_bytes(block);
+        let shared = self.layout.shared_beside(block);
+        for (beside, shared) in self.slices_beside(block).into_iter().zip(shared) {
+            let Some(beside) = beside.filter(|beside| self.is_here(*beside)) else { continue };
+            let is_before = beside < block;
+            let is_charged = match (residency.is_staged(beside), is_staged) {
+                (false, true) => true,
+                (true, false) => false,
+                _ => is_before,
+            };
+            bytes -= if is_charged { shared } else { 0 };
+        }
+        bytes
+    }
+
+    /// Bytes that are kept in RAM beside others if a block is kept.
+    fn bytes_to_keep(&self, block: BlockId) -> u64 {
+        let is_kept = |slice: Option<BlockId>| {
+            slice.is_some_and(|it| self.is_here(it) && !self.residency.is_staged(it))
+        };
+        let kept = self.slices_beside(block).map(is_kept).into_iter();
+        let shared = kept.zip(self.layout.shared_beside(block)).filter(|(is_kept, _)| *is_kept);
+        self.layout.pages_bytes(block) - shared.map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    /// The slices that a slice shares pages with.
+    fn slices_beside(&self, block: BlockId) -> [Option<BlockId>; 2] {
+        let shared = self.layout.shared_beside(block);
+        match shared {
+            [0, 0] => [None; 2],
+            _ => self.layout.neighbours(block),
+        }
+    }
+
+    /// Changes where a block is, and what is charged for it and the slices beside it.
+    fn change(&mut self, block: BlockId, change: impl FnOnce(&mut Residency)) {
+        let [before, after] = self.slices_beside(block);
+        let blocks = || [before, Some(block), after].into_iter().flatten();
+        let charges = |ledger: &Self| {
+            let is_here = |block: &BlockId| ledger.is_here(*block);
+            let charge = |block| (block, ledger.ram_bytes(block));
+            blocks().filter(is_here).map(charge).collect::<Vec<_>>()
+        };
+        for (block, bytes) in charges(self) {
+            self.residency.charge_less(block, bytes);
+        }
+        change(&mut self.residency);
+        for (block, bytes) in charges(self) {
+            self.residency.charge_more(block, bytes);
+        }
+    }
+
+    /// The pages of a block that are to be fetched, if slices beside it have others of them in RAM. `None`: all.
+    fn pages_to_fetch(&self, block: BlockId) -> Option<PageRange> {
+        if self.layout.unit_of(block).as_slice().is_none() {
+            return None;
+        }
+        let is_there = |it: Option<BlockId>| it.is_some_and(|it| self.residency.is_in(it, RAM));
+        let there = self.layout.neighbours(block).map(is_there);
+        if there == [false; 2] { None } else { self.layout.pages_without(block, there) }
     }
 
     /// Whether pages of a block are being dropped.
@@ -617,13 +687,12 @@ impl Ledger {
         // It is not seen which blocks of an open file are read.
         let seen = !self.has_open(self.layout.unit_of(block));
         self.residency.mark_unread(block, seen && from == Place::Source);
-        actions.push(Action::Fetch { block, from });
+        actions.push(Action::Fetch { block, from, pages: self.pages_to_fetch(block) });
     }
 
     fn charge(&mut self, block: BlockId, keep: bool, from: Place) {
         self.parts.forget(block);
-        let bytes = self.layout.pages_bytes(block);
-        self.residency.start_fetch(block, bytes, !keep, from == Place::Source);
+        self.change(block, |residency| residency.start_fetch(block, !keep, from == Place::Source));
         self.note_change(block);
     }
 
@@ -636,7 +705,7 @@ impl Ledger {
 
     pub(super) fn failed(&mut self, block: BlockId) {
         self.counters.failed += 1;
-        self.residency.forget(block, self.layout.pages_bytes(block));
+        self.change(block, |residency| residency.forget(block));
         self.note_change(block);
     }
 
@@ -647,7 +716,7 @@ impl Ledger {
         }
         self.counters.restored += 1;
         self.refetch(block);
-        actions.push(Action::Fetch { block, from: self.nearest(block) });
+        actions.push(Action::Fetch { block, from: self.nearest(block), pages: None });
     }
 
     /// Drops parts until they fit beside kept and staged blocks.
@@ -669,7 +738,8 @@ impl Ledger {
 
     fn drop_part(&mut self, block: BlockId, pages: PageRange, actions: &mut Vec<Action>) {
         self.counters.dropped += 1;
-        self.residency.start_drop(block, self.layout.pages_bytes(block));
+        let bytes = self.layout.pages_bytes(block);
+        self.residency.start_drop(block, bytes);
         actions.push(Action::DropParts { block, pages });
     }
 
@@ -687,7 +757,7 @@ impl Ledger {
     pub(super) fn void(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let (pages, stored) = (self.layout.pages_bytes(block), self.layout.stored_bytes(block));
         self.parts.forget(block);
-        self.residency.forget(block, pages);
+        self.change(block, |residency| residency.forget(block));
         self.residency.finish_drop(block, pages);
         self.residency.finish_place(block, stored, false);
         self.policies[RAM].remove(block);

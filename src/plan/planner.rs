@@ -111,7 +111,9 @@ impl Planner {
             Event::Closed { file } => {
                 readers.closed(file, &mut Context { stager, visibility, actions });
             }
-            Event::Arrived { block, from } => stager.arrived(block, from, actions),
+            Event::Arrived { block, from, bytes } => {
+                stager.arrived(block, (from, bytes), actions);
+            }
             Event::Failed { block } => ledger.failed(block),
             Event::Lost { block } => ledger.lost(block, actions),
             Event::Dropped { block } => ledger.dropped(block),

@@ -118,16 +118,9 @@ impl Residency {
         (RAM + 1..self.kept.len()).find(|&tier| self.is_in(block, tier))
     }
 
-    pub(super) fn start_fetch(
-        &mut self,
-        block: BlockId,
-        bytes: u64,
-        staged: bool,
-        from_source: bool,
-    ) {
+    pub(super) fn start_fetch(&mut self, block: BlockId, staged: bool, from_source: bool) {
         self.put(block, STAGED, staged);
         self.begin_fetch(block, from_source);
-        *(if staged { &mut self.staged } else { &mut self.kept[RAM] }) += bytes;
     }
 
     /// Pages that are charged were found gone. They are fetched again.
@@ -154,26 +147,37 @@ impl Residency {
         self.put(block, FETCHING | FROM_SOURCE, false);
     }
 
-    /// The block leaves RAM, or its fetch failed. It is no longer charged.
-    pub(super) fn forget(&mut self, block: BlockId, bytes: u64) {
-        let charged = self.is_in(block, RAM) || self.is_fetching(block);
+    /// The block leaves RAM, or its fetch failed.
+    pub(super) fn forget(&mut self, block: BlockId) {
         if self.is_fetching(block) {
             self.end_fetch(block);
-        }
-        if charged {
-            *(if self.is_staged(block) { &mut self.staged } else { &mut self.kept[RAM] }) -= bytes;
         }
         self.put(block, STAGED, false);
         self.blocks[block.index()].tiers &= !1;
     }
 
+    /// The block leaves RAM. Its pages have so many bytes.
     pub(super) fn start_drop(&mut self, block: BlockId, bytes: u64) {
-        self.forget(block, bytes);
+        self.forget(block);
         // A block may be fetched and dropped again while a drop of it is under way.
         if !self.is_dropping(block) {
             self.put(block, DROPPING, true);
             self.dropping += bytes;
         }
+    }
+
+    /// A block in RAM, or on its way there, is charged with so many bytes more.
+    pub(super) fn charge_more(&mut self, block: BlockId, bytes: u64) {
+        *self.account_of(block) += bytes;
+    }
+
+    /// The same with so many bytes fewer.
+    pub(super) fn charge_less(&mut self, block: BlockId, bytes: u64) {
+        *self.account_of(block) -= bytes;
+    }
+
+    fn account_of(&mut self, block: BlockId) -> &mut u64 {
+        if self.is_staged(block) { &mut self.staged } else { &mut self.kept[RAM] }
     }
 
     pub(super) fn finish_drop(&mut self, block: BlockId, bytes: u64) {
@@ -183,21 +187,13 @@ impl Residency {
         }
     }
 
-    pub(super) fn keep(&mut self, block: BlockId, bytes: u64) {
-        if self.is_staged(block) {
-            self.put(block, STAGED, false);
-            self.staged -= bytes;
-            self.kept[RAM] += bytes;
-        }
+    pub(super) fn keep(&mut self, block: BlockId) {
+        self.put(block, STAGED, false);
     }
 
     /// A kept block is only staged from this moment on.
-    pub(super) fn unkeep(&mut self, block: BlockId, bytes: u64) {
-        if !self.is_staged(block) {
-            self.put(block, STAGED, true);
-            self.staged += bytes;
-            self.kept[RAM] -= bytes;
-        }
+    pub(super) fn unkeep(&mut self, block: BlockId) {
+        self.put(block, STAGED, true);
     }
 
     /// Only these blocks have their home in a tier from now on. Each has so many bytes there.

@@ -147,9 +147,14 @@ impl Stager {
         was_full && self.ledger.fetches_left() > 0 && !self.ledger.residency.is_in(block, RAM)
     }
 
-    pub(super) fn arrived(&mut self, block: BlockId, from: Place, actions: &mut Vec<Action>) {
+    /// A block has arrived, of which so many bytes were fetched.
+    pub(super) fn arrived(
+        &mut self,
+        block: BlockId,
+        (from, bytes): (Place, u64),
+        actions: &mut Vec<Action>,
+    ) {
         let ledger = &mut self.ledger;
-        let bytes = ledger.layout.range(block).1;
         match from {
             Place::Source => ledger.counters.source_bytes += bytes,
             Place::Tier(_) => ledger.counters.tier_bytes += bytes,

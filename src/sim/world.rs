@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::pool::Pool;
 use super::runs::Runs;
 use super::{EpochReport, Reader, Report, Scenario, transfer_us};
-use crate::ids::{BlockId, FileId, StreamId};
+use crate::ids::{BlockId, FileId, PageRange, StreamId};
 use crate::limiter::{Answer, Meter};
 use crate::order::Sample;
 use crate::plan::{Action, Event, Place, Planner, RAM};
@@ -87,7 +87,7 @@ pub(super) struct World<'a> {
     link_free_at: u64,
     tiers_free_at: Vec<u64>,
     /// When each read of the source under way began.
-    source_reads: BTreeMap<BlockId, u64>,
+    source_reads: BTreeMap<BlockId, (u64, u64)>,
     meter: Option<Meter>,
     report: Report,
     ram_bytes: u64,
@@ -180,9 +180,9 @@ impl<'a> World<'a> {
         self.planner.apply(event, &mut actions);
         for action in actions.drain(..) {
             match action {
-                Action::Fetch { block, from } => {
+                Action::Fetch { block, from, pages } => {
                     if !self.flights.contains_key(&block) {
-                        self.fetch(block, from);
+                        self.fetch(block, from, pages);
                     }
                 }
                 // Here no page is lost, every open is seen, blocks are read whole, and nothing is warmed up.
@@ -202,7 +202,7 @@ impl<'a> World<'a> {
                 Action::Drop { block } | Action::DropParts { block, .. } => {
                     self.probes.remove(&block);
                     if self.tiers[RAM].remove(&block) {
-                        self.ram_bytes -= self.scenario.layout.pages_bytes(block);
+                        self.ram_bytes -= self.own_bytes(block);
                     }
                     self.schedule(self.now, SimEvent::Dropped(block));
                 }
@@ -227,7 +227,18 @@ impl<'a> World<'a> {
         *free_at + settings.tiers[tier].block_us
     }
 
-    fn fetch(&mut self, block: BlockId, from: Place) {
+    /// Bytes of pages in RAM that no other slice there has.
+    fn own_bytes(&self, block: BlockId) -> u64 {
+        let layout = &self.scenario.layout;
+        let is_there =
+            |slice: Option<BlockId>| slice.is_some_and(|it| self.tiers[RAM].contains(&it));
+        let beside = layout.neighbours(block).map(is_there).into_iter();
+        let shared = beside.zip(layout.shared_beside(block)).filter(|(is_there, _)| *is_there);
+        layout.pages_bytes(block) - shared.map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    /// Begins a fetch of a block, or of some of its pages.
+    fn fetch(&mut self, block: BlockId, from: Place, pages: Option<PageRange>) {
         self.flights.insert(block, Vec::new());
         match from {
             Place::Tier(tier) if self.tiers[tier].contains(&block) => {
@@ -236,19 +247,21 @@ impl<'a> World<'a> {
             }
             Place::Tier(tier) => {
                 self.tell_planner(Event::NotHere { block, tier });
-                self.fetch_at_source(block);
+                self.fetch_at_source(block, pages);
             }
-            Place::Source | Place::Member => self.fetch_at_source(block),
+            Place::Source | Place::Member => self.fetch_at_source(block, pages),
         }
     }
 
-    fn fetch_at_source(&mut self, block: BlockId) {
+    fn fetch_at_source(&mut self, block: BlockId, pages: Option<PageRange>) {
         let source = self.scenario.source;
         let served = self.servers.serve(self.now, source.latency_us);
-        let bytes = self.scenario.layout.range(block).1;
+        let whole = self.scenario.layout.range(block).1;
+        let part = |pages: PageRange| pages.bytes().min(whole - pages.offset());
+        let bytes = pages.map_or(whole, part);
         self.link_free_at = self.link_free_at.max(served) + transfer_us(bytes, source.bandwidth);
         let arrival = if source.bandwidth == 0 { served } else { self.link_free_at };
-        self.source_reads.insert(block, self.now);
+        self.source_reads.insert(block, (self.now, bytes));
         self.schedule(arrival, SimEvent::Fetched(block, RAM));
     }
 
@@ -289,7 +302,7 @@ impl<'a> World<'a> {
             if !self.flights.contains_key(&block) {
                 self.workers[index].missed = true;
                 let tier = (RAM + 1..self.tiers.len()).find(|&t| self.tiers[t].contains(&block));
-                self.fetch(block, tier.map_or(Place::Source, Place::Tier));
+                self.fetch(block, tier.map_or(Place::Source, Place::Tier), None);
             }
             self.workers[index].waited = true;
             self.flights.entry(block).or_default().push(index);
@@ -382,7 +395,7 @@ impl<'a> World<'a> {
     fn finish_fetch(&mut self, block: BlockId, tier: usize) {
         let from = if tier == RAM { Place::Source } else { Place::Tier(tier) };
         if self.tiers[RAM].insert(block) {
-            self.ram_bytes += self.scenario.layout.pages_bytes(block);
+            self.ram_bytes += self.own_bytes(block);
             self.report.ram_bytes_max = self.report.ram_bytes_max.max(self.ram_bytes);
         }
         let waiters = self.flights.remove(&block).unwrap_or_default();
@@ -390,32 +403,34 @@ impl<'a> World<'a> {
         if is_slice && waiters.is_empty() && !self.untracked.contains(&block) {
             self.probes.insert(block);
         }
+        let mut bytes = self.scenario.layout.range(block).1;
         if from == Place::Source {
-            let took = self.measure(block);
+            let took;
+            (took, bytes) = self.measure(block);
             let first = waiters.first().map(|&worker| self.workers[worker].epoch);
             let epoch = first.unwrap_or_else(|| self.slowest_epoch());
             let report = &mut self.report.epochs[epoch as usize];
             report.source_reads += 1;
-            report.source_bytes += self.scenario.layout.range(block).1;
+            report.source_bytes += bytes;
             report.source_us += took;
         }
-        self.tell_planner(Event::Arrived { block, from });
+        self.tell_planner(Event::Arrived { block, from, bytes });
         for index in waiters {
             self.continue_sample(index);
         }
     }
 
-    /// The source has answered a read. The planner hears if its limits have changed. Returns the microseconds that it took.
-    fn measure(&mut self, block: BlockId) -> u64 {
+    /// The source has answered a read. The planner hears if its limits have changed. Returns the microseconds that it
+    /// took, and the bytes.
+    fn measure(&mut self, block: BlockId) -> (u64, u64) {
         let in_flight = self.source_reads.len() as u32;
-        let began = self.source_reads.remove(&block).unwrap_or(self.now);
-        let bytes = self.scenario.layout.range(block).1;
+        let (began, bytes) = self.source_reads.remove(&block).unwrap_or((self.now, 0));
         let (at_us, latency_us) = (self.now, self.now - began);
         let answer = Answer { at_us, latency_us, bytes, in_flight, requests: 1 };
         if let Some(limits) = self.meter.as_mut().and_then(|meter| meter.answered(&answer)) {
             self.tell_planner(Event::Limited(limits));
         }
-        latency_us
+        (latency_us, bytes)
     }
 
     /// The epoch of the reader that is farthest behind. Reads by prefetching are counted there.

@@ -61,7 +61,7 @@ impl Mount {
             let block = BlockId(sample);
             self.apply(Event::Missed { block, task });
             self.pages[sample as usize] = true;
-            self.apply(Event::Arrived { block, from: Place::Source });
+            self.apply(Event::Arrived { block, from: Place::Source, bytes: 1 });
         }
         let (at_ms, group) = (u64::from(sample) / 8, 1);
         let open =
@@ -85,9 +85,9 @@ impl Mount {
             self.planner.apply(event, &mut self.actions);
             for action in self.actions.drain(..) {
                 match action {
-                    Action::Fetch { block, from } => {
+                    Action::Fetch { block, from, .. } => {
                         self.pages[block.index()] = true;
-                        self.events.push(Event::Arrived { block, from });
+                        self.events.push(Event::Arrived { block, from, bytes: 1 });
                     }
                     Action::Drop { block } => {
                         self.pages[block.index()] = false;

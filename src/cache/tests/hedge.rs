@@ -99,7 +99,7 @@ fn an_error_counts_if_no_answer_is_left() {
 #[test]
 fn few_are_asked_for_again_and_only_if_a_reader_waits() {
     let late = Late::after(READS);
-    late.stand.cache.prefetch(BLOCK);
+    late.stand.cache.prefetch(BLOCK, None);
     wait_until(|| late.held() == 1, "the source is not asked");
     std::thread::sleep(Duration::from_millis(50));
     late.stand.cache.hedge(&late.times);

@@ -131,6 +131,9 @@ fn whole(cache: &Arc<Cache>, node: NodeId) -> Receiver<Option<Vec<u8>>> {
 
 const BLOCK: BlockId = BlockId(0);
 
+/// All pages of a block.
+const ALL: PageRange = PageRange { first: 0, count: 256 };
+
 /// The number of the store's tier.
 const TIER: usize = 1;
 
@@ -176,7 +179,7 @@ impl Stand {
         let waiter = move |result: Result<Landed, ReadFailure>| {
             answer.send(result.map(|bytes| bytes.to_vec())).unwrap();
         };
-        self.cache.read(block, node, 1, Box::new(waiter));
+        self.cache.read(block, ALL, node, 1, Box::new(waiter));
         answered
     }
 
@@ -186,7 +189,7 @@ impl Stand {
         let waiter = move |result: Result<Landed, ReadFailure>| {
             answer.send(result.unwrap().cause()).unwrap();
         };
-        self.cache.read(BLOCK, self.node, 1, Box::new(waiter));
+        self.cache.read(BLOCK, ALL, self.node, 1, Box::new(waiter));
         answered
     }
 
@@ -228,7 +231,7 @@ fn a_block_of_a_file_whose_size_was_guessed_is_as_long_as_the_file() {
     for prefetches in [false, true] {
         let stand = guessing(bytes.clone());
         if prefetches {
-            stand.cache.prefetch(BLOCK);
+            stand.cache.prefetch(BLOCK, None);
         } else {
             assert_eq!(stand.read().recv_timeout(LIMIT).unwrap(), Ok(bytes.clone()));
         }
@@ -265,7 +268,7 @@ fn a_panic_in_a_read_is_an_error_to_its_readers_and_no_more() {
         }
         stand.hears(|event| matches!(event, Event::Failed { block: BLOCK }));
     }
-    stand.cache.prefetch(BLOCK);
+    stand.cache.prefetch(BLOCK, None);
     stand.hears(|event| matches!(event, Event::Failed { block: BLOCK }));
     assert!(stand.cache.flights.is_empty(), "no flight is left");
 }
@@ -277,7 +280,7 @@ fn a_panic_on_the_reader_s_own_thread_answers_it_too() {
     let (answer, answered) = channel();
     let waiter = move |result: Result<Landed, ReadFailure>| answer.send(result.is_err()).unwrap();
     let (cache, node) = (Arc::clone(&stand.cache), stand.node);
-    let reader = std::thread::spawn(move || cache.read(BLOCK, node, 1, Box::new(waiter)));
+    let reader = std::thread::spawn(move || cache.read(BLOCK, ALL, node, 1, Box::new(waiter)));
     assert_eq!(answered.recv_timeout(LIMIT), Ok(true));
     assert!(reader.join().is_err());
     assert!(stand.cache.flights.is_empty(), "no flight is left");
@@ -393,7 +396,7 @@ fn a_load_that_a_reader_joins_goes_to_ram_too() {
         assert!(!is_fetched(), "the kernel will have no pages of it");
         let reader = (!prefetched).then(|| stand.read());
         if prefetched {
-            stand.cache.prefetch(BLOCK);
+            stand.cache.prefetch(BLOCK, None);
         } else {
             stand.hears(|event| matches!(event, Event::Missed { block: BLOCK, .. }));
         }

@@ -74,7 +74,7 @@ fn reads_without_memory_go_on_a_few_at_a_time_and_all_are_answered() {
 #[test]
 fn a_prefetch_that_waits_for_memory_goes_before_others_when_a_reader_waits_for_it() {
     let (stand, held) = scarce();
-    (0..FILES).for_each(|at| stand.cache.prefetch(block(at)));
+    (0..FILES).for_each(|at| stand.cache.prefetch(block(at), None));
     assert_eq!(held.lock().len(), 1);
     let answer = stand.read_nth(FILES - 1);
     let wanted = stand.cache.catalog.locate(block(FILES - 1)).unwrap().path;

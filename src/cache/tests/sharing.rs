@@ -289,7 +289,7 @@ fn a_member_that_hangs_is_passed_over_and_its_late_answer_does_no_harm() {
 #[test]
 fn a_prefetch_waits_for_a_member_and_a_reader_joins_it() {
     let node = Node::new(&[Mood::Hangs]);
-    node.stand.cache.prefetch(BLOCK);
+    node.stand.cache.prefetch(BLOCK, None);
     wait_until(|| node.shards.kept.lock().len() == 1, "no member is asked");
     std::thread::sleep(Duration::from_millis(30));
     node.stand.cache.pass_over();
@@ -332,7 +332,7 @@ fn whatever_members_do_readers_get_the_bytes() {
     let node = Node::new(&moods);
     while !node.shards.moods.lock().is_empty() {
         if random.random_bool(0.3) {
-            node.stand.cache.prefetch(BLOCK);
+            node.stand.cache.prefetch(BLOCK, None);
         }
         let readers: Vec<_> = (0..random.random_range(1..3)).map(|_| node.stand.read()).collect();
         for reader in readers {

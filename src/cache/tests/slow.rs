@@ -103,7 +103,7 @@ fn a_reader_is_told_why_it_waits() {
     let cause = |stand: &Stand| stand.cause().recv_timeout(LIMIT).unwrap();
     gate.shut(true);
     stand.rests();
-    stand.cache.prefetch(BLOCK);
+    stand.cache.prefetch(BLOCK, None);
     gate.await_calls(1);
     let joined = stand.cause();
     gate.shut(false);
@@ -126,7 +126,7 @@ fn a_reader_is_told_why_it_waits() {
 fn a_prefetch_waits_until_the_disk_hangs_unless_a_reader_joins_it() {
     let (stand, Gates { reads: gate, .. }, source) = stored();
     gate.shut(true);
-    stand.cache.prefetch(BLOCK);
+    stand.cache.prefetch(BLOCK, None);
     gate.await_calls(1);
     stand.look(LATE);
     assert_eq!(source.reads(), 1);
@@ -134,7 +134,7 @@ fn a_prefetch_waits_until_the_disk_hangs_unless_a_reader_joins_it() {
     stand.look(LATE);
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(b"bytes".to_vec()));
     stand.rests();
-    stand.cache.prefetch(BLOCK);
+    stand.cache.prefetch(BLOCK, None);
     gate.await_calls(2);
     stand.look(LATE);
     assert_eq!(source.reads(), 2);

@@ -72,6 +72,8 @@ struct World {
     settings: Settings,
     layout: Arc<Layout>,
     fetching: BTreeSet<BlockId>,
+    /// The pages that are fetched of slices, if these are not all of theirs.
+    trimmed: BTreeMap<BlockId, PageRange>,
     dropping: BTreeSet<BlockId>,
     placing: Vec<(BlockId, usize)>,
     pages: BTreeSet<BlockId>,
@@ -99,6 +101,7 @@ impl World {
             settings,
             layout,
             fetching: BTreeSet::new(),
+            trimmed: BTreeMap::new(),
             dropping: BTreeSet::new(),
             placing: Vec::new(),
             pages: BTreeSet::new(),
@@ -120,8 +123,10 @@ impl World {
         self.planner.apply(event, &mut actions);
         for action in actions {
             match action {
-                Action::Fetch { block, .. } => {
+                Action::Fetch { block, pages, .. } => {
                     assert!(self.layout.has(block), "{block:?} is no file's");
+                    self.trimmed.remove(&block);
+                    self.trimmed.extend(pages.map(|pages| (block, pages)));
                     assert!(!self.pages.contains(&block), "{block:?} is in RAM");
                     assert!(self.fetching.insert(block), "{block:?} is fetched twice at once");
                     self.parts.remove(&block);
@@ -195,6 +200,7 @@ impl World {
     /// A read finds no pages of a block.
     fn miss(&mut self, block: BlockId, task: u32) {
         self.fetching.insert(block);
+        self.trimmed.remove(&block);
         self.parts.remove(&block);
         self.tell(Event::Missed { block, task });
     }
@@ -292,10 +298,16 @@ impl World {
         }
         self.fetched += 1;
         self.pages.insert(block);
-        if self.is_slice(block) {
-            self.of_slices.extend(self.pages_of(block));
+        let (mut pages, trimmed) = (self.pages_of(block), self.trimmed.remove(&block));
+        if let Some(trimmed) = trimmed {
+            pages.start += u64::from(trimmed.first);
+            pages.end = pages.start + u64::from(trimmed.count);
         }
-        self.tell(Event::Arrived { block, from: Place::Source });
+        let bytes = (pages.end - pages.start) * PAGE_BYTES;
+        if self.is_slice(block) {
+            self.of_slices.extend(pages);
+        }
+        self.tell(Event::Arrived { block, from: Place::Source, bytes });
     }
 
     /// The kernel takes pages back, and a check finds that out.
@@ -393,8 +405,11 @@ impl World {
         let bytes = |blocks: &mut dyn Iterator<Item = BlockId>| -> u64 {
             blocks.map(|block| self.layout.pages_bytes(block)).sum()
         };
-        let held = bytes(&mut self.pages.iter().chain(&self.fetching).copied());
         let is_slice = |it: &&BlockId| self.layout.is_cut(LARGE) && self.is_slice(**it);
+        let here = || self.pages.iter().chain(&self.fetching);
+        let of_slices = here().filter(is_slice).flat_map(|slice| self.pages_of(*slice));
+        let of_slices = of_slices.collect::<BTreeSet<u64>>().len() as u64 * PAGE_BYTES;
+        let held = of_slices + bytes(&mut here().filter(|it| !is_slice(it)).copied());
         for slice in self.pages.iter().filter(is_slice) {
             let has_all = self.pages_of(*slice).all(|page| self.of_slices.contains(&page));
             assert!(has_all, "{slice:?} has lost a page to a slice beside it");

@@ -59,11 +59,15 @@ fn a_tier_that_is_no_faster_than_the_source_is_left_alone() {
         planner.apply(Event::Found { tier: 1, blocks: vec![found] }, &mut actions);
         planner.apply(Event::Ordered { stream: StreamId(0), order: order(3) }, &mut actions);
         let from = if used { Place::Tier(1) } else { Place::Source };
-        assert!(actions.contains(&Action::Fetch { block: found, from }), "{actions:?}");
+        assert!(
+            actions.contains(&Action::Fetch { block: found, from, pages: None }),
+            "{actions:?}"
+        );
         let block = BlockId(0);
-        assert!(actions.contains(&Action::Fetch { block, from: Place::Source }), "{actions:?}");
+        let fetch = Action::Fetch { block, from: Place::Source, pages: None };
+        assert!(actions.contains(&fetch), "{actions:?}");
         actions.clear();
-        planner.apply(Event::Arrived { block, from: Place::Source }, &mut actions);
+        planner.apply(Event::Arrived { block, from: Place::Source, bytes: 1 }, &mut actions);
         assert_eq!(actions.contains(&Action::Place { block, tier: 1 }), used, "{actions:?}");
     }
 }
@@ -201,7 +205,7 @@ fn what_a_tier_holds_at_the_start_is_known_and_within_its_capacity() {
     assert_eq!(planner.accounts().kept[1], stored);
     actions.clear();
     planner.apply(Event::Ordered { stream: StreamId(0), order: order(0) }, &mut actions);
-    let from = |block| Action::Fetch { block: BlockId(block), from: Place::Tier(1) };
+    let from = |block| Action::Fetch { block: BlockId(block), from: Place::Tier(1), pages: None };
     assert!(actions.contains(&from(0)), "{actions:?}");
 }
 
@@ -276,7 +280,7 @@ fn fetches_from_the_source_are_limited_and_those_from_a_tier_are_not() {
     let limits = |fetches| FetchLimits { fetches, ..FetchLimits::default() };
     planner.apply(Event::Limited(limits(1)), &mut actions);
     planner.apply(Event::Ordered { stream: StreamId(0), order }, &mut actions);
-    let fetch = |n: usize, from| Action::Fetch { block: first[n], from };
+    let fetch = |n: usize, from| Action::Fetch { block: first[n], from, pages: None };
     let wanted = [fetch(0, Place::Tier(1)), fetch(1, Place::Source), fetch(2, Place::Tier(1))];
     assert_eq!(actions, wanted);
     actions.clear();
