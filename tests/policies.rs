@@ -65,6 +65,7 @@ fn scenario(orders: &[Arc<Order>], policy: PolicyKind, share: u64, ahead: Ahead)
             prefetch: ahead != Ahead::Blind,
             inflight_max: 32,
             window_bytes: None,
+            request_bytes: 8 << 20,
             start_at_open: true,
             may_untrack: false,
             withheld: false,

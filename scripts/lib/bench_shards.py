@@ -7,7 +7,13 @@ the source.  NAME.steady.x_ideal_bytes is what the source gave in an epoch after
 RAM cannot hold.  The rest is what is staged ahead, and the pages that samples share: each is read and kept with both.
 npy and small are arrays that are mapped, with rows of about 100 and 20 KB, told by `index=npy`.  hdf5 is a data set in one
 piece, told by an order file.
+coalesce are 64 arrays of 64 rows of about 100 KB, where each operation takes 5 ms.  With RAM for all, coalesce.ops_share is how
+many reads reach the source in the first epoch, over the rows, and coalesce.amplification its bytes over the data.  With RAM
+for half, coalesce.half.x_seconds is the time of all epochs over the time of the same if each row is read by itself.
+The kernel divides a read of a FUSE filesystem, such as slowpfs, by fs.fuse.max_pages_limit.  So that is raised meanwhile.
 """
+
+import contextlib
 
 import os
 import shutil
@@ -22,12 +28,18 @@ from report import publish, row
 
 sys.path.append(f"{TOP}/scripts/lib/loaders")
 
-from matrix import Row          # noqa: E402  (beside the jobs)
+from make_sets import ARRAYS, ROWS_EACH    # noqa: E402  (beside the jobs)
+from matrix import Row                       # noqa: E402
 
 ORDER = "torch-random:seed=7,index=npy"
 PAIRS = 5
 ROWS = {"npy": ("memmap.seeded", "large_rows", 1.06), "small": ("memmap.seeded", "small_rows", 1.25),
         "hdf5": ("h5py.seeded", "large_h5py", 1.06)}
+COALESCE = "coalesce"
+SLOW_READS = ["--preset", "idle", "--read-ms", 5, "--slots", 8, "--mbs", 400]
+ALONE = ["--set", "prefetch.request=0"]
+PAGES_LIMIT = "/proc/sys/fs/fuse/max_pages_limit"
+PAGES_OF_RUN = 2_048                        # 8 MiB
 
 
 def order_of_hdf5(python, data, work):
@@ -53,8 +65,44 @@ def order_of_hdf5(python, data, work):
     return shown
 
 
+@contextlib.contextmanager
+def long_reads():
+    """The kernel sends reads of up to 8 MiB to FUSE filesystems that are mounted meanwhile."""
+    with open(PAGES_LIMIT) as f:
+        before = f.read()
+
+    def put(value):
+        with open(PAGES_LIMIT, "w") as f:
+            f.write(str(value))
+    put(PAGES_OF_RUN)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def coalesce(python, work, times, elapsed):
+    """The rows of arrays whose rows are read together."""
+    loading, data = Loading(python, work, SLOW_READS), prepared(python, "arrays")
+    which = Row(COALESCE, "large", "arrays.seeded", "arrays", "told", ORDER)
+    count, all_bytes = ARRAYS * ROWS_EACH, sum(data.sizes.values())
+    shares, amplified, seconds = [], [], []
+    with long_reads():
+        for _ in range(times):
+            first = loading.belady(which, data, "--ram", int(1.3 * all_bytes)).epochs[0]
+            shares.append(first["source_reads"] / count)
+            amplified.append(first["source_bytes"] / all_bytes)
+            together, alone = loading.belady(which, data), loading.belady(which, data, *ALONE)
+            seconds.append(together.seconds / alone.seconds)
+            say(f"{elapsed():5.0f} s  {COALESCE} ops_share {shares[-1]:.4f}  amplification {amplified[-1]:.3f}  "
+                f"half.x_seconds {seconds[-1]:.3f}")
+    return [row(f"{COALESCE}.ops_share", shares, "reads/row", 1 / 32), row(f"{COALESCE}.amplification", amplified, "x", 1.1),
+            row(f"{COALESCE}.half.x_seconds", seconds, "x", 1.0)]
+
+
 def main():
-    args = arguments(__doc__, f"each row {PAIRS} times", "each row once", list(ROWS))
+    args = arguments(__doc__, f"each row {PAIRS} times", "each row once", [*ROWS, COALESCE])
+    times_each = 1 if args.quick else PAIRS
     python, work, elapsed = sys.executable, scratch(), stopwatch()
     loading, rows, notes, failed = Loading(sys.executable, work), [], [], False
     try:
@@ -65,7 +113,7 @@ def main():
             order = order_of_hdf5(python, data, work) if name == "hdf5" else ORDER
             which = Row(name, "large", kind, kept, "told", order)
             times, shares, runs = [], [], []
-            for _ in range(1 if args.quick else PAIRS):
+            for _ in range(times_each):
                 try:
                     through, direct = loading.belady(which, data), loading.direct(which, data)
                 except FAILURES as e:
@@ -81,6 +129,8 @@ def main():
                     f"ready {through.ready:.3f}")
             rows.append(row(f"{name}.x_direct", times, "x", 1.03))
             rows.append(row(f"{name}.steady.x_ideal_bytes", shares, "x", most, last=runs[-1:]))
+        if not args.part or COALESCE in args.part:
+            rows += coalesce(python, work, times_each, elapsed)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     publish("shards", rows, notes, args.json, keep=not args.part and not args.quick)

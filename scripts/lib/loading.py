@@ -91,8 +91,9 @@ class Predicted:
 class Loading:
     """The ways to run a row's job."""
 
-    def __init__(self, python, work):
-        self.python, self.work = python, work
+    def __init__(self, python, work, slowness=()):
+        """`slowness`: further options of slowpfs."""
+        self.python, self.work, self.slowness = python, work, slowness
         self.log = os.path.join(work, "read.order")
 
     def job(self, row, path, border, mounts, start=None, inside=None):
@@ -116,7 +117,7 @@ class Loading:
 
     def source(self, data, client_cache=False):
         data.warm()
-        return Slowpfs(data.top, os.path.join(self.work, "source"), client_cache)
+        return Slowpfs(data.top, os.path.join(self.work, "source"), client_cache, options=self.slowness)
 
     def direct(self, row, data):
         """The job over the source itself; repeated if its limit has left the job no memory."""
@@ -153,6 +154,7 @@ class Loading:
         return self.on_time(lambda: self.belady_once(row, data, settings))
 
     def belady_once(self, row, data, settings):
+        # Of an option that is there twice, the last one counts.
         options = ["--ram", data.room + data.files * NODE + (1 << 20), *settings]
         if row.order:
             options += ["--order", row.order]
@@ -160,15 +162,16 @@ class Loading:
             with Belady(slow.mountpoint, os.path.join(self.work, "mount"), options) as mount:
                 mount.await_scan()
                 predicted = Predicted()
-                last, given = mount.status(), 0          # bytes that reached the source before count, too
+                last, given, asked = mount.status(), 0, 0        # what reached the source before counts, too
 
                 def border(line):
-                    nonlocal last, given
+                    nonlocal last, given, asked
                     time.sleep(STATUS_LAG)
                     before, last = last, mount.status()
                     found = {name: last[name] - before[name] for name in COUNTED}
-                    found["source_bytes"] = slow.stats()["bytes"] - given
-                    given += found["source_bytes"]
+                    stats = slow.stats()
+                    found["source_bytes"], given = stats["bytes"] - given, stats["bytes"]
+                    found["source_reads"], asked = stats["read"] - asked, stats["read"]
                     return {**line, **found, "staged": last["staged"], "predicted": predicted.count(last)}
                 epochs = self.job(row, mount.mountpoint, border, [slow, mount])
                 run = Run(epochs, slow.stats()["held_late_us_max"])

@@ -31,9 +31,9 @@ const DOUBTS_MAX: u32 = 3;
 /// One request to the store or the source for the bytes of a flight.
 pub(super) struct Attempt {
     cache: Arc<Cache>,
-    key: FlightKey,
-    flight: u64,
-    located: Located,
+    pub(super) key: FlightKey,
+    pub(super) flight: u64,
+    pub(super) located: Located,
     /// Which pages of the block `located` has; `None`: all.
     pages: Option<PageRange>,
     urgency: Urgency,
@@ -102,7 +102,7 @@ impl Attempt {
         let (cache, key, flight) = (Arc::clone(&self.cache), self.key, self.flight);
         let (urgency, bytes) = (self.urgency, self.located.length);
         let failing = FailOnDrop::new(&cache, key);
-        let begun = cache.memory.admit(flight, urgency, bytes, move |charge| {
+        let begun = cache.memory.admit(flight..=flight, urgency, bytes, move |charge| {
             begin(self, failing, charge);
         });
         // A reader that joined the flight before the attempt came to wait could not promote it.
@@ -348,7 +348,7 @@ impl Attempt {
 
     /// The bytes are here: answers the readers, has a copy stored that the planner wants, and then has the
     /// block pushed. `began` is the tick at which the source was asked for them.
-    fn arrived(self, bytes: Buffer, from: Place, began: Option<u32>) {
+    pub(super) fn arrived(self, bytes: Buffer, from: Place, began: Option<u32>) {
         let Attempt { cache, key, located, pages, urgency, .. } = self;
         let (bytes, FlightKey { block, node, .. }) = (Arc::new(bytes), key);
         let is_file = located.length as u64 == located.fingerprint.size();

@@ -16,6 +16,7 @@
 //!   the source answers, so a source that hangs takes none.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::catalog::NodeId;
@@ -49,8 +50,8 @@ type Begin = Box<dyn FnOnce(Charge) + Send>;
 
 /// A fetch that waits for memory.
 struct Request {
-    /// Which flight it is for: see [`Memory::promote`].
-    flight: u64,
+    /// Which flights it is for: see [`Memory::promote`].
+    flights: RangeInclusive<u64>,
     bytes: usize,
     begin: Begin,
 }
@@ -232,7 +233,7 @@ impl Memory {
     /// as they are. Says whether it has begun. Never blocks.
     pub(super) fn admit(
         &self,
-        flight: u64,
+        flights: RangeInclusive<u64>,
         urgency: Urgency,
         bytes: usize,
         begin: impl FnOnce(Charge) + Send + 'static,
@@ -245,7 +246,7 @@ impl Memory {
             begin(Charge::new(&self.0, number, bytes));
             return true;
         }
-        let request = Request { flight, bytes, begin: Box::new(begin) };
+        let request = Request { flights, bytes, begin: Box::new(begin) };
         state.queue(urgency).push_back(request);
         false
     }
@@ -255,7 +256,7 @@ impl Memory {
         self.0.change(|state| {
             let all = std::mem::take(&mut state.prefetches).into_iter();
             let (wanted, others): (VecDeque<_>, VecDeque<_>) =
-                all.partition(|request| request.flight == flight);
+                all.partition(|request| request.flights.contains(&flight));
             state.prefetches = others;
             state.demands.extend(wanted);
         });
@@ -352,7 +353,7 @@ mod tests {
 
     fn ask_for(memory: &Memory, flight: u64, urgency: Urgency, bytes: usize) -> Receiver<Charge> {
         let (begin, begun) = channel();
-        memory.admit(flight, urgency, bytes, move |charge| begin.send(charge).unwrap());
+        memory.admit(flight..=flight, urgency, bytes, move |charge| begin.send(charge).unwrap());
         begun
     }
 

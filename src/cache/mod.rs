@@ -35,6 +35,7 @@ mod observer;
 mod on_drop;
 mod page_cache;
 mod probes;
+mod runs;
 mod sharing;
 mod spans;
 mod store_tier;
@@ -479,29 +480,33 @@ impl Cache {
 
     /// The planner wants a block in RAM, or these pages of it. A flight that is under way brings it there, too.
     pub fn prefetch(self: &Arc<Self>, block: BlockId, pages: Option<PageRange>) {
+        let Some(attempt) = self.begin_prefetch(block) else { return };
+        // The whole block is needed if it is to be known whether its bytes are those of an earlier version.
+        let may_trim = || !self.catalog.unproved(attempt.key.node).contains(&block);
+        match pages.filter(|_| may_trim()) {
+            Some(pages) => attempt.trimmed(pages).begin(),
+            None => attempt.begin(),
+        }
+    }
+
+    /// Begins the flight of a block that the planner wants in RAM. Its bytes are to be asked for. `None` if it is under
+    /// way already.
+    fn begin_prefetch(self: &Arc<Self>, block: BlockId) -> Option<Attempt> {
         let Some(located) = self.catalog.locate(block) else {
-            return self.inbox.put(Event::Failed { block }, None);
+            self.inbox.put(Event::Failed { block }, None);
+            return None;
         };
         let key = FlightKey::whole(block, located.node);
         let begun = match self.flights.join(key, (true, Cause::Late), (), |_, ()| ()) {
             Join::Begun(number) => Some(number),
             Join::Joined { turns_to_ram: true, .. } => None,
-            Join::Joined { .. } | Join::Pushing(..) => return,
+            Join::Joined { .. } | Join::Pushing(..) => return None,
         };
         self.page_cache.begin_fetch(&located);
         if let Some(pages) = self.page_cache.pages() {
             pages.expect(&located);
         }
-        if let Some(number) = begun {
-            // The whole block is needed if it is to be known whether its bytes are those of an earlier version.
-            let may_trim = || !self.catalog.unproved(key.node).contains(&block);
-            let pages = pages.filter(|_| may_trim());
-            let attempt = Attempt::new(self, key, number, located, Urgency::Prefetch);
-            match pages {
-                Some(pages) => attempt.trimmed(pages).begin(),
-                None => attempt.begin(),
-            }
-        }
+        begun.map(|number| Attempt::new(self, key, number, located, Urgency::Prefetch))
     }
 
     /// The planner wants a copy of a block in the local store, and not in RAM. A flight that is

@@ -98,7 +98,12 @@ impl WholeFile {
 
     /// Has the memory charged that the file takes, and then its read begin.
     fn charge(&self, begin: impl FnOnce(Charge) + Send + 'static) {
-        self.cache.memory.admit(NO_FLIGHT, Urgency::Prefetch, self.length as usize, begin);
+        self.cache.memory.admit(
+            NO_FLIGHT..=NO_FLIGHT,
+            Urgency::Prefetch,
+            self.length as usize,
+            begin,
+        );
     }
 }
 

@@ -378,6 +378,8 @@ fn prefetch(
         rate: Some(prefetch.rate.0).filter(|rate| *rate > 0),
         manners: prefetch.manners,
         window_bytes,
+        // A request is in memory as a whole.
+        request_bytes: within("prefetch.request", prefetch.request.0, 0..=64 << 20)?,
         start: prefetch.start,
     })
 }

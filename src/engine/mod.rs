@@ -611,6 +611,8 @@ fn planner_settings(settings: &Settings, withheld: bool) -> plan::Settings {
         prefetch: settings.prefetch.enabled && settings.mount.mode != Mode::Plain,
         inflight_max: settings.prefetch.inflight,
         window_bytes: settings.prefetch.window_bytes,
+        // Other nodes may have the blocks, each of them another one.
+        request_bytes: if settings.cluster.is_some() { 0 } else { settings.prefetch.request_bytes },
         start_at_open: settings.prefetch.start == Start::FirstOpen,
         may_untrack: matches!(settings.mount.mode, Mode::Auto | Mode::Push),
         withheld,

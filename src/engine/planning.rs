@@ -141,6 +141,7 @@ fn carry_out(
     for action in actions.drain(..) {
         match action {
             Action::Fetch { block, pages, .. } => cache.prefetch(block, pages),
+            Action::FetchRun { first, count } => cache.prefetch_run(first, count),
             Action::Untrack { file } => cache.page_cache().set_untracked(file, true),
             Action::Track { file } => cache.page_cache().set_untracked(file, false),
             Action::Began { .. } => {

@@ -34,6 +34,8 @@ pub struct Settings {
     pub inflight_max: u32,
     /// Bytes of the window; `None`: the planner chooses.
     pub window_bytes: Option<u64>,
+    /// The most bytes of one request for blocks that lie beside each other.
+    pub request_bytes: u64,
     /// Whether prefetching waits for the first open.
     pub start_at_open: bool,
     /// Whether the planner chooses which opens it sees ([`Action::Untrack`], [`Action::Track`]).
@@ -207,6 +209,8 @@ pub enum Action {
         /// The pages that are fetched, if slices beside it have the others in RAM.
         pages: Option<PageRange>,
     },
+    /// Bring blocks of a large file into RAM, one after the other from this one on, with one request to the source.
+    FetchRun { first: BlockId, count: u32 },
     /// Check a block that is read soon: whether its pages are still in RAM ([`Event::Lost`] if not), and its
     /// file has the same version at the source.
     Check { block: BlockId },

@@ -23,7 +23,8 @@ use super::forecast::Forecast;
 use super::layout::Layout;
 use super::parts::Parts;
 use super::policy::{Belady, Lru, Minio, NextUse, Policy};
-use super::residency::{RAM, Residency};
+use super::residency::{Asked, RAM, Residency};
+use super::runs;
 use super::window::Window;
 use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId, PageRange};
@@ -52,6 +53,7 @@ pub(super) struct Ledger {
     tiers: Vec<Tier>,
     source_us: Option<u64>,
     inflight_max: u32,
+    request_bytes: u64,
     /// Most fetches from the source under way at once.
     source_fetches_max: u32,
     /// By tier.
@@ -78,6 +80,10 @@ fn of_kind(kind: PolicyKind) -> Box<dyn Policy> {
     }
 }
 
+fn asked_of(place: Place) -> Asked {
+    if place == Place::Source { Asked::Source } else { Asked::Below }
+}
+
 impl Ledger {
     pub(super) fn new(settings: &Settings, layout: &Arc<Layout>) -> Self {
         let mut ledger = Ledger {
@@ -89,6 +95,7 @@ impl Ledger {
             tiers: settings.tiers.clone(),
             source_us: settings.source_us,
             inflight_max: settings.inflight_max,
+            request_bytes: settings.request_bytes,
             source_fetches_max: settings.inflight_max,
             policies: Vec::new(),
             policy: PolicyKind::None,
@@ -600,9 +607,7 @@ impl Ledger {
 
     /// The pages of a block that are to be fetched, if slices beside it have others of them in RAM. `None`: all.
     fn pages_to_fetch(&self, block: BlockId) -> Option<PageRange> {
-        if self.layout.unit_of(block).as_slice().is_none() {
-            return None;
-        }
+        self.layout.unit_of(block).as_slice()?;
         let is_there = |it: Option<BlockId>| it.is_some_and(|it| self.residency.is_in(it, RAM));
         let there = self.layout.neighbours(block).map(is_there);
         if there == [false; 2] { None } else { self.layout.pages_without(block, there) }
@@ -642,13 +647,13 @@ impl Ledger {
 
     pub(super) fn fetches_left(&self) -> u32 {
         let most = self.source_fetches_max.max(TIER_FETCHES.min(self.inflight_max));
-        most.saturating_sub(self.residency.fetching)
+        most.saturating_sub(self.residency.requests)
     }
 
     /// Whether the place that a block comes from can take another fetch.
     pub(super) fn may_fetch(&self, block: BlockId) -> bool {
         self.nearest(block) != Place::Source
-            || self.residency.fetching_from_source < self.source_fetches_max
+            || self.residency.requests_to_source < self.source_fetches_max
     }
 
     /// Whether no fetch from the source may begin.
@@ -677,22 +682,66 @@ impl Ledger {
     /// Charges a fetch that a reader waits for.
     pub(super) fn start_fetch(&mut self, block: BlockId, forecast: &Forecast) {
         let keep = self.can_be_kept(block, forecast);
-        self.charge(block, keep, self.nearest(block));
+        self.charge(block, keep, asked_of(self.nearest(block)));
     }
 
     pub(super) fn fetch_ahead(&mut self, block: BlockId, keep: bool, actions: &mut Vec<Action>) {
         let from = self.nearest(block);
-        self.charge(block, keep, from);
-        self.counters.prefetched += 1;
-        // It is not seen which blocks of an open file are read.
-        let seen = !self.has_open(self.layout.unit_of(block));
-        self.residency.mark_unread(block, seen && from == Place::Source);
+        self.charge_ahead(block, keep, asked_of(from));
         actions.push(Action::Fetch { block, from, pages: self.pages_to_fetch(block) });
     }
 
-    fn charge(&mut self, block: BlockId, keep: bool, from: Place) {
+    /// Fetches a block to keep it, and with the same request those beside it that RAM keeps as well.
+    pub(super) fn fetch_run(
+        &mut self,
+        block: BlockId,
+        forecast: &Forecast,
+        actions: &mut Vec<Action>,
+    ) {
+        let run = self.run_around(block, forecast);
+        if run.len() == 1 {
+            return self.fetch_ahead(block, true, actions);
+        }
+        let mut asked = Asked::Source;
+        for block in run.clone().map(BlockId) {
+            self.charge_ahead(block, true, asked);
+            asked = Asked::WithAnother;
+        }
+        actions.push(Action::FetchRun { first: BlockId(run.start), count: run.len() as u32 });
+    }
+
+    fn run_around(&self, block: BlockId, forecast: &Forecast) -> std::ops::Range<u32> {
+        let kept = self.residency.kept[RAM];
+        let most = runs::most_bytes(self.request_bytes, kept);
+        let is_of_source = self.nearest(block) == Place::Source;
+        if !is_of_source || !forecast.is_of_range(block) || !self.has_room_for_all() {
+            return block.0..block.0 + 1;
+        }
+        let file = self.layout.blocks_of(self.layout.file_of(block));
+        let first = file.clone().next().map_or(block.0, |first| first.0);
+        let may_join = |block: BlockId, beside: u64| {
+            !self.is_here(block)
+                && !self.is_dropping(block)
+                && self.nearest(block) == Place::Source
+                && self.may_stay(block)
+                && forecast.is_of_range(block)
+                && self.has_room(block, kept + beside, forecast)
+        };
+        let bytes_of = |block| self.layout.pages_bytes(block);
+        runs::around(block, first..first + file.len() as u32, most, bytes_of, may_join)
+    }
+
+    fn charge_ahead(&mut self, block: BlockId, keep: bool, asked: Asked) {
+        self.charge(block, keep, asked);
+        self.counters.prefetched += 1;
+        // It is not seen which blocks of an open file are read.
+        let seen = !self.has_open(self.layout.unit_of(block));
+        self.residency.mark_unread(block, seen && asked != Asked::Below);
+    }
+
+    fn charge(&mut self, block: BlockId, keep: bool, asked: Asked) {
         self.parts.forget(block);
-        self.change(block, |residency| residency.start_fetch(block, !keep, from == Place::Source));
+        self.change(block, |residency| residency.start_fetch(block, !keep, asked));
         self.note_change(block);
     }
 
@@ -700,7 +749,7 @@ impl Ledger {
     pub(super) fn refetch(&mut self, block: BlockId) {
         self.counters.refetched_bytes += self.layout.range(block).1;
         self.policies[RAM].remove(block);
-        self.residency.restart_fetch(block, self.nearest(block) == Place::Source);
+        self.residency.restart_fetch(block, asked_of(self.nearest(block)));
     }
 
     pub(super) fn failed(&mut self, block: BlockId) {

@@ -46,6 +46,7 @@ mod policy;
 mod published;
 mod readers;
 mod residency;
+mod runs;
 mod staging;
 mod stream;
 mod task;

@@ -16,6 +16,18 @@ const UNREAD: u8 = 8;
 const FROM_SOURCE: u8 = 16;
 /// The block has its home in a tier below RAM.
 const HOMED: u8 = 32;
+/// With [`FETCHING`]: the bytes come with the request for another block.
+const WITH_ANOTHER: u8 = 64;
+
+/// Who is asked for the bytes of a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    Source,
+    /// A tier below RAM.
+    Below,
+    /// The source, with the request for another block.
+    WithAnother,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
@@ -46,8 +58,9 @@ pub(super) struct Residency {
     pub(super) staged: u64,
     pub(super) dropping: u64,
     pub(super) fetching: u32,
-    /// Of these, fetches from the source.
-    pub(super) fetching_from_source: u32,
+    /// The requests for these blocks, and those of them to the source.
+    pub(super) requests: u32,
+    pub(super) requests_to_source: u32,
     /// The blocks that are being written to a tier below RAM.
     placing: BTreeMap<BlockId, usize>,
     pub(super) placing_bytes: u64,
@@ -62,7 +75,8 @@ impl Residency {
             staged: 0,
             dropping: 0,
             fetching: 0,
-            fetching_from_source: 0,
+            requests: 0,
+            requests_to_source: 0,
             placing: BTreeMap::new(),
             placing_bytes: 0,
             home: None,
@@ -118,15 +132,15 @@ impl Residency {
         (RAM + 1..self.kept.len()).find(|&tier| self.is_in(block, tier))
     }
 
-    pub(super) fn start_fetch(&mut self, block: BlockId, staged: bool, from_source: bool) {
+    pub(super) fn start_fetch(&mut self, block: BlockId, staged: bool, asked: Asked) {
         self.put(block, STAGED, staged);
-        self.begin_fetch(block, from_source);
+        self.begin_fetch(block, asked);
     }
 
     /// Pages that are charged were found gone. They are fetched again.
-    pub(super) fn restart_fetch(&mut self, block: BlockId, from_source: bool) {
+    pub(super) fn restart_fetch(&mut self, block: BlockId, asked: Asked) {
         self.blocks[block.index()].tiers &= !1;
-        self.begin_fetch(block, from_source);
+        self.begin_fetch(block, asked);
     }
 
     pub(super) fn finish_fetch(&mut self, block: BlockId) {
@@ -134,17 +148,20 @@ impl Residency {
         self.blocks[block.index()].tiers |= 1;
     }
 
-    fn begin_fetch(&mut self, block: BlockId, from_source: bool) {
+    fn begin_fetch(&mut self, block: BlockId, asked: Asked) {
         self.put(block, FETCHING, true);
-        self.put(block, FROM_SOURCE, from_source);
+        self.put(block, FROM_SOURCE, asked == Asked::Source);
+        self.put(block, WITH_ANOTHER, asked == Asked::WithAnother);
         self.fetching += 1;
-        self.fetching_from_source += u32::from(from_source);
+        self.requests += u32::from(asked != Asked::WithAnother);
+        self.requests_to_source += u32::from(asked == Asked::Source);
     }
 
     fn end_fetch(&mut self, block: BlockId) {
         self.fetching -= 1;
-        self.fetching_from_source -= u32::from(self.has(block, FROM_SOURCE));
-        self.put(block, FETCHING | FROM_SOURCE, false);
+        self.requests -= u32::from(!self.has(block, WITH_ANOTHER));
+        self.requests_to_source -= u32::from(self.has(block, FROM_SOURCE));
+        self.put(block, FETCHING | FROM_SOURCE | WITH_ANOTHER, false);
     }
 
     /// The block leaves RAM, or its fetch failed.

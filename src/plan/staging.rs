@@ -259,7 +259,10 @@ impl Stager {
             // A block that never fits is left to its reader.
             return bytes > window;
         }
-        ledger.fetch_ahead(block, keep, actions);
+        match keep {
+            true => ledger.fetch_run(block, forecast, actions),
+            false => ledger.fetch_ahead(block, false, actions),
+        }
         true
     }
 

@@ -34,6 +34,7 @@ fn theory(readers: Vec<Arc<Order>>, share: f64, policy: PolicyKind, epochs: u32)
             prefetch: false,
             inflight_max: 1,
             window_bytes: Some(0),
+            request_bytes: 8 << 20,
             start_at_open: false,
             may_untrack: false,
             withheld: false,
@@ -111,6 +112,7 @@ fn the_new_samples_of_a_mix_are_in_ram_in_time() {
                 prefetch: true,
                 inflight_max: 32,
                 window_bytes: None,
+                request_bytes: 8 << 20,
                 start_at_open: false,
                 may_untrack: false,
                 withheld: false,
@@ -140,6 +142,7 @@ fn with_ram(capacity: u64) -> Settings {
         prefetch: true,
         inflight_max: 32,
         window_bytes: None,
+        request_bytes: 8 << 20,
         start_at_open: false,
         may_untrack: false,
         withheld: false,
@@ -274,6 +277,7 @@ fn far_epoch(manners: Option<Manners>, inflight_max: u32) -> f64 {
             prefetch: true,
             inflight_max,
             window_bytes: None,
+            request_bytes: 8 << 20,
             start_at_open: false,
             may_untrack: false,
             withheld: false,
@@ -357,4 +361,61 @@ fn samples_of_a_file_that_is_cut_cost_what_files_of_their_own_cost() {
             assert!(cut_s <= 1.1 * files_s, "{cut_s} s instead of {files_s}");
         }
     }
+}
+
+/// An epoch of samples of 99,000 bytes in files of 64, which an order reads at random. Gives the requests to the source, its
+/// bytes over all data, and the seconds.
+fn of_shards(ram_part: f64, request_bytes: u64) -> [(f64, f64, f64); 2] {
+    const SHARDS: u64 = 128;
+    const EACH: u64 = 64;
+    const SAMPLE: u64 = 99_000;
+    let count = (SHARDS * EACH) as u32;
+    let all = u64::from(count) * SAMPLE;
+    let range = |nth: u64| FileRange {
+        file: FileId((nth / EACH) as u32),
+        offset: nth % EACH * SAMPLE,
+        length: SAMPLE,
+    };
+    let table = SampleTable::Ranges((0..u64::from(count)).map(range).collect());
+    let samples = workload::permutations(count, 2, 7).unwrap();
+    let epochs = (0..2).map(|epoch| samples.epoch(epoch)).collect();
+    let order = Arc::new(Order::listed("ranges", epochs, table).unwrap());
+    let mut layout = Layout::new((0..SHARDS).map(|_| EACH * SAMPLE));
+    if ram_part < 1.0 {
+        assert_eq!(layout.cut_along(&order, |_| true).len() as u64, SHARDS);
+    }
+    let ram = (all as f64 * ram_part) as u64;
+    let reader =
+        Reader { order, workers: 8, batch: 8, think_us: 0, run_us: 0, step_us: 0, ahead: 0 };
+    let report = run(&Scenario {
+        layout: Arc::new(layout),
+        readers: vec![reader],
+        known: true,
+        settings: Settings { request_bytes, may_untrack: true, ..with_ram(ram) },
+        epochs: 2,
+        machine: Machine::default(),
+        source: SourceModel { latency_us: 5_000, bandwidth: 100_000_000, servers: 8 },
+        manners: None,
+        vanish: None,
+    });
+    let epochs = [report.epochs[0], report.epochs[1]];
+    let begun = [0, epochs[0].end_us];
+    let of = |nth: usize| {
+        let EpochReport { source_reads, source_bytes, end_us, .. } = epochs[nth];
+        let seconds = (end_us - begun[nth]) as f64 / 1e6;
+        (source_reads as f64 / f64::from(count), source_bytes as f64 / all as f64, seconds)
+    };
+    [of(0), of(1)]
+}
+
+/// Samples that lie beside each other are read with one request, if RAM keeps them.
+#[test]
+fn samples_side_by_side_are_read_together() {
+    let [(together, bytes, _), _] = of_shards(1.2, 8 << 20);
+    println!("RAM for all: {together:.4} requests a sample, {bytes:.3} of the bytes");
+    assert!(together <= 1.0 / 32.0 && bytes <= 1.02, "{together} {bytes}");
+    let half = [8 << 20, 0].map(|request_bytes| of_shards(0.5, request_bytes));
+    println!("RAM for half, together and not: {half:.3?}");
+    let [[_, steady], [_, alone]] = half;
+    assert!(steady.1 <= 1.01 * alone.1 && steady.2 <= 1.01 * alone.2, "{half:?}");
 }

@@ -185,6 +185,7 @@ impl<'a> World<'a> {
                         self.fetch(block, from, pages);
                     }
                 }
+                Action::FetchRun { first, count } => self.fetch_run(first, count),
                 // Here no page is lost, every open is seen, blocks are read whole, and nothing is warmed up.
                 Action::Check { .. }
                 | Action::InParts { .. }
@@ -254,15 +255,33 @@ impl<'a> World<'a> {
     }
 
     fn fetch_at_source(&mut self, block: BlockId, pages: Option<PageRange>) {
-        let source = self.scenario.source;
-        let served = self.servers.serve(self.now, source.latency_us);
         let whole = self.scenario.layout.range(block).1;
         let part = |pages: PageRange| pages.bytes().min(whole - pages.offset());
-        let bytes = pages.map_or(whole, part);
-        self.link_free_at = self.link_free_at.max(served) + transfer_us(bytes, source.bandwidth);
-        let arrival = if source.bandwidth == 0 { served } else { self.link_free_at };
-        self.source_reads.insert(block, (self.now, bytes));
+        let arrival = self.ask_source(pages.map_or(whole, part), block);
         self.schedule(arrival, SimEvent::Fetched(block, RAM));
+    }
+
+    /// Asks the source for so many bytes, the first of which are those of a block. Returns when they are here.
+    fn ask_source(&mut self, bytes: u64, block: BlockId) -> u64 {
+        let source = self.scenario.source;
+        let served = self.servers.serve(self.now, source.latency_us);
+        self.link_free_at = self.link_free_at.max(served) + transfer_us(bytes, source.bandwidth);
+        self.source_reads.insert(block, (self.now, bytes));
+        if source.bandwidth == 0 { served } else { self.link_free_at }
+    }
+
+    /// Begins a fetch of blocks that lie side by side, with one request.
+    fn fetch_run(&mut self, first: BlockId, count: u32) {
+        let layout = Arc::clone(&self.scenario.layout);
+        let wanted = (first.0..first.0 + count).map(BlockId);
+        let run: Vec<BlockId> = wanted.filter(|block| !self.flights.contains_key(block)).collect();
+        let (Some(start), Some(last)) = (run.first(), run.last()) else { return };
+        let end = |block: BlockId| layout.range(block).0 + layout.range(block).1;
+        let arrival = self.ask_source(end(*last) - layout.range(*start).0, *start);
+        for block in run {
+            self.flights.insert(block, Vec::new());
+            self.schedule(arrival, SimEvent::Fetched(block, RAM));
+        }
     }
 
     /// A worker opens its next sample and begins to read its blocks.
@@ -403,10 +422,9 @@ impl<'a> World<'a> {
         if is_slice && waiters.is_empty() && !self.untracked.contains(&block) {
             self.probes.insert(block);
         }
-        let mut bytes = self.scenario.layout.range(block).1;
-        if from == Place::Source {
-            let took;
-            (took, bytes) = self.measure(block);
+        let bytes = self.scenario.layout.range(block).1;
+        let measured = if from == Place::Source { self.measure(block) } else { None };
+        if let Some((took, bytes)) = measured {
             let first = waiters.first().map(|&worker| self.workers[worker].epoch);
             let epoch = first.unwrap_or_else(|| self.slowest_epoch());
             let report = &mut self.report.epochs[epoch as usize];
@@ -414,6 +432,7 @@ impl<'a> World<'a> {
             report.source_bytes += bytes;
             report.source_us += took;
         }
+        let bytes = measured.map_or(bytes, |(_, bytes)| bytes);
         self.tell_planner(Event::Arrived { block, from, bytes });
         for index in waiters {
             self.continue_sample(index);
@@ -421,16 +440,16 @@ impl<'a> World<'a> {
     }
 
     /// The source has answered a read. The planner hears if its limits have changed. Returns the microseconds that it
-    /// took, and the bytes.
-    fn measure(&mut self, block: BlockId) -> (u64, u64) {
+    /// took, and the bytes; `None` if it was asked for the block with another one.
+    fn measure(&mut self, block: BlockId) -> Option<(u64, u64)> {
         let in_flight = self.source_reads.len() as u32;
-        let (began, bytes) = self.source_reads.remove(&block).unwrap_or((self.now, 0));
+        let (began, bytes) = self.source_reads.remove(&block)?;
         let (at_us, latency_us) = (self.now, self.now - began);
         let answer = Answer { at_us, latency_us, bytes, in_flight, requests: 1 };
         if let Some(limits) = self.meter.as_mut().and_then(|meter| meter.answered(&answer)) {
             self.tell_planner(Event::Limited(limits));
         }
-        (latency_us, bytes)
+        Some((latency_us, bytes))
     }
 
     /// The epoch of the reader that is farthest behind. Reads by prefetching are counted there.

@@ -124,6 +124,7 @@ impl Fitted {
                 prefetch: setup.prefetch,
                 inflight_max: setup.reads_at_once.max(1),
                 window_bytes: None,
+                request_bytes: 8 << 20,
                 start_at_open: true,
                 may_untrack: false,
                 withheld: false,

@@ -255,6 +255,7 @@ fn random_scenario(rng: &mut StdRng) -> Scenario {
             prefetch,
             inflight_max: source.servers,
             window_bytes: None,
+            request_bytes: 8 << 20,
             start_at_open: true,
             may_untrack: false,
             withheld: false,

@@ -2,6 +2,7 @@
 """Random reads in large files: rows of a memory map, windows of a map of tokens, rows of an HDF5 data set.
 
 memmap   numpy.load(mmap_mode="r"), a row a sample, shuffled
+arrays   the same over many arrays, one after the other
 tokens   numpy.memmap of 16 bit tokens, windows of 8 KiB, shuffled, as GPT trainers read their tokens
 h5py     an HDF5 data set opened by each worker, a row a sample, shuffled
 
@@ -30,6 +31,22 @@ class Memmap(Dataset):
 
     def __getitem__(self, i):
         return i, check_row(np.array(self.rows[i]), i)
+
+
+class Arrays(Dataset):
+    """Rows of arrays that are mapped, all of which have as many."""
+
+    def __init__(self, data):
+        names = sorted(name for name in os.listdir(data) if name.endswith(".npy"))
+        self.arrays = [np.load(os.path.join(data, name), mmap_mode="r") for name in names]
+        self.each = len(self.arrays[0])
+
+    def __len__(self):
+        return self.each * len(self.arrays)
+
+    def __getitem__(self, i):
+        array, row = divmod(i, self.each)
+        return i, check_row(np.array(self.arrays[array][row]), i)
 
 
 class Tokens(Dataset):
@@ -66,7 +83,7 @@ class Hdf5(Dataset):
 def main():
     job = Job()
     kind, _, seeded = job.kind.partition(".")
-    dataset = {"memmap": Memmap, "tokens": Tokens, "h5py": Hdf5}[kind](job.data)
+    dataset = {"memmap": Memmap, "arrays": Arrays, "tokens": Tokens, "h5py": Hdf5}[kind](job.data)
     generator = torch.Generator().manual_seed(7) if seeded else None
     loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=job.workers, generator=generator)
     for _ in job.epochs():

@@ -36,6 +36,7 @@ impl Mount {
             prefetch: true,
             inflight_max: 64,
             window_bytes: None,
+            request_bytes: 8 << 20,
             start_at_open: true,
             // Each open is seen.
             may_untrack: false,

@@ -1,6 +1,7 @@
 //! Panics in the source, the page cache and the store: no reader waits for ever, and the planner hears of it.
 
 mod hedge;
+mod runs;
 mod scarce;
 mod sharing;
 mod slow;
@@ -22,7 +23,7 @@ use crate::disk::tests::model::Model;
 use crate::disk::{self, Buffer};
 use crate::ids::BLOCK_BYTES;
 use crate::source::stub::StubSource;
-use crate::source::{Pool, PosixSource, ReadRequest, Source};
+use crate::source::{Pool, PosixSource, ReadError, ReadRequest, Source};
 use crate::store;
 use crate::sync::Mutex;
 

@@ -251,6 +251,7 @@ fn row(
             prefetch: !args.no_prefetch,
             inflight_max: 32,
             window_bytes: None,
+            request_bytes: 8 << 20,
             start_at_open: false,
         },
         machine: Machine::default(),

@@ -302,6 +302,7 @@ mod tests {
                 prefetch: true,
                 inflight_max: 4,
                 window_bytes: None,
+                request_bytes: 8 << 20,
                 start_at_open: false,
                 may_untrack: false,
                 withheld: false,

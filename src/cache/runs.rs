@@ -1,0 +1,127 @@
+//! Brings blocks that lie one after the other in a file with one request to the source.
+//!
+//! 1. Each block gets a flight of its own. A block that is on its way already is left out, and so the others may be
+//!    several runs.
+//! 2. The memory of a run is charged at once. It is charged until the bytes of its last block are let go of.
+//! 3. The bytes are given to the flights. If the source does not give them, each block is asked for by itself.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::attempts::Attempt;
+use super::flights::FlightKey;
+use super::on_drop::FailOnDrop;
+use super::{Cache, Charge};
+use crate::catalog::Located;
+use crate::disk::Buffer;
+use crate::ids::BlockId;
+use crate::plan::Place;
+use crate::source::{ReadRequest, Urgency};
+
+/// Attempts for blocks of one version of a file, one after the other.
+struct Run(Vec<Attempt>);
+
+impl Cache {
+    /// The planner wants blocks in RAM that lie one after the other in a file.
+    pub fn prefetch_run(self: &Arc<Self>, first: BlockId, count: u32) {
+        let mut run = Run(Vec::new());
+        for block in (first.0..first.0.saturating_add(count)).map(BlockId) {
+            match self.begin_prefetch(block) {
+                Some(attempt) if run.is_followed_by(&attempt) => run.0.push(attempt),
+                other => {
+                    std::mem::replace(&mut run, Run(other.into_iter().collect())).begin(self);
+                }
+            }
+        }
+        run.begin(self);
+    }
+}
+
+impl Run {
+    fn is_followed_by(&self, attempt: &Attempt) -> bool {
+        let (next, is_whole) = (&attempt.located, attempt.located.is_sized);
+        self.0.last().is_none_or(|Attempt { located, .. }| {
+            let end = located.offset + located.length as u64;
+            located.node == next.node && (located.offset..=end).contains(&next.offset) && is_whole
+        })
+    }
+
+    /// Where the run begins in the file, and its bytes.
+    fn range(&self) -> (u64, usize) {
+        let start = self.0.first().map_or(0, |first| first.located.offset);
+        let end = |last: &Attempt| last.located.offset + last.located.length as u64;
+        (start, self.0.last().map_or(0, |last| end(last) - start) as usize)
+    }
+
+    fn flights(&self) -> RangeInclusive<u64> {
+        let number = |attempt: &Attempt| attempt.flight;
+        let (first, last) = (self.0.first().map_or(0, number), self.0.last().map_or(0, number));
+        first..=last
+    }
+
+    /// Has the memory charged, and then the source asked.
+    fn begin(mut self, cache: &Arc<Cache>) {
+        if self.0.len() < 2 {
+            return self.0.pop().into_iter().for_each(Attempt::begin);
+        }
+        let failing: Vec<_> = self.0.iter().map(|it| FailOnDrop::new(cache, it.key)).collect();
+        let ((_, bytes), flights) = (self.range(), self.flights());
+        let keys: Vec<_> = self.0.iter().map(|attempt| (attempt.key, attempt.flight)).collect();
+        let (asking, first) = (Arc::clone(cache), *flights.start());
+        let begun = cache.memory.admit(flights, Urgency::Prefetch, bytes, move |charge| {
+            self.ask_source(&asking, failing, charge);
+        });
+        // A reader that joined a flight before the run came to wait could not promote it.
+        let has_readers = |(key, flight): &(FlightKey, u64)| {
+            cache.flights.with(key, *flight, |it| !it.waiters.is_empty()) == Some(true)
+        };
+        if !begun && keys.iter().any(has_readers) {
+            cache.memory.promote(first);
+        }
+    }
+
+    fn ask_source(self, cache: &Arc<Cache>, failing: Vec<FailOnDrop>, charge: Charge) {
+        let Some(Located { path, fingerprint, .. }) = self.0.first().map(|it| it.located.clone())
+        else {
+            return;
+        };
+        let (offset, length) = self.range();
+        // The source may look right now, and take its time to deliver.
+        let asked = cache.catalog.now();
+        let request = ReadRequest {
+            path,
+            fingerprint,
+            is_sized: true,
+            exact: cache.catalog.is_revalidated(),
+            offset,
+            length,
+            urgency: Urgency::Prefetch,
+            deliver: Box::new(move |result| {
+                let _failing: Vec<_> = failing.into_iter().map(FailOnDrop::taken).collect();
+                match result {
+                    Ok(bytes) => self.arrived(&bytes, charge, asked),
+                    Err(_) => {
+                        drop(charge);
+                        self.0.into_iter().for_each(Attempt::ask_source);
+                    }
+                }
+            }),
+        };
+        cache.source.read(vec![request]);
+    }
+
+    /// The source has answered a read that began at the tick `asked`.
+    fn arrived(self, bytes: &[u8], charge: Charge, asked: u32) {
+        let (offset, charge) = (self.range().0, Arc::new(charge.fetched()));
+        for attempt in self.0 {
+            let start = (attempt.located.offset - offset) as usize;
+            match bytes.get(start..start + attempt.located.length) {
+                Some(own) => {
+                    let own = Buffer::from(own.to_vec()).holding(Arc::clone(&charge));
+                    attempt.arrived(own, Place::Source, Some(asked));
+                }
+                None => attempt.ask_source(),
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Blocks that lie side by side come with one request, and slices without the pages that others have.
+
+use super::*;
+use crate::order::{FileRange, Order, SampleTable};
+
+/// Blocks of the file, and what is asked of its source: each request waits until the test answers it.
+const BLOCKS: u32 = 5;
+
+struct Asked {
+    stand: Stand,
+    requests: Receiver<ReadRequest>,
+    bytes: Vec<u8>,
+}
+
+fn asked() -> Asked {
+    let directory = tempfile::tempdir().unwrap();
+    let length = BLOCKS as usize * BLOCK_BYTES as usize - 100;
+    let bytes: Vec<u8> = (0..length).map(|at| (at / 1000) as u8).collect();
+    std::fs::write(directory.path().join("file"), &bytes).unwrap();
+    let (ask, requests) = channel();
+    let ask = Mutex::new(ask);
+    let read = move |request: ReadRequest| ask.lock().send(request).unwrap();
+    let source = |directory| -> Arc<dyn Source> { Arc::new(StubSource::new(directory, read)) };
+    let stand = stand_over(directory, source, |disk| Arc::new(disk), None);
+    let pages = FullPages { asked: channel().0, lock: Arc::default() };
+    stand.cache.page_cache().connect(Arc::new(pages), Box::new(|_, _, done| done(Ok(()))));
+    Asked { stand, requests, bytes }
+}
+
+impl Asked {
+    fn next(&self) -> ReadRequest {
+        self.requests.recv_timeout(LIMIT).unwrap()
+    }
+
+    fn answer(&self, request: ReadRequest) {
+        let start = request.offset as usize;
+        let bytes = self.bytes[start..start + request.length].to_vec();
+        (request.deliver)(Ok(bytes));
+    }
+
+    fn of_block(&self, block: u32) -> Vec<u8> {
+        let chunk = self.bytes.chunks(BLOCK_BYTES as usize).nth(block as usize);
+        chunk.unwrap().to_vec()
+    }
+
+    /// Waits until so many blocks have arrived in RAM.
+    fn arrive(&self, count: usize) {
+        let (mut messages, mut arrived) = (Vec::new(), 0);
+        let start = Instant::now();
+        while arrived < count {
+            assert!(start.elapsed() < LIMIT, "{arrived} of {count} arrive");
+            self.stand.inbox.take(&mut messages, &mut Vec::new(), Duration::from_millis(50));
+            let is_arrival = |it: &Message| matches!(it.event, Event::Arrived { .. });
+            arrived += messages.drain(..).filter(is_arrival).count();
+        }
+    }
+}
+
+#[test]
+fn blocks_side_by_side_come_with_one_request() {
+    let asked = asked();
+    asked.stand.cache.prefetch_run(BLOCK, BLOCKS);
+    let request = asked.next();
+    assert_eq!((request.offset, request.length), (0, asked.bytes.len()));
+    let reader = asked.stand.read_block(BlockId(3), asked.stand.node);
+    asked.answer(request);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(asked.of_block(3)));
+    asked.arrive(BLOCKS as usize);
+    assert!(asked.requests.try_recv().is_err(), "nothing else is asked for");
+}
+
+#[test]
+fn what_is_on_its_way_already_is_left_out_of_a_run() {
+    let asked = asked();
+    let reader = asked.stand.read_block(BlockId(2), asked.stand.node);
+    let alone = asked.next();
+    asked.stand.cache.prefetch_run(BLOCK, BLOCKS);
+    let runs = [asked.next(), asked.next()];
+    let blocks = runs.each_ref().map(|run| run.offset / BLOCK_BYTES);
+    assert_eq!((alone.offset / BLOCK_BYTES, blocks), (2, [0, 3]));
+    runs.into_iter().chain([alone]).for_each(|request| asked.answer(request));
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(asked.of_block(2)));
+    asked.arrive(BLOCKS as usize);
+}
+
+#[test]
+fn each_block_of_a_run_that_fails_is_asked_for_by_itself() {
+    let asked = asked();
+    asked.stand.cache.prefetch_run(BLOCK, BLOCKS);
+    let reader = asked.stand.read_block(BlockId(1), asked.stand.node);
+    (asked.next().deliver)(Err(ReadError::Source(Errno::EIO)));
+    let requests: Vec<ReadRequest> = (0..BLOCKS).map(|_| asked.next()).collect();
+    assert!(requests.iter().all(|request| request.length <= BLOCK_BYTES as usize));
+    for request in requests {
+        match request.offset {
+            0 => (request.deliver)(Err(ReadError::Source(Errno::EIO))),
+            _ => asked.answer(request),
+        }
+    }
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(asked.of_block(1)));
+    asked.arrive(BLOCKS as usize - 1);
+}
+
+#[test]
+fn a_slice_that_comes_without_a_page_gives_its_readers_what_it_has() {
+    const SAMPLE: u64 = 10_000;
+    let asked = asked();
+    let file = asked.stand.node.file().unwrap();
+    let range = |nth| FileRange { file, offset: nth * SAMPLE, length: SAMPLE };
+    let table = SampleTable::Ranges((0..40).map(range).collect());
+    let order = Order::listed("ranges", vec![(0..40).collect()], table).unwrap();
+    let cache = &asked.stand.cache;
+    assert_eq!(cache.catalog.cut_along(&order), [file]);
+    let layout = cache.catalog.layout();
+    let slice = layout.blocks_in(file, SAMPLE, SAMPLE).next().unwrap();
+    // The slice before it has its first page.
+    let pages = layout.pages_without(slice, [true, false]).unwrap();
+    assert_eq!((pages.first, layout.range(slice).0), (1, 2 * 4096));
+    cache.prefetch(slice, Some(pages));
+    let trimmed = asked.next();
+    assert_eq!(trimmed.offset, 3 * 4096);
+    let read = |pages: PageRange| {
+        let (answer, answered) = channel();
+        let bytes = pages.offset()..pages.offset() + pages.bytes();
+        let waiter = move |result: Result<Landed, ReadFailure>| {
+            answer
+                .send(result.and_then(|landed| landed.cut(&bytes)).map(|it| it.to_vec()))
+                .unwrap();
+        };
+        cache.read(slice, pages, asked.stand.node, 1, Box::new(waiter));
+        answered
+    };
+    let joined = read(PageRange { first: 1, count: 2 });
+    let beside = read(PageRange { first: 0, count: 2 });
+    let lacking = asked.next();
+    assert_eq!((lacking.offset, lacking.length), (2 * 4096, 2 * 4096));
+    asked.answer(lacking);
+    asked.answer(trimmed);
+    let of_page = |page: usize| asked.bytes[page * 4096..(page + 2) * 4096].to_vec();
+    assert_eq!(beside.recv_timeout(LIMIT).unwrap(), Ok(of_page(2)));
+    assert_eq!(joined.recv_timeout(LIMIT).unwrap(), Ok(of_page(3)));
+    asked.arrive(1);
+}

@@ -1,0 +1,75 @@
+//! Finds the blocks that one request to the source brings together.
+//!
+//! A source needs as long to begin a small read as a large one. So the samples that lie beside each other in a large
+//! file are read together, if RAM has room for all the data. Else samples side by side would stay in RAM together, and not
+//! far from each other. Then more of the samples that are read from the source have no neighbour in RAM with which they
+//! share a page.
+//!
+//! A run begins with the block that is read soonest. It grows over the blocks after it, and then over those before it. It
+//! is no longer than the setting allows, and no longer than a part of what RAM keeps already: the first reads of a job
+//! are not to wait for samples that are read much later.
+
+use std::ops::Range;
+
+use crate::ids::BlockId;
+
+/// A run has at most one of so many bytes that RAM keeps.
+const KEPT_PART: u64 = 8;
+
+/// The most bytes of a run if a request may have `request` bytes, and RAM keeps `kept` bytes.
+pub(super) fn most_bytes(request: u64, kept: u64) -> u64 {
+    request.min(kept / KEPT_PART)
+}
+
+/// The run around a block of a file with these blocks: at most so many bytes. `bytes_of` says how many a block has, and
+/// `may_join` whether a block may be taken beside so many bytes of others.
+pub(super) fn around(
+    block: BlockId,
+    file: Range<u32>,
+    most: u64,
+    bytes_of: impl Fn(BlockId) -> u64,
+    may_join: impl Fn(BlockId, u64) -> bool,
+) -> Range<u32> {
+    let mut run = block.0..block.0 + 1;
+    let mut bytes = bytes_of(block);
+    let mut joins = |next: u32| {
+        let own = bytes_of(BlockId(next));
+        let joins = bytes + own <= most && may_join(BlockId(next), bytes);
+        bytes += if joins { own } else { 0 };
+        joins
+    };
+    while run.end < file.end && joins(run.end) {
+        run.end += 1;
+    }
+    while file.start < run.start && joins(run.start - 1) {
+        run.start -= 1;
+    }
+    run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(block: u32, most: u64, here: &[u32]) -> Range<u32> {
+        let may_join = |block: BlockId, beside: u64| !here.contains(&block.0) && beside < 1000;
+        around(BlockId(block), 10..20, most, |_| 100, may_join)
+    }
+
+    #[test]
+    fn a_run_has_what_lies_beside_a_block_within_its_file() {
+        assert_eq!(run(14, 99, &[]), 14..15, "the block itself is taken in any case");
+        assert_eq!(run(14, 300, &[]), 14..17);
+        assert_eq!(run(14, 10_000, &[17, 12]), 13..17);
+        assert_eq!(run(14, 10_000, &[]), 10..20);
+        assert_eq!(run(18, 500, &[]), 15..20, "what is after it comes first");
+    }
+
+    #[test]
+    fn runs_are_short_at_first() {
+        assert_eq!(
+            [0, 8 << 10, 1 << 30].map(|kept| most_bytes(8 << 20, kept)),
+            [0, 1 << 10, 8 << 20]
+        );
+    }
+}
