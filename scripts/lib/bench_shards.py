@@ -7,7 +7,7 @@ the source.  NAME.steady.x_ideal_bytes is what the source gave in an epoch after
 RAM cannot hold.  The rest is what is staged ahead, and the pages that samples share: each is read and kept with both.
 npy and small are arrays that are mapped, with rows of about 100 and 20 KB, told by `index=npy`.  hdf5 is a data set in one
 piece, told by an order file.
-coalesce are 64 arrays of 64 rows of about 100 KB, where each operation takes 5 ms.  With RAM for all, coalesce.ops_share is how
+coalesce are 64 files of 64 rows of about 100 KB, told by an order file, where each operation takes 5 ms.  With RAM for all, coalesce.ops_share is how
 many reads reach the source in the first epoch, over the rows, and coalesce.amplification its bytes over the data.  With RAM
 for half, coalesce.half.x_seconds is the time of all epochs over the time of the same if each row is read by itself.
 The kernel divides a read of a FUSE filesystem, such as slowpfs, by fs.fuse.max_pages_limit.  So that is raised meanwhile.
@@ -20,15 +20,17 @@ import shutil
 import subprocess
 import sys
 
+import torch
+
 from driver import FAILURES, stopwatch
-from loading import SHARE, Loading, prepared, scratch
+from loading import EPOCHS, SHARE, Loading, prepared, scratch
 from mounts import TARGET, TOP, binary, say
 from parts import arguments
 from report import publish, row
 
 sys.path.append(f"{TOP}/scripts/lib/loaders")
 
-from make_sets import ARRAYS, ROWS_EACH    # noqa: E402  (beside the jobs)
+from make_sets import PARTS, ROWS_EACH    # noqa: E402  (beside the jobs)
 from matrix import Row                       # noqa: E402
 
 ORDER = "torch-random:seed=7,index=npy"
@@ -36,7 +38,7 @@ PAIRS = 5
 ROWS = {"npy": ("memmap.seeded", "large_rows", 1.06), "small": ("memmap.seeded", "small_rows", 1.25),
         "hdf5": ("h5py.seeded", "large_h5py", 1.06)}
 COALESCE = "coalesce"
-SLOW_READS = ["--preset", "idle", "--read-ms", 5, "--slots", 8, "--mbs", 400]
+SLOW_READS = ["--direct-io", "--ra-kb", 8_192, "--read-ms", 5, "--slots", 8, "--mbs", 400]
 ALONE = ["--set", "prefetch.request=0"]
 PAGES_LIMIT = "/proc/sys/fs/fuse/max_pages_limit"
 PAGES_OF_RUN = 2_048                        # 8 MiB
@@ -81,19 +83,34 @@ def long_reads():
         put(before)
 
 
+def order_of_raw(data, work):
+    """An order file of the rows, in the order of the job's loader."""
+    each, generator = next(iter(data.sizes.values())) // ROWS_EACH, torch.Generator().manual_seed(7)
+    told = os.path.join(work, "raw.order")
+    with open(told, "w") as f:
+        for epoch in range(EPOCHS):
+            f.write(f"# epoch {epoch}\n")
+            torch.empty((), dtype=torch.int64).random_(generator=generator)      # the seed of the loader's workers
+            for i in torch.randperm(PARTS * ROWS_EACH, generator=generator).tolist():
+                f.write(f"{i // ROWS_EACH:03}.bin\t{i % ROWS_EACH * each}\t{each}\n")
+    return told
+
+
 def coalesce(python, work, times, elapsed):
-    """The rows of arrays whose rows are read together."""
-    loading, data = Loading(python, work, SLOW_READS), prepared(python, "arrays")
-    which = Row(COALESCE, "large", "arrays.seeded", "arrays", "told", ORDER)
-    count, all_bytes = ARRAYS * ROWS_EACH, sum(data.sizes.values())
+    """The rows of files whose samples are read together."""
+    loading, data = Loading(python, work, "idle", SLOW_READS), prepared(python, "raw")
+    which = Row(COALESCE, "large", "raw.seeded", "raw", "told", order_of_raw(data, work))
+    count, all_bytes = PARTS * ROWS_EACH, sum(data.sizes.values())
     shares, amplified, seconds = [], [], []
     with long_reads():
-        for _ in range(times):
-            first = loading.belady(which, data, "--ram", int(1.3 * all_bytes)).epochs[0]
+        for nth in range(times):
+            first = loading.belady(which, data, ram=int(1.3 * all_bytes)).epochs[0]
             shares.append(first["source_reads"] / count)
             amplified.append(first["source_bytes"] / all_bytes)
-            together, alone = loading.belady(which, data), loading.belady(which, data, *ALONE)
-            seconds.append(together.seconds / alone.seconds)
+            turn = 1 - nth % 2 * 2           # each of them is first in turn
+            both = [loading.belady(which, data, *settings).seconds for settings in [(), ALONE][::turn]]
+            together, alone = both[::turn]
+            seconds.append(together / alone)
             say(f"{elapsed():5.0f} s  {COALESCE} ops_share {shares[-1]:.4f}  amplification {amplified[-1]:.3f}  "
                 f"half.x_seconds {seconds[-1]:.3f}")
     return [row(f"{COALESCE}.ops_share", shares, "reads/row", 1 / 32), row(f"{COALESCE}.amplification", amplified, "x", 1.1),

@@ -91,9 +91,9 @@ class Predicted:
 class Loading:
     """The ways to run a row's job."""
 
-    def __init__(self, python, work, slowness=()):
-        """`slowness`: further options of slowpfs."""
-        self.python, self.work, self.slowness = python, work, slowness
+    def __init__(self, python, work, preset="busy", slowness=()):
+        """`preset` and `slowness`: how slow the source is, as options of slowpfs."""
+        self.python, self.work, self.preset, self.slowness = python, work, preset, slowness
         self.log = os.path.join(work, "read.order")
 
     def job(self, row, path, border, mounts, start=None, inside=None):
@@ -117,7 +117,8 @@ class Loading:
 
     def source(self, data, client_cache=False):
         data.warm()
-        return Slowpfs(data.top, os.path.join(self.work, "source"), client_cache, options=self.slowness)
+        return Slowpfs(data.top, os.path.join(self.work, "source"), client_cache, self.preset,
+                       options=self.slowness)
 
     def direct(self, row, data):
         """The job over the source itself; repeated if its limit has left the job no memory."""
@@ -149,13 +150,12 @@ class Loading:
             limit.end()
             group.remove()
 
-    def belady(self, row, data, *settings):
-        """The job through belady."""
-        return self.on_time(lambda: self.belady_once(row, data, settings))
+    def belady(self, row, data, *settings, ram=None):
+        """The job through belady, with so many bytes of RAM if they are not those of both sides."""
+        return self.on_time(lambda: self.belady_once(row, data, settings, ram))
 
-    def belady_once(self, row, data, settings):
-        # Of an option that is there twice, the last one counts.
-        options = ["--ram", data.room + data.files * NODE + (1 << 20), *settings]
+    def belady_once(self, row, data, settings, ram):
+        options = ["--ram", ram or data.room + data.files * NODE + (1 << 20), *settings]
         if row.order:
             options += ["--order", row.order]
         with self.source(data) as slow:

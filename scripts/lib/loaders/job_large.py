@@ -2,7 +2,7 @@
 """Random reads in large files: rows of a memory map, windows of a map of tokens, rows of an HDF5 data set.
 
 memmap   numpy.load(mmap_mode="r"), a row a sample, shuffled
-arrays   the same over many arrays, one after the other
+raw      numpy.memmap of many files, a row a sample, shuffled
 tokens   numpy.memmap of 16 bit tokens, windows of 8 KiB, shuffled, as GPT trainers read their tokens
 h5py     an HDF5 data set opened by each worker, a row a sample, shuffled
 
@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from job import BATCH, Job, check_row
-from make_sets import WINDOW
+from make_sets import ROWS_EACH, WINDOW
 
 
 class Memmap(Dataset):
@@ -33,20 +33,19 @@ class Memmap(Dataset):
         return i, check_row(np.array(self.rows[i]), i)
 
 
-class Arrays(Dataset):
-    """Rows of arrays that are mapped, all of which have as many."""
+class Raw(Dataset):
+    """Rows of mapped files without any header."""
 
     def __init__(self, data):
-        names = sorted(name for name in os.listdir(data) if name.endswith(".npy"))
-        self.arrays = [np.load(os.path.join(data, name), mmap_mode="r") for name in names]
-        self.each = len(self.arrays[0])
+        names = sorted(name for name in os.listdir(data) if name.endswith(".bin"))
+        self.files = [np.memmap(os.path.join(data, name), np.uint8, "r").reshape(ROWS_EACH, -1) for name in names]
 
     def __len__(self):
-        return self.each * len(self.arrays)
+        return ROWS_EACH * len(self.files)
 
     def __getitem__(self, i):
-        array, row = divmod(i, self.each)
-        return i, check_row(np.array(self.arrays[array][row]), i)
+        file, row = divmod(i, ROWS_EACH)
+        return i, check_row(np.array(self.files[file][row]), i)
 
 
 class Tokens(Dataset):
@@ -83,7 +82,7 @@ class Hdf5(Dataset):
 def main():
     job = Job()
     kind, _, seeded = job.kind.partition(".")
-    dataset = {"memmap": Memmap, "arrays": Arrays, "tokens": Tokens, "h5py": Hdf5}[kind](job.data)
+    dataset = {"memmap": Memmap, "raw": Raw, "tokens": Tokens, "h5py": Hdf5}[kind](job.data)
     generator = torch.Generator().manual_seed(7) if seeded else None
     loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=job.workers, generator=generator)
     for _ in job.epochs():

@@ -20,7 +20,7 @@ import make_data                            # noqa: E402  (beside the directory 
 ROWS, ROW = 2_000, (96, 96, 3)              # images as STL-10 has them: 27,648 bytes, which do not fit pages evenly
 LARGE_ROWS = 4_000, (183, 180, 3)          # 98,820 bytes a row
 SMALL_ROWS = 8_000, (83, 80, 3)             # 19,920 bytes a row
-ARRAYS, ROWS_EACH = 64, 64                  # arrays of 6.3 MB, with rows of 98,820 bytes
+PARTS, ROWS_EACH = 64, 64                   # files of 6.3 MB, with rows of 98,820 bytes
 WINDOW = 4_096                              # tokens of 16 bits: 8 KiB
 WINDOWS = 5_120
 VOLUMES, VOLUME = 64, 8_000_000
@@ -57,11 +57,11 @@ def make_small_rows(out):
     np.save(os.path.join(out, "rows.npy"), rows(*SMALL_ROWS))
 
 
-def make_arrays(out):
-    """Rows of about 100 KB, in many arrays."""
-    whole = rows(ARRAYS * ROWS_EACH, LARGE_ROWS[1])
-    for nth, part in enumerate(np.split(whole, ARRAYS)):
-        np.save(os.path.join(out, f"{nth:03}.npy"), part)
+def make_raw(out):
+    """Rows of about 100 KB, in many files without any header."""
+    whole = rows(PARTS * ROWS_EACH, LARGE_ROWS[1])
+    for nth, part in enumerate(np.split(whole, PARTS)):
+        part.tofile(os.path.join(out, f"{nth:03}.bin"))
 
 
 def make_large_h5py(out):
