@@ -107,8 +107,8 @@ impl Probes {
     }
 }
 
-/// The page that is left out of a slice: its bytes, counted from the start of the part of the slice that is put into the
-/// page cache.
+/// The page that is left out of a slice: its bytes, counted from the start of the part of the slice that is put
+/// into the page cache.
 pub(super) fn page_of(layout: &Layout, block: BlockId, part: &Located) -> Option<Range<usize>> {
     let own = layout.pages_without(block, [true; 2])?;
     let start = layout.range(block).0 + own.offset();

@@ -549,8 +549,8 @@ impl Ledger {
         Some(Action::DropParts { block, pages })
     }
 
-    /// Bytes that a block in RAM is charged with. A page that it shares with a slice beside it is charged once: with the
-    /// one that is kept, or else with the first of them.
+    /// Bytes that a block in RAM is charged with. A page that it shares with a slice beside it is charged once:
+    /// with the one that is kept, or else with the first of them.
     fn ram_bytes(&self, block: BlockId) -> u64 {
         let (residency, is_staged) = (&self.residency, self.residency.is_staged(block));
         let mut bytes = self.layout.pages_bytes(block);

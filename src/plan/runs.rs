@@ -1,13 +1,13 @@
 //! Finds the blocks that one request to the source brings together.
 //!
 //! A source needs as long to begin a small read as a large one. So the samples that lie beside each other in a large
-//! file are read together, if RAM has room for all the data. Else samples side by side would stay in RAM together, and not
-//! far from each other. Then more of the samples that are read from the source have no neighbour in RAM with which they
-//! share a page.
+//! file are read together, if RAM has room for all the data. Else samples side by side would stay in RAM together,
+//! and not far from each other. Then more of the samples that are read from the source have no neighbour in RAM
+//! with which they share a page.
 //!
-//! A run begins with the block that is read soonest. It grows over the blocks after it, and then over those before it. It
-//! is no longer than the setting allows, and no longer than a part of what RAM keeps already: the first reads of a job
-//! are not to wait for samples that are read much later.
+//! A run begins with the block that is read soonest. It grows over the blocks after it, and then over those before
+//! it. It is no longer than the setting allows, and no longer than a part of what RAM keeps already: the first
+//! reads of a job are not to wait for samples that are read much later.
 
 use std::ops::Range;
 

@@ -348,7 +348,8 @@ fn of_one_file(sample_bytes: u64, may_untrack: bool) -> [(f64, f64); 2] {
     [runs.next().unwrap(), runs.next().unwrap()]
 }
 
-/// Samples share pages with their neighbours. A page of two samples is read with each of them, unless RAM has the other one.
+/// Samples share pages with their neighbours. A page of two samples is read with each of them, unless RAM has the
+/// other one.
 #[test]
 fn samples_of_a_file_that_is_cut_cost_what_files_of_their_own_cost() {
     for (sample_bytes, with_pages) in [(99_000, 1.01), (20_000, 1.12)] {
@@ -363,8 +364,8 @@ fn samples_of_a_file_that_is_cut_cost_what_files_of_their_own_cost() {
     }
 }
 
-/// An epoch of samples of 99,000 bytes in files of 64, which an order reads at random. Gives the requests to the source, its
-/// bytes over all data, and the seconds.
+/// An epoch of samples of 99,000 bytes in files of 64, which an order reads at random. Gives the requests to the
+/// source, its bytes over all data, and the seconds.
 fn of_shards(ram_part: f64, request_bytes: u64) -> [(f64, f64, f64); 2] {
     const SHARDS: u64 = 128;
     const EACH: u64 = 64;
