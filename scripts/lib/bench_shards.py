@@ -4,7 +4,7 @@ Goal: a large file costs what its samples would cost as files of their own.
 Method: loaders of libraries (scripts/lib/loaders) over `slowpfs --preset busy`, three epochs each, and the same jobs on the
 source itself, whose page cache has as much memory.  NAME.x_direct are the seconds of all epochs through belady over those on
 the source.  NAME.steady.x_ideal_bytes is what the source gave in an epoch after the first one, over the half of the data that
-RAM cannot hold.  The rest is what is staged ahead, and the pages that samples share: each is read and kept with both.
+RAM cannot hold.  The rest is what is staged ahead, and pages that samples share, if neither is in RAM.
 npy and small are arrays that are mapped, with rows of about 100 and 20 KB, told by `index=npy`.  hdf5 is a data set in one
 piece, told by an order file.
 coalesce are 64 files of 64 rows of about 100 KB, told by an order file, where each operation takes 5 ms.  With RAM for all, coalesce.ops_share is how
@@ -14,7 +14,6 @@ The kernel divides a read of a FUSE filesystem, such as slowpfs, by fs.fuse.max_
 """
 
 import contextlib
-
 import os
 import shutil
 import subprocess
@@ -147,7 +146,12 @@ def main():
             rows.append(row(f"{name}.x_direct", times, "x", 1.03))
             rows.append(row(f"{name}.steady.x_ideal_bytes", shares, "x", most, last=runs[-1:]))
         if not args.part or COALESCE in args.part:
-            rows += coalesce(python, work, times_each, elapsed)
+            try:
+                rows += coalesce(python, work, times_each, elapsed)
+            except (*FAILURES, OSError) as e:
+                notes.append(f"{COALESCE} failed: {e}".replace(TARGET, "target"))
+                say(f"{elapsed():5.0f} s  {COALESCE} FAILED: {e}")
+                failed = True
     finally:
         shutil.rmtree(work, ignore_errors=True)
     publish("shards", rows, notes, args.json, keep=not args.part and not args.quick)

@@ -220,13 +220,7 @@ impl Attempt {
 
     fn read_source(self, failing: FailOnDrop, charge: Charge) {
         let cache = Arc::clone(&self.cache);
-        let awaited = cache.flights.with(&self.key, self.flight, |fetching| {
-            if fetching.unanswered == 0 {
-                fetching.asked = Some(Instant::now());
-            }
-            fetching.unanswered += 1;
-        });
-        if awaited.is_none() {
+        if !self.note_asked() {
             // Another answer was faster while this waited for memory.
             return drop(failing.taken());
         }
@@ -271,8 +265,27 @@ impl Attempt {
         }
     }
 
+    /// The source is asked from now on. Says whether the flight is still under way.
+    pub(super) fn note_asked(&self) -> bool {
+        let asked = self.cache.flights.with(&self.key, self.flight, |fetching| {
+            if fetching.unanswered == 0 {
+                fetching.asked = Some(Instant::now());
+            }
+            fetching.unanswered += 1;
+        });
+        asked.is_some()
+    }
+
+    /// Ends the flight with an error if nobody waits for it. Says whether it has ended.
+    pub(super) fn end_unread(&self, why: ReadFailure) -> bool {
+        let ended = self.cache.flights.end_unread(&self.key, self.flight);
+        let is_over = ended.is_some() || !self.is_awaited();
+        ended.into_iter().for_each(|fetching| self.cache.failed(self.key, fetching, why));
+        is_over
+    }
+
     /// Nothing more comes of this request to the source.
-    fn count_answer(&self) {
+    pub(super) fn count_answer(&self) {
         self.cache.flights.with(&self.key, self.flight, |fetching| fetching.unanswered -= 1);
     }
 

@@ -221,6 +221,26 @@ impl Flights {
         }
     }
 
+    /// Ends a flight for which no reader and no tier waits.
+    pub(super) fn end_unread(&self, key: &FlightKey, number: u64) -> Option<Fetching> {
+        let mut table = self.lock();
+        let Some(Flight::Fetching(fetching)) = table.flights.get_mut(key) else { return None };
+        let is_read = !fetching.waiters.is_empty() || fetching.placed.is_some();
+        if is_read || fetching.number != number {
+            return None;
+        }
+        let fetching = std::mem::take(&mut **fetching);
+        table.flights.remove(key);
+        Some(fetching)
+    }
+
+    /// Whether a flight of a whole block brings these pages of it.
+    pub(super) fn brings(&self, block: BlockId, node: NodeId, pages: PageRange) -> bool {
+        let table = self.lock();
+        let flight = table.flights.get(&FlightKey::whole(block, node));
+        flight.is_some_and(|flight| flight.brings(pages))
+    }
+
     /// Whether a flight brings a whole block.
     pub(super) fn has(&self, node: NodeId, mut blocks: impl Iterator<Item = BlockId>) -> bool {
         let table = self.lock();
@@ -237,6 +257,10 @@ impl Flights {
     ) -> Option<Fetching> {
         let mut table = self.lock();
         let Some(Flight::Fetching(fetching)) = table.flights.get_mut(&key) else { return None };
+        // A late answer of an earlier flight may lack pages that this one is to bring.
+        if pages != key.pages && pages != fetching.pages {
+            return None;
+        }
         let fetching = std::mem::take(&mut **fetching);
         if fetching.to_ram {
             table.flights.insert(key, Flight::Pushing(Arc::clone(bytes), pages));

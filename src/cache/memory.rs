@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::catalog::NodeId;
 use crate::disk::{Buffer, ticks_in};
+use crate::ids::BLOCK_BYTES;
 use crate::source::{Pool, Urgency};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -33,7 +34,7 @@ const DEMANDS_MIN: usize = 4;
 /// Prefetches that are under way though nothing is free, unless a reader waits for memory.
 const PREFETCHES_MIN: usize = 1;
 
-/// Looks after which a fetch is not counted until its bytes are there.
+/// Looks after which a fetch of a block is not counted until its bytes are there. A longer one may take as much longer.
 const LASTS_LONG_AFTER: u64 = ticks_in(2);
 
 /// An allocation of at least this many bytes goes back to the system as soon as it is freed. This is more
@@ -273,11 +274,13 @@ impl Memory {
     pub fn look(&self) {
         self.0.change(|state| {
             state.looks += 1;
-            while let Some(oldest) = state.fetches.first_entry()
-                && state.looks - oldest.get().since > LASTS_LONG_AFTER
-            {
-                state.used -= oldest.remove().bytes;
-            }
+            let Account { looks, used, fetches, .. } = state;
+            fetches.retain(|_, fetch| {
+                let blocks = fetch.bytes.div_ceil(BLOCK_BYTES as usize).max(1) as u64;
+                let lasts_long = *looks - fetch.since > LASTS_LONG_AFTER * blocks;
+                *used -= if lasts_long { fetch.bytes } else { 0 };
+                !lasts_long
+            });
         });
     }
 

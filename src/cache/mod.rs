@@ -18,6 +18,10 @@
 //! that they ask for, from the source. Nothing is pushed, because the kernel keeps what it was answered. A block
 //! that is on its way, or in the local store, is read whole all the same.
 //!
+//! Blocks that lie beside each other may come with one request (`runs`). A slice of a large file may come without the
+//! pages that slices beside it have in RAM ([`Cache::prefetch`]). A reader of such a page then gets it by a request
+//! of its own.
+//!
 //! A job that panics fails its flight with `EIO`.
 //!
 //! No lock is held across I/O, a reply or a push. A cache failure costs a fetch from the source,
@@ -391,7 +395,7 @@ impl Cache {
                 None => return self.fail(key, ReadFailure::PastVersion),
             },
             Ok(Join::Joined { .. } | Join::Pushing(..)) => {}
-            // Its flight has ended meanwhile.
+            // Another flight of the block has begun meanwhile, and brings them.
             Err(waiter) => return self.read(block, asked, node, task, waiter),
         }
         self.traffic.reads.fetch_add(1, Ordering::Relaxed);
@@ -463,9 +467,9 @@ impl Cache {
         }
     }
 
-    /// Whether a block of a version is on its way. Never blocks.
-    pub fn brings(&self, block: BlockId, node: NodeId) -> bool {
-        self.flights.has(node, std::iter::once(block))
+    /// Whether these pages of a block of a version are on their way. Never blocks.
+    pub fn brings(&self, block: BlockId, node: NodeId, pages: PageRange) -> bool {
+        self.flights.brings(block, node, pages)
     }
 
     /// Whether these bytes of a version of a file may lie in the page cache. None do if nothing of the file
@@ -484,7 +488,8 @@ impl Cache {
         // The whole block is needed if it is to be known whether its bytes are those of an earlier version.
         let may_trim = || !self.catalog.unproved(attempt.key.node).contains(&block);
         match pages.filter(|_| may_trim()) {
-            Some(pages) => attempt.trimmed(pages).begin(),
+            // Files that are cut are in no store and in no cluster.
+            Some(pages) => attempt.trimmed(pages).ask_source(),
             None => attempt.begin(),
         }
     }

@@ -3,7 +3,8 @@
 //! 1. Each block gets a flight of its own. A block that is on its way already is left out, and so the others may be
 //!    several runs.
 //! 2. The memory of a run is charged at once. It is charged until the bytes of its last block are let go of.
-//! 3. The bytes are given to the flights. If the source does not give them, each block is asked for by itself.
+//! 3. The bytes are given to the flights. If the source does not give them, the blocks that readers wait for are
+//!    asked for by themselves. The planner hears that the others have failed.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -11,12 +12,12 @@ use std::sync::Arc;
 use super::attempts::Attempt;
 use super::flights::FlightKey;
 use super::on_drop::FailOnDrop;
-use super::{Cache, Charge};
+use super::{Cache, Charge, ReadFailure};
 use crate::catalog::Located;
 use crate::disk::Buffer;
 use crate::ids::BlockId;
 use crate::plan::Place;
-use crate::source::{ReadRequest, Urgency};
+use crate::source::{ReadError, ReadRequest, Urgency};
 
 /// Attempts for blocks of one version of a file, one after the other.
 struct Run(Vec<Attempt>);
@@ -39,10 +40,10 @@ impl Cache {
 
 impl Run {
     fn is_followed_by(&self, attempt: &Attempt) -> bool {
-        let (next, is_whole) = (&attempt.located, attempt.located.is_sized);
+        let (next, is_sized) = (&attempt.located, attempt.located.is_sized);
         self.0.last().is_none_or(|Attempt { located, .. }| {
             let end = located.offset + located.length as u64;
-            located.node == next.node && (located.offset..=end).contains(&next.offset) && is_whole
+            located.node == next.node && (located.offset..=end).contains(&next.offset) && is_sized
         })
     }
 
@@ -86,6 +87,8 @@ impl Run {
             return;
         };
         let (offset, length) = self.range();
+        // A reader of a block that comes late may have the source asked a second time, for that block alone.
+        self.0.iter().for_each(|attempt| _ = attempt.note_asked());
         // The source may look right now, and take its time to deliver.
         let asked = cache.catalog.now();
         let request = ReadRequest {
@@ -98,16 +101,33 @@ impl Run {
             urgency: Urgency::Prefetch,
             deliver: Box::new(move |result| {
                 let _failing: Vec<_> = failing.into_iter().map(FailOnDrop::taken).collect();
+                self.0.iter().for_each(Attempt::count_answer);
                 match result {
                     Ok(bytes) => self.arrived(&bytes, charge, asked),
-                    Err(_) => {
+                    Err(error) => {
                         drop(charge);
-                        self.0.into_iter().for_each(Attempt::ask_source);
+                        self.failed(error);
                     }
                 }
             }),
         };
         cache.source.read(vec![request]);
+    }
+
+    /// The source has not given the bytes of the run. A source that is asked too much is not asked for all of them
+    /// again.
+    fn failed(self, error: ReadError) {
+        let (why, mut asks_in_any_case) = match error {
+            ReadError::Source(errno) => (ReadFailure::Errno(errno), false),
+            // The first request has the catalog look at the file again.
+            ReadError::Changed => (ReadFailure::PastVersion, true),
+        };
+        for attempt in self.0 {
+            let is_asked = std::mem::take(&mut asks_in_any_case);
+            if is_asked || !attempt.end_unread(why) {
+                attempt.ask_source();
+            }
+        }
     }
 
     /// The source has answered a read that began at the tick `asked`.

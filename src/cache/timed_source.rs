@@ -130,7 +130,8 @@ impl SourceTimes {
         if is_paused {
             return 0;
         }
-        let held_up = self.under_way.lock().held_up();
+        // Long requests over a slow link seem to be held up, too.
+        let held_up = self.under_way.lock().held_up().min(limits.fetches);
         let fetches = limits.fetches.saturating_add(held_up);
         match &self.cap {
             Some(cap) => {

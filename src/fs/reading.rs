@@ -159,10 +159,12 @@ impl PendingRead {
         // A page that slices share may be the last one of a slice whose other pages are on their way.
         if let [(block, bytes)] = asked.as_mut_slice()
             && let Some(before) = layout.also_in(*block, &range)
-            && self.dataset.cache.brings(before, node)
         {
             let offset = layout.range(before).0;
-            (*block, *bytes) = (before, range.start - offset..range.end - offset);
+            let there = range.start - offset..range.end - offset;
+            if self.dataset.cache.brings(before, node, PageRange::covering(&there)) {
+                (*block, *bytes) = (before, there);
+            }
         }
         let (dataset, task) = (Arc::clone(&self.dataset), self.task);
         let done = move |result: Result<(&[u8], Cause), ReadFailure>| self.finish(node, result);

@@ -15,6 +15,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
+use crate::ids::BLOCK_BYTES;
 pub use cap::RateCap;
 pub use concurrency::Limiter;
 pub use hedges::Hedges;
@@ -93,7 +94,7 @@ impl FetchLimits {
 pub struct Meter {
     limiter: Limiter,
     tail: Tail,
-    /// Mean bytes of an answer.
+    /// Mean bytes of an answer, at most those of a block.
     mean_bytes: f64,
     /// Microseconds of answers, by their bytes.
     growth: Line,
@@ -126,7 +127,9 @@ impl Meter {
     /// The source has answered. Returns the limits if they have changed clearly.
     pub fn answered(&mut self, answer: &Answer) -> Option<FetchLimits> {
         let weight = if self.mean_bytes == 0.0 { 1.0 } else { 1.0 / SMOOTHED };
-        self.mean_bytes += (answer.bytes as f64 - self.mean_bytes) * weight;
+        // What comes with a longer request is kept, and waits in no window.
+        let bytes = answer.bytes.min(BLOCK_BYTES) as f64;
+        self.mean_bytes += (bytes - self.mean_bytes) * weight;
         self.tail.add(answer);
         self.growth.add(answer.bytes as f64, answer.latency_us as f64);
         self.limiter.answered(answer);

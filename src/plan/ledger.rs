@@ -590,18 +590,23 @@ impl Ledger {
     /// Changes where a block is, and what is charged for it and the slices beside it.
     fn change(&mut self, block: BlockId, change: impl FnOnce(&mut Residency)) {
         let [before, after] = self.slices_beside(block);
-        let blocks = || [before, Some(block), after].into_iter().flatten();
-        let charges = |ledger: &Self| {
-            let is_here = |block: &BlockId| ledger.is_here(*block);
-            let charge = |block| (block, ledger.ram_bytes(block));
-            blocks().filter(is_here).map(charge).collect::<Vec<_>>()
-        };
-        for (block, bytes) in charges(self) {
-            self.residency.charge_less(block, bytes);
-        }
+        let blocks = [before, Some(block), after];
+        self.charge_all(blocks, Residency::charge_less);
         change(&mut self.residency);
-        for (block, bytes) in charges(self) {
-            self.residency.charge_more(block, bytes);
+        self.charge_all(blocks, Residency::charge_more);
+    }
+
+    /// Charges those of these blocks that are in RAM, or does not charge them any more.
+    fn charge_all(
+        &mut self,
+        blocks: [Option<BlockId>; 3],
+        charge: fn(&mut Residency, BlockId, u64),
+    ) {
+        for block in blocks.into_iter().flatten() {
+            if self.is_here(block) {
+                let bytes = self.ram_bytes(block);
+                charge(&mut self.residency, block, bytes);
+            }
         }
     }
 
@@ -710,6 +715,7 @@ impl Ledger {
         actions.push(Action::FetchRun { first: BlockId(run.start), count: run.len() as u32 });
     }
 
+    /// The blocks that come with one request: those beside a block, if RAM has room for all the data.
     fn run_around(&self, block: BlockId, forecast: &Forecast) -> std::ops::Range<u32> {
         let kept = self.residency.kept[RAM];
         let most = runs::most_bytes(self.request_bytes, kept);

@@ -57,6 +57,7 @@ pub(super) struct Residency {
     pub(super) kept: Vec<u64>,
     pub(super) staged: u64,
     pub(super) dropping: u64,
+    /// Blocks that are being fetched.
     pub(super) fetching: u32,
     /// The requests for these blocks, and those of them to the source.
     pub(super) requests: u32,

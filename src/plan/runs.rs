@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::ids::BlockId;
 
-/// A run has at most one of so many bytes that RAM keeps.
+/// A run has at most this part of the bytes that RAM keeps: an eighth.
 const KEPT_PART: u64 = 8;
 
 /// The most bytes of a run if a request may have `request` bytes, and RAM keeps `kept` bytes.

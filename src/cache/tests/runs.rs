@@ -1,6 +1,8 @@
 //! Blocks that lie side by side come with one request, and slices without the pages that others have.
 
 use super::*;
+use crate::config::Manners;
+use crate::limiter::{Limiter, Meter};
 use crate::order::{FileRange, Order, SampleTable};
 
 /// Blocks of the file, and what is asked of its source: each request waits until the test answers it.
@@ -8,6 +10,7 @@ const BLOCKS: u32 = 5;
 
 struct Asked {
     stand: Stand,
+    times: Arc<SourceTimes>,
     requests: Receiver<ReadRequest>,
     bytes: Vec<u8>,
 }
@@ -20,11 +23,19 @@ fn asked() -> Asked {
     let (ask, requests) = channel();
     let ask = Mutex::new(ask);
     let read = move |request: ReadRequest| ask.lock().send(request).unwrap();
-    let source = |directory| -> Arc<dyn Source> { Arc::new(StubSource::new(directory, read)) };
+    let mut times = None;
+    let source = |directory| -> Arc<dyn Source> {
+        let source = Arc::new(StubSource::hedged(directory, read));
+        let metadata = [0; 2].map(|_| Limiter::of_metadata(1, Manners::Fair));
+        let (inbox, meter) = (Arc::new(Inbox::new(8)), Meter::new(8, Manners::Fair));
+        let timed = TimedSource::new(source, &inbox, meter, metadata, None);
+        times = Some(Arc::clone(timed.times()));
+        Arc::new(timed)
+    };
     let stand = stand_over(directory, source, |disk| Arc::new(disk), None);
     let pages = FullPages { asked: channel().0, lock: Arc::default() };
     stand.cache.page_cache().connect(Arc::new(pages), Box::new(|_, _, done| done(Ok(()))));
-    Asked { stand, requests, bytes }
+    Asked { stand, times: times.unwrap(), requests, bytes }
 }
 
 impl Asked {
@@ -84,21 +95,76 @@ fn what_is_on_its_way_already_is_left_out_of_a_run() {
 }
 
 #[test]
-fn each_block_of_a_run_that_fails_is_asked_for_by_itself() {
+fn a_block_of_a_run_that_fails_is_asked_for_by_itself_if_a_reader_waits_for_it() {
     let asked = asked();
     asked.stand.cache.prefetch_run(BLOCK, BLOCKS);
     let reader = asked.stand.read_block(BlockId(1), asked.stand.node);
     (asked.next().deliver)(Err(ReadError::Source(Errno::EIO)));
-    let requests: Vec<ReadRequest> = (0..BLOCKS).map(|_| asked.next()).collect();
-    assert!(requests.iter().all(|request| request.length <= BLOCK_BYTES as usize));
-    for request in requests {
-        match request.offset {
-            0 => (request.deliver)(Err(ReadError::Source(Errno::EIO))),
-            _ => asked.answer(request),
-        }
-    }
+    let request = asked.next();
+    assert_eq!((request.offset, request.length as u64), (BLOCK_BYTES, BLOCK_BYTES));
+    asked.answer(request);
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(asked.of_block(1)));
-    asked.arrive(BLOCKS as usize - 1);
+    let (mut messages, mut failed, start) = (Vec::new(), 0, Instant::now());
+    while failed < BLOCKS - 1 {
+        assert!(start.elapsed() < LIMIT, "{failed} have failed");
+        asked.stand.inbox.take(&mut messages, &mut Vec::new(), Duration::from_millis(50));
+        let is_failure = |it: &Message| matches!(it.event, Event::Failed { block } if block.0 != 1);
+        failed += messages.drain(..).filter(is_failure).count() as u32;
+    }
+    assert!(asked.requests.try_recv().is_err(), "nothing else is asked for");
+    wait_until(|| asked.stand.cache.memory.used() == 0, "memory stays charged");
+}
+
+#[test]
+fn a_run_of_a_file_that_has_changed_has_it_looked_at_again() {
+    let asked = asked();
+    asked.stand.cache.prefetch_run(BLOCK, BLOCKS);
+    (asked.next().deliver)(Err(ReadError::Changed));
+    let request = asked.next();
+    assert_eq!(request.offset, 0, "the first block is asked for once more");
+    asked.answer(request);
+    asked.arrive(1);
+}
+
+/// The answer to a slice without a page comes when another flight is to bring all of it.
+#[test]
+fn a_late_answer_without_a_page_ends_no_other_flight() {
+    let asked = asked();
+    let flights = Flights::default();
+    let key = FlightKey::whole(BLOCK, asked.stand.node);
+    let begun = flights.join(key, (true, Cause::Late), (), |_, ()| ());
+    assert!(matches!(begun, Join::Begun(1)));
+    let bytes = Arc::new(Buffer::from(vec![0; 4096]));
+    let pages = Some(PageRange { first: 1, count: 1 });
+    assert!(flights.take_waiting(key, &bytes, pages).is_none());
+    flights.with(&key, 1, |fetching| fetching.pages = pages).unwrap();
+    assert!(flights.take_waiting(key, &bytes, pages).is_some());
+}
+
+#[test]
+fn a_block_of_a_run_that_is_late_is_asked_for_again_by_itself() {
+    let asked = asked();
+    for _ in 0..200 {
+        let reader = asked.stand.read();
+        asked.answer(asked.next());
+        assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(asked.of_block(0)));
+        wait_until(|| asked.stand.cache.flights.is_empty(), "the flight never ends");
+    }
+    asked.stand.cache.prefetch_run(BlockId(1), BLOCKS - 1);
+    let run = asked.next();
+    let reader = asked.stand.read_block(BlockId(3), asked.stand.node);
+    let (mut again, start) = (None, Instant::now());
+    while again.is_none() {
+        assert!(start.elapsed() < LIMIT, "it is not asked for again");
+        asked.stand.cache.hedge(&asked.times);
+        again = asked.requests.recv_timeout(Duration::from_millis(1)).ok();
+    }
+    let again = again.unwrap();
+    assert_eq!((again.offset, again.length as u64), (3 * BLOCK_BYTES, BLOCK_BYTES));
+    asked.answer(again);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(asked.of_block(3)));
+    asked.answer(run);
+    wait_until(|| asked.stand.cache.flights.is_empty(), "a flight never ends");
 }
 
 #[test]

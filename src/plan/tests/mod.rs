@@ -85,6 +85,8 @@ struct World {
     in_parts: BTreeSet<FileId>,
     /// Blocks that their files have left behind.
     left_behind: Vec<BlockId>,
+    /// Whether [`LARGE`] was ever cut.
+    was_cut: bool,
     open: BTreeMap<FileId, u32>,
     seen: BTreeMap<u32, FileId>,
     untracked: BTreeSet<FileId>,
@@ -110,6 +112,7 @@ impl World {
             of_slices: BTreeSet::new(),
             in_parts: BTreeSet::new(),
             left_behind: Vec::new(),
+            was_cut: false,
             open: BTreeMap::new(),
             seen: BTreeMap::new(),
             untracked: BTreeSet::new(),
@@ -157,7 +160,7 @@ impl World {
                     let file = self.layout.file_of(block);
                     let large = self.layout.blocks_of(file).len() > 1;
                     // Handles of a file that was cut are forgotten.
-                    let may_be_open = large || file == LARGE && !self.left_behind.is_empty();
+                    let may_be_open = large || file == LARGE && self.was_cut;
                     assert!(may_be_open || !self.open.contains_key(&file), "{block:?} is in use");
                     self.pages.remove(&block);
                     self.parts.remove(&block);
@@ -345,6 +348,7 @@ impl World {
         let before = self.layout.clone();
         let mut layout = Layout::clone(&before);
         for file in layout.cut_along(&order, |_| true) {
+            self.was_cut = true;
             self.forget(&before, file);
             self.left_behind.extend(before.blocks_of(file));
             self.layout = Arc::new(layout.clone());
