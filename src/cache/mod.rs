@@ -74,6 +74,7 @@ pub use memory::{Arrival, Charge, Memory};
 pub use observer::Observer;
 use on_drop::NotifyOnDrop;
 pub use page_cache::{CheckReply, PageCache, Pages};
+use runs::Run;
 use sharing::Sharing;
 pub use sharing::{Lending, Lent};
 pub use spans::{DISK_READ, PUSH, READ_AHEAD, Span, Spans};
@@ -492,6 +493,17 @@ impl Cache {
             Some(pages) => attempt.trimmed(pages).ask_source(),
             None => attempt.begin(),
         }
+    }
+
+    /// The planner wants blocks in RAM that lie one after the other in a file. They come with one request.
+    pub fn prefetch_run(self: &Arc<Self>, first: BlockId, count: u32) {
+        let mut run = Run::default();
+        for block in (first.0..first.0.saturating_add(count)).map(BlockId) {
+            if let Some(attempt) = self.begin_prefetch(block) {
+                run.add(attempt, self);
+            }
+        }
+        run.begin(self);
     }
 
     /// Begins the flight of a block that the planner wants in RAM. Its bytes are to be asked for. `None` if it is under

@@ -15,30 +15,22 @@ use super::on_drop::FailOnDrop;
 use super::{Cache, Charge, ReadFailure};
 use crate::catalog::Located;
 use crate::disk::Buffer;
-use crate::ids::BlockId;
 use crate::plan::Place;
 use crate::source::{ReadError, ReadRequest, Urgency};
 
 /// Attempts for blocks of one version of a file, one after the other.
-struct Run(Vec<Attempt>);
-
-impl Cache {
-    /// The planner wants blocks in RAM that lie one after the other in a file.
-    pub fn prefetch_run(self: &Arc<Self>, first: BlockId, count: u32) {
-        let mut run = Run(Vec::new());
-        for block in (first.0..first.0.saturating_add(count)).map(BlockId) {
-            match self.begin_prefetch(block) {
-                Some(attempt) if run.is_followed_by(&attempt) => run.0.push(attempt),
-                other => {
-                    std::mem::replace(&mut run, Run(other.into_iter().collect())).begin(self);
-                }
-            }
-        }
-        run.begin(self);
-    }
-}
+#[derive(Default)]
+pub(super) struct Run(Vec<Attempt>);
 
 impl Run {
+    /// Adds an attempt. If it does not follow those before it, they are begun, and it is the first of another run.
+    pub(super) fn add(&mut self, attempt: Attempt, cache: &Arc<Cache>) {
+        if !self.is_followed_by(&attempt) {
+            std::mem::take(self).begin(cache);
+        }
+        self.0.push(attempt);
+    }
+
     fn is_followed_by(&self, attempt: &Attempt) -> bool {
         let (next, is_sized) = (&attempt.located, attempt.located.is_sized);
         self.0.last().is_none_or(|Attempt { located, .. }| {
@@ -47,7 +39,7 @@ impl Run {
         })
     }
 
-    /// Where the run begins in the file, and its bytes.
+    /// The offset of the run in its file, and its length in bytes.
     fn range(&self) -> (u64, usize) {
         let start = self.0.first().map_or(0, |first| first.located.offset);
         let end = |last: &Attempt| last.located.offset + last.located.length as u64;
@@ -61,7 +53,7 @@ impl Run {
     }
 
     /// Has the memory charged, and then the source asked.
-    fn begin(mut self, cache: &Arc<Cache>) {
+    pub(super) fn begin(mut self, cache: &Arc<Cache>) {
         if self.0.len() < 2 {
             return self.0.pop().into_iter().for_each(Attempt::begin);
         }

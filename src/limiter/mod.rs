@@ -127,7 +127,7 @@ impl Meter {
     /// The source has answered. Returns the limits if they have changed clearly.
     pub fn answered(&mut self, answer: &Answer) -> Option<FetchLimits> {
         let weight = if self.mean_bytes == 0.0 { 1.0 } else { 1.0 / SMOOTHED };
-        // What comes with a longer request is kept, and waits in no window.
+        // The window holds blocks. Longer requests bring blocks that are kept.
         let bytes = answer.bytes.min(BLOCK_BYTES) as f64;
         self.mean_bytes += (bytes - self.mean_bytes) * weight;
         self.tail.add(answer);

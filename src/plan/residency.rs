@@ -19,7 +19,7 @@ const HOMED: u8 = 32;
 /// With [`FETCHING`]: the bytes come with the request for another block.
 const WITH_ANOTHER: u8 = 64;
 
-/// Who is asked for the bytes of a block.
+/// The place that a block is asked of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Source,

@@ -6,8 +6,8 @@
 //! with which they share a page.
 //!
 //! A run begins with the block that is read soonest. It grows over the blocks after it, and then over those before
-//! it. It is no longer than the setting allows, and no longer than a part of what RAM keeps already: the first
-//! reads of a job are not to wait for samples that are read much later.
+//! it. It has at most the bytes that the setting allows, and at most an eighth of the bytes that RAM keeps already.
+//! So the first reads of a job wait for little that is read much later.
 
 use std::ops::Range;
 
