@@ -55,12 +55,14 @@ const IMPURE: [&str; 15] = [
 ];
 
 /// Crates that only some rooms may use.
-const HOMES: [(&str, &[&str]); 16] = [
+const HOMES: [(&str, &[&str]); 18] = [
     ("fuser::", &["fuse"]),
     ("clap::", &["cli"]),
     ("indicatif::", &["cli"]),
     ("glob::", &["engine"]),
+    ("hdf5_pure::", &["order"]),
     ("object_store::", &["source"]),
+    ("polars_arrow_format::", &["order"]),
     ("redis::", &["peers", "source"]),
     ("rustls::", &["peers", "source", "tls"]),
     ("scylla::", &["source"]),

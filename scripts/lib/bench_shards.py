@@ -5,8 +5,11 @@ Method: loaders of libraries (scripts/lib/loaders) over `slowpfs --preset busy`,
 source itself, whose page cache has as much memory.  NAME.x_direct are the seconds of all epochs through belady over those on
 the source.  NAME.steady.x_ideal_bytes is what the source gave in an epoch after the first one, over the half of the data that
 RAM cannot hold.  The rest is what is staged ahead, and pages that samples share, if neither is in RAM.
-npy and small are arrays that are mapped, with rows of about 100 and 20 KB, told by `index=npy`.  hdf5 is a data set in one
-piece, told by an order file.
+npy and small are arrays that are mapped, with rows of about 100 and 20 KB.  hdf5 is a data set in one piece, chunks one with
+a chunk for each row, mds are shards of MosaicML, arrow is a data set of Hugging Face's library, and lmdb a database, with rows
+of 100 KB.  Their orders are told with `index=`.
+npz are files of 8 MB that are read whole, tar and tfrecord are shards that are read in sequence.  The order of the files is
+told.
 coalesce are 64 files of 64 rows of about 100 KB, told by an order file, where each operation takes 5 ms.  With RAM for all, coalesce.ops_share is how
 many reads reach the source in the first epoch, over the rows, and coalesce.amplification its bytes over the data.  With RAM
 for half, coalesce.half.x_seconds is the time of all epochs over the time of the same if each row is read by itself.
@@ -16,14 +19,13 @@ The kernel divides a read of a FUSE filesystem, such as slowpfs, by fs.fuse.max_
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 
 import torch
 
 from driver import FAILURES, stopwatch
 from loading import EPOCHS, SHARE, Loading, prepared, scratch
-from mounts import TARGET, TOP, binary, say
+from mounts import TARGET, TOP, say
 from parts import arguments
 from report import publish, row
 
@@ -32,38 +34,25 @@ sys.path.append(f"{TOP}/scripts/lib/loaders")
 from make_sets import PARTS, ROWS_EACH    # noqa: E402  (beside the jobs)
 from matrix import Row                       # noqa: E402
 
-ORDER = "torch-random:seed=7,index=npy"
 PAIRS = 5
-ROWS = {"npy": ("memmap.seeded", "large_rows", 1.06), "small": ("memmap.seeded", "small_rows", 1.25),
-        "hdf5": ("h5py.seeded", "large_h5py", 1.06)}
+SEEDED = "torch-random:seed=7"
+ROWS = {                                    # program, loader, data, order, most bytes
+    "npy": ("large", "memmap.seeded", "large_rows", f"{SEEDED},index=npy", 1.06),
+    "small": ("large", "memmap.seeded", "small_rows", f"{SEEDED},index=npy", 1.25),
+    "hdf5": ("large", "h5py.seeded", "large_h5py", f"{SEEDED},index=hdf5:rows", 1.06),
+    "chunks": ("large", "h5py.seeded", "large_chunks", f"{SEEDED},index=hdf5:rows", 1.06),
+    "mds": ("mds", "random", "large_mds", f"{SEEDED},index=mds", 1.06),
+    "arrow": ("datasets", "arrow", "large_arrow", "numpy-generator:seed=42,epochs=reseed,index=arrow:row", 1.06),
+    "lmdb": ("large", "lmdb.seeded", "large_lmdb", f"{SEEDED},index=lmdb", 1.06),
+    "npz": ("npz", "seeded", "npz", SEEDED, 1.06),
+    "tar": ("webdataset", "seeded", "wds", "python-random:seed=42,epochs=same", 1.06),
+    "tfrecord": ("tensorflow", "seeded", "tfrecord", "tf-shuffle:seed=42", 1.06),
+}
 COALESCE = "coalesce"
 SLOW_READS = ["--direct-io", "--ra-kb", 8_192, "--read-ms", 5, "--slots", 8, "--mbs", 400]
 ALONE = ["--set", "prefetch.request=0"]
 PAGES_LIMIT = "/proc/sys/fs/fuse/max_pages_limit"
 PAGES_OF_RUN = 2_048                        # 8 MiB
-
-
-def order_of_hdf5(python, data, work):
-    """An order file of the data set's rows, in the order of the array of the same rows."""
-    array = prepared(python, "large_rows").top
-    shown = os.path.join(work, "rows.order")
-    subprocess.run([binary("belady"), "order", "show", ORDER, array, "--epochs", "3", "-o", shown], check=True,
-                   stdout=subprocess.DEVNULL)
-    probe = "import h5py, sys; print(h5py.File(sys.argv[1])['rows'].id.get_offset())"
-    found = subprocess.run([python, "-c", probe, os.path.join(data.top, "rows.h5")], check=True, capture_output=True)
-    begin, lines = int(found.stdout), []
-    with open(shown) as f:
-        first = None
-        for line in f:
-            words = line.rstrip("\n").split("\t")
-            if len(words) == 3:
-                offset, length = map(int, words[1:])
-                first = os.path.getsize(os.path.join(array, "rows.npy")) % length if first is None else first
-                line = f"rows.h5\t{begin + offset - first}\t{length}\n"
-            lines.append(line)
-    with open(shown, "w") as f:
-        f.writelines(lines)
-    return shown
 
 
 @contextlib.contextmanager
@@ -122,12 +111,11 @@ def main():
     python, work, elapsed = sys.executable, scratch(), stopwatch()
     loading, rows, notes, failed = Loading(sys.executable, work), [], [], False
     try:
-        for name, (kind, kept, most) in ROWS.items():
+        for name, (job, kind, kept, order, most) in ROWS.items():
             if args.part and name not in args.part:
                 continue
             data = prepared(python, kept)
-            order = order_of_hdf5(python, data, work) if name == "hdf5" else ORDER
-            which = Row(name, "large", kind, kept, "told", order)
+            which = Row(name, job, kind, kept, "told", order)
             times, shares, runs = [], [], []
             for _ in range(times_each):
                 try:

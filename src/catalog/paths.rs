@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -19,8 +20,10 @@ use super::reading::ask_all;
 use super::tree::Tree;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
-use crate::order::{Entry, Listing};
+use crate::order::containers::FileBytes;
+use crate::order::{Entry, FileSamples, FindSamples, Listing};
 use crate::source::{Kind, ReadError, ReadRequest, Urgency};
+use crate::sync::Mutex;
 
 /// Threads that ask the source where links point.
 const LINK_THREADS: usize = 16;
@@ -34,7 +37,10 @@ const PATH_MAX: usize = 4096;
 const LINKED_MAX: usize = 1 << 20;
 const LINKED_MAX_PER_ROW: usize = 8;
 
-/// How long the source may take for the bytes of a file that an order needs.
+/// Files whose samples are found at once.
+const READ_THREADS: usize = 16;
+
+/// How long the source may take for bytes of a file that an order needs.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the symbolic links of a tree point.
@@ -61,7 +67,7 @@ pub fn with_listing<T>(
         .zip(starts)
         .map(|(&(end, file, size), start)| Entry { path: &paths[start..end], file, size })
         .collect();
-    let read = |file: FileId, range: Range<u64>| read_bytes(catalog, file, range);
+    let read = |files: &[Entry<'_>], find: &FindSamples<'_>| read_each(catalog, files, find);
     let mut listing = Listing::new(entries).with_reader(&read);
     for prefix in points.iter().map(PathBuf::as_path).chain(source) {
         listing = listing.with_prefix(prefix.as_os_str().as_bytes());
@@ -69,38 +75,60 @@ pub fn with_listing<T>(
     work(&listing)
 }
 
-/// Bytes of a file, read at the source. They are fewer if the file ends before. Blocks.
-fn read_bytes(catalog: &Catalog, file: FileId, range: Range<u64>) -> Result<Vec<u8>> {
-    let wrong = |what: &str| Error::new(ErrorKind::Source, format!("it cannot be read: {what}"));
+/// Has the samples of each file found, several files at once. Blocks.
+fn read_each(
+    catalog: &Catalog,
+    files: &[Entry<'_>],
+    find: &FindSamples<'_>,
+) -> Vec<Result<FileSamples>> {
+    ask_all(READ_THREADS, files.len(), |nth| {
+        let read = Arc::new(Mutex::default());
+        let samples = find(open(catalog, &files[nth], Arc::clone(&read))?)?;
+        let index = std::mem::take(&mut *read.lock());
+        Ok(FileSamples { samples, index })
+    })
+}
+
+/// The bytes of a file of the source. Notes what of them is read.
+fn open(
+    catalog: &Catalog,
+    entry: &Entry<'_>,
+    noted: Arc<Mutex<Vec<Range<u64>>>>,
+) -> Result<FileBytes> {
     let tree = catalog.read();
     // A sample of a rehearsal buffer has the number of no row.
-    if file.index() >= tree.tables.rows.len() || !tree.is_there(file) {
-        return Err(wrong(Errno::ENOENT.desc()));
+    if entry.file.index() >= tree.tables.rows.len() || !tree.is_there(entry.file) {
+        return Err(unreadable(Errno::ENOENT.desc()));
     }
-    let (path, stat) = (tree.path(file), tree.stat(file));
+    let (path, stat) = (Arc::<Path>::from(tree.path(entry.file)), tree.stat(entry.file));
     drop(tree);
-    let length = range.end.min(stat.size).saturating_sub(range.start) as usize;
-    if length == 0 {
-        return Ok(Vec::new());
-    }
-    let (send, answer) = sync_channel(1);
-    catalog.source.read(vec![ReadRequest {
-        path: path.into(),
-        fingerprint: stat.fingerprint(),
-        is_sized: true,
-        exact: catalog.is_revalidated(),
-        offset: range.start,
-        length,
-        urgency: Urgency::Demand,
-        // Nobody waits any more if it took too long.
-        deliver: Box::new(move |bytes| drop(send.send(bytes))),
-    }]);
-    match answer.recv_timeout(READ_PATIENCE) {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(ReadError::Source(errno))) => Err(wrong(errno.desc())),
-        Ok(Err(ReadError::Changed)) => Err(wrong("it has changed; try again")),
-        Err(_) => Err(wrong("the source does not answer")),
-    }
+    let (source, exact) = (Arc::clone(&catalog.source), catalog.is_revalidated());
+    let read = move |range: Range<u64>| {
+        noted.lock().push(range.clone());
+        let (send, answer) = sync_channel(1);
+        source.read(vec![ReadRequest {
+            path: Arc::clone(&path),
+            fingerprint: stat.fingerprint(),
+            is_sized: true,
+            exact,
+            offset: range.start,
+            length: (range.end - range.start) as usize,
+            urgency: Urgency::Demand,
+            // Nobody waits any more if it took too long.
+            deliver: Box::new(move |bytes| drop(send.send(bytes))),
+        }]);
+        match answer.recv_timeout(READ_PATIENCE) {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(ReadError::Source(errno))) => Err(unreadable(errno.desc())),
+            Ok(Err(ReadError::Changed)) => Err(unreadable("it has changed; try again")),
+            Err(_) => Err(unreadable("the source does not answer")),
+        }
+    };
+    Ok(FileBytes::new(entry.size, Arc::new(read)))
+}
+
+fn unreadable(what: &str) -> Error {
+    Error::new(ErrorKind::Source, format!("it cannot be read: {what}"))
 }
 
 /// Calls `each` with every path that leads to a regular file, its row and its bytes (`u64::MAX` if they are not known):

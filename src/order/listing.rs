@@ -4,6 +4,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
+use super::containers::FileBytes;
 use super::suggest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::FileId;
@@ -26,11 +27,24 @@ pub struct Entry<'a> {
     pub size: u64,
 }
 
-/// Reads bytes of a file of the dataset.
-pub type ReadBytes<'a> = dyn Fn(FileId, Range<u64>) -> Result<Vec<u8>> + 'a;
+/// Where the samples of a file are, as one function a format finds them in its bytes.
+pub type FindSamples<'a> = dyn Fn(FileBytes) -> Result<Vec<Range<u64>>> + Sync + 'a;
+
+/// What a file was found to have, in bytes from its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileSamples {
+    /// Its samples, by their position.
+    pub samples: Vec<Range<u64>>,
+    /// What was read to find them, such as an index. The job's reader needs it as well.
+    pub index: Vec<Range<u64>>,
+}
+
+/// Calls a function with the bytes of each of some files, several at once. Gives what it found and read, in the order of
+/// the files.
+pub type ReadEach<'a> = dyn Fn(&[Entry<'_>], &FindSamples<'_>) -> Vec<Result<FileSamples>> + 'a;
 
 #[derive(Clone, Copy)]
-struct Reader<'a>(&'a ReadBytes<'a>);
+struct Reader<'a>(&'a ReadEach<'a>);
 
 impl fmt::Debug for Reader<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,18 +74,20 @@ impl<'a> Listing<'a> {
     }
 
     /// Lets orders be made that need bytes of files.
-    pub fn with_reader(self, reader: &'a ReadBytes<'a>) -> Self {
+    pub fn with_reader(self, reader: &'a ReadEach<'a>) -> Self {
         Listing { reader: Some(Reader(reader)), ..self }
     }
 
-    /// Bytes of a file. They are fewer if the file ends before.
-    ///
-    /// # Errors
-    /// If the listing has no reader, or if the file cannot be read.
-    pub(super) fn read(&self, file: FileId, range: Range<u64>) -> Result<Vec<u8>> {
+    /// Finds the samples of each of some files. There is an error for each file if the listing has no reader.
+    pub(super) fn read_each(
+        &self,
+        files: &[Entry<'_>],
+        find: &FindSamples<'_>,
+    ) -> Vec<Result<FileSamples>> {
+        let unread = || Error::new(ErrorKind::Order, "the dataset's files cannot be read here");
         match self.reader {
-            Some(Reader(read)) => read(file, range),
-            None => Err(Error::new(ErrorKind::Order, "the dataset's files cannot be read here")),
+            Some(Reader(read)) => read(files, find),
+            None => files.iter().map(|_| Err(unread())).collect(),
         }
     }
 

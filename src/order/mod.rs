@@ -5,8 +5,8 @@
 //!
 //! 1. A person names the order in one string, and [`OrderSpec`] parses it ([`spec`]).
 //! 2. The engine or a command lists the dataset ([`Listing`]) and reads the files that the spec names.
-//! 3. The [index order](index) numbers the files as the job's dataset class does. [`Split`]s select and reorder
-//!    the part that the job reads.
+//! 3. The [index order](index) numbers the files as the job's dataset class does, or the samples inside
+//!    [large files](containers). [`Split`]s select and reorder the part that the job reads.
 //! 4. A [sampler](samplers) repeats the framework's random draws and gives positions in that numbering. With an
 //!    [order file](mod@crate::order::file) there are no draws: the file lists the samples.
 //! 5. [`Order::epoch`] gives any epoch as an array of sample ids. [`SampleTable`] gives the file and byte range of
@@ -14,17 +14,18 @@
 //!
 //! Nothing here reads a file, waits or locks. The same inputs give the same order on every machine.
 
+pub mod containers;
 pub mod file;
 pub mod index;
 mod listing;
-mod npy;
 mod sample;
 pub mod samplers;
 pub mod spec;
 mod split;
 mod suggest;
 
-pub use listing::{Entry, Listing, ReadBytes};
+pub use containers::Container;
+pub use listing::{Entry, FileSamples, FindSamples, Listing, ReadEach};
 pub use sample::{FileRange, Sample, SampleTable};
 pub use spec::OrderSpec;
 pub use split::{Length, Split, TrainTestPart};

@@ -258,3 +258,37 @@ fn an_array_that_was_cut_off_is_refused_as_an_index() {
         "{said}"
     );
 }
+
+#[test]
+fn samples_inside_large_files_are_listed_as_ranges() {
+    let fixture = Fixture::new();
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/containers");
+    for (name, index, count) in [
+        ("shard.mds", "mds", 9),
+        ("old.h5", "hdf5:in/chunks", 90),
+        ("hf.arrow", "arrow:image", 25),
+        ("values.lmdb", "lmdb", 149),
+    ] {
+        let bytes = fs::read(vectors.join(name)).unwrap();
+        fixture.write(name, &bytes);
+        fixture.write(&format!("again/{name}"), &bytes);
+        let (source, to) = (fixture.path("source"), fixture.path(&format!("{name}.order")));
+        let order = format!("sequential:index={index}");
+        let paths = [source.to_str().unwrap(), "-o", to.to_str().unwrap()];
+        fixture.run(0, &[&["order", "show", &order, "--epochs", "1"], &paths[..]].concat());
+        let listed = fs::read_to_string(&to).unwrap();
+        let lines: Vec<&str> = listed.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(lines.len(), 2 * count, "{name}: the files are in the order of their paths");
+        for (nth, line) in lines.into_iter().enumerate() {
+            let path = if nth < count { format!("again/{name}") } else { name.to_owned() };
+            let [found, offset, length] = line.split('\t').collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            let (offset, length): (usize, usize) =
+                (offset.parse().unwrap(), length.parse().unwrap());
+            let number = format!("{:08}", nth % count).into_bytes();
+            let is_there = bytes[offset..][..length].windows(8).any(|window| window == number);
+            assert!(found == path && is_there, "{name}: {line}");
+        }
+    }
+}

@@ -1,10 +1,11 @@
 #!/usr/bin/python3
-"""Random reads in large files: rows of a memory map, windows of a map of tokens, rows of an HDF5 data set.
+"""Random reads in large files: rows of a memory map, windows of a map of tokens, rows of an HDF5 data set, values of LMDB.
 
 memmap   numpy.load(mmap_mode="r"), a row a sample, shuffled
 raw      numpy.memmap of many files, a row a sample, shuffled
 tokens   numpy.memmap of 16 bit tokens, windows of 8 KiB, shuffled, as GPT trainers read their tokens
 h5py     an HDF5 data set opened by each worker, a row a sample, shuffled
+lmdb     a database opened by each worker, a value a sample, shuffled
 
 With `.seeded` after its name, the shuffle has a generator with a seed.
 """
@@ -12,6 +13,7 @@ With `.seeded` after its name, the shuffle has a generator with a seed.
 import os
 
 import h5py
+import lmdb
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -79,10 +81,28 @@ class Hdf5(Dataset):
         return i, check_row(self.file["rows"][i], i)
 
 
+class Lmdb(Dataset):
+    """Values of a database; each worker opens it for itself, without lock and readahead, as is usual."""
+
+    def __init__(self, data):
+        self.path, self.env = data, None
+        with lmdb.open(data, readonly=True, lock=False) as env:
+            self.count = env.stat()["entries"]
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        if self.env is None:
+            self.env = lmdb.open(self.path, readonly=True, lock=False, readahead=False)
+        with self.env.begin() as txn:
+            return i, check_row(txn.get(b"%08d" % i), i)
+
+
 def main():
     job = Job()
     kind, _, seeded = job.kind.partition(".")
-    dataset = {"memmap": Memmap, "raw": Raw, "tokens": Tokens, "h5py": Hdf5}[kind](job.data)
+    dataset = {"memmap": Memmap, "raw": Raw, "tokens": Tokens, "h5py": Hdf5, "lmdb": Lmdb}[kind](job.data)
     generator = torch.Generator().manual_seed(7) if seeded else None
     loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=job.workers, generator=generator)
     for _ in job.epochs():

@@ -3,6 +3,7 @@
 
 shuffled   shards and samples shuffled anew in each epoch
 ordered    neither
+seeded     shards shuffled once with a seed, divided among the workers
 """
 
 import glob
@@ -24,6 +25,10 @@ def main():
     urls = sorted(glob.glob(f"{job.data}/*.tar"))
     if job.kind == "shuffled":
         dataset = webdataset.WebDataset(urls, shardshuffle=len(urls)).shuffle(100).map(sample)
+    elif job.kind == "seeded":
+        dataset = webdataset.DataPipeline(
+            webdataset.SimpleShardList(urls, seed=42), webdataset.split_by_worker, webdataset.tarfile_to_samples(),
+            webdataset.shuffle(100), webdataset.map(sample))
     else:
         dataset = webdataset.WebDataset(urls, shardshuffle=False).map(sample)
     loader = DataLoader(dataset, batch_size=BATCH, num_workers=job.workers)

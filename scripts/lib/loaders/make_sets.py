@@ -71,6 +71,32 @@ def make_large_h5py(out):
         f["rows"] = rows(*LARGE_ROWS)
 
 
+def make_large_chunks(out):
+    """The same rows in chunks of one row each, with the index that h5py writes by itself."""
+    import h5py
+    with h5py.File(os.path.join(out, "rows.h5"), "w") as f:
+        f.create_dataset("rows", data=rows(*LARGE_ROWS), chunks=(1, *LARGE_ROWS[1]))
+
+
+def make_large_mds(out):
+    """The same rows in MosaicML's shards, of 64 MiB."""
+    write_mds(out, rows(*LARGE_ROWS), 64 << 20)
+
+
+def make_large_arrow(out):
+    """The same rows in a data set of Hugging Face's library."""
+    write_arrow(out, rows(*LARGE_ROWS))
+
+
+def make_large_lmdb(out):
+    """The same rows as the values of a database."""
+    import lmdb
+    with lmdb.open(out, map_size=1 << 30) as env, env.begin(write=True) as txn:
+        for i, row in enumerate(rows(*LARGE_ROWS)):
+            txn.put(b"%08d" % i, row.tobytes())
+    os.remove(os.path.join(out, "lock.mdb"))
+
+
 def make_tokens(out):
     """Tokens of 16 bits without any header."""
     tokens = np.random.default_rng(2).integers(0, 50_257, (WINDOWS, WINDOW), dtype=np.uint16)
@@ -94,10 +120,15 @@ def make_npz(out):
 
 def make_mds(out):
     """MosaicML's shards, of 16 MiB."""
+    write_mds(out, rows(), 16 << 20)
+
+
+def write_mds(out, found, shard_bytes):
+    """Shards of rows with their numbers."""
     from streaming import MDSWriter
     columns = {"number": "int", "row": "bytes"}
-    with MDSWriter(out=out, columns=columns, size_limit=16 << 20) as writer:
-        for i, row in enumerate(rows()):
+    with MDSWriter(out=out, columns=columns, size_limit=shard_bytes) as writer:
+        for i, row in enumerate(found):
             writer.write({"number": i, "row": row.tobytes()})
 
 
@@ -151,11 +182,15 @@ def make_parquet(out):
 
 def make_arrow(out):
     """A data set of Hugging Face's library."""
+    write_arrow(out, rows())
+
+
+def write_arrow(out, found):
+    """A data set of rows with their numbers."""
     import datasets
-    found = rows()
     datasets.disable_progress_bars()
-    datasets.Dataset.from_dict({"number": range(ROWS), "row": [row.tobytes() for row in found]}).save_to_disk(
-        os.path.join(out, "rows"))
+    columns = {"number": range(len(found)), "row": [row.tobytes() for row in found]}
+    datasets.Dataset.from_dict(columns).save_to_disk(os.path.join(out, "rows"))
 
 
 def litdata_sample(number):

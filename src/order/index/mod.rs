@@ -9,10 +9,8 @@
 //! its subdirectories, whatever their names.
 
 mod manifest;
-mod rows;
 
 pub use manifest::{Format, Manifest};
-pub use rows::{NPY, Rows, rows};
 
 use std::cmp::Ordering;
 
@@ -119,7 +117,7 @@ impl Filter {
     }
 
     /// The rest of a path below the root. `None` if the path is not below it.
-    fn below<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+    pub(super) fn below<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         match self.directory().as_bytes() {
             b"" => Some(path),
             root => path.strip_prefix(root)?.strip_prefix(b"/"),
@@ -130,7 +128,7 @@ impl Filter {
     ///
     /// Python folds case by Unicode. No other character folds to one of an image's ending, so ASCII is
     /// enough.
-    fn takes(&self, path: &[u8], default: &[&str]) -> bool {
+    pub(super) fn takes(&self, path: &[u8], default: &[&str]) -> bool {
         let ends = |ext: &str| {
             let start = path.len().checked_sub(ext.len());
             start.is_some_and(|start| path[start..].eq_ignore_ascii_case(ext.as_bytes()))

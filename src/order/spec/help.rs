@@ -1,6 +1,7 @@
 //! The list of samplers that `belady order show --help` prints.
 
 use super::parse::COMMON_KEYS;
+use crate::order::containers::Container;
 use crate::order::index::Sorting;
 use crate::order::samplers::Sampler;
 
@@ -26,7 +27,8 @@ pub fn help() -> String {
     text += &format!("\nKeys of all orders: {}\n", COMMON_KEYS.join(" "));
     text +=
         &format!("  index={} or manifest:FILE (text, .csv, .tsv, .json);\n", sortings.join("|"));
-    text += "        path unless the sampler has one of its own name; or npy: the rows of arrays\n";
+    text += "        path unless the sampler has one of its own name; of samples in large files:\n";
+    text += &format!("        {}\n", Container::FORMS.join("|"));
     text += "  split=random_split:SEED:LENGTH+LENGTH:PART, train_test_split:SEED:SIZE:train or :test,\n";
     text += "        shuffle:SEED, slice:FROM:TO; several with / between them\n";
     text +=

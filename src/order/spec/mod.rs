@@ -17,7 +17,8 @@
 //! defaults:
 //!
 //! - `index` (`path`; `keras` and `dali` have their own): how the files are numbered. It is a [`Sorting`] or
-//!   `manifest:FILE`, or `npy`: then the rows of arrays are [numbered](rows).
+//!   `manifest:FILE`, or a [`Container`] such as `npy` or `hdf5:images`: then samples inside large files are
+//!   [numbered].
 //! - `column`: where the path [stands](crate::order::index::Manifest::column) in an entry of the manifest.
 //! - `root` (the source): the dataset's directory.
 //! - `ext` (the index order's own): endings of the names of its files.
@@ -38,7 +39,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::index::{Filter, Format, IndexOrder, Manifest, NPY, Rows, Sorting, index_order, rows};
+use super::containers::{Container, Numbered, numbered};
+use super::index::{Filter, Format, IndexOrder, Manifest, Sorting, index_order};
 use super::samplers::Sampler;
 use super::{Listing, Order, SampleTable, Split, file, grouped};
 use crate::error::{Error, ErrorKind, Result};
@@ -82,8 +84,8 @@ pub enum IndexSpec {
         /// [`Manifest::column`]
         column: Option<String>,
     },
-    /// The [rows] of arrays.
-    Rows,
+    /// The samples inside such files.
+    Samples(Container),
 }
 
 /// The purpose of a file that an order needs.
@@ -123,7 +125,7 @@ impl OrderSpec {
 
     /// Whether it is known from the names of the dataset alone, without bytes of any file.
     pub fn needs_names_only(&self) -> bool {
-        self.files_needed().is_empty() && self.index != IndexSpec::Rows
+        self.files_needed().is_empty() && !matches!(self.index, IndexSpec::Samples(_))
     }
 
     /// The files whose contents [`OrderSpec::resolve`] needs, in the order it takes them.
@@ -136,7 +138,7 @@ impl OrderSpec {
         };
         let manifest = match &self.index {
             IndexSpec::Manifest { file, .. } => Some((file.as_path(), FilePurpose::Manifest)),
-            IndexSpec::Sorted(_) | IndexSpec::Rows => None,
+            IndexSpec::Sorted(_) | IndexSpec::Samples(_) => None,
         };
         sequence.into_iter().chain(manifest).collect()
     }
@@ -151,7 +153,7 @@ impl OrderSpec {
         };
         let manifest = match &mut self.index {
             IndexSpec::Manifest { file, .. } => Some(file),
-            IndexSpec::Sorted(_) | IndexSpec::Rows => None,
+            IndexSpec::Sorted(_) | IndexSpec::Samples(_) => None,
         };
         sequence.into_iter().chain(manifest).collect()
     }
@@ -206,8 +208,8 @@ impl OrderSpec {
         listing: &Listing<'_>,
         manifest: Option<&[u8]>,
     ) -> Result<(Vec<u32>, SampleTable)> {
-        if self.index == IndexSpec::Rows {
-            let Rows { table, index } = rows(listing, &self.filter)?;
+        if let IndexSpec::Samples(container) = &self.index {
+            let Numbered { table, index } = numbered(listing, &self.filter, container)?;
             return Ok((index, SampleTable::Ranges(table)));
         }
         let files = self.resolve_index(listing, manifest)?;
@@ -226,10 +228,11 @@ impl OrderSpec {
                 index_order(listing, IndexOrder::Manifest(manifest), &self.filter)
                     .map_err(|error| error.context(format_args!("manifest {}", file.display())))
             }
-            IndexSpec::Rows => {
-                let message = "the numbers of an order file stand for files, and not for rows";
+            IndexSpec::Samples(_) => {
+                let message =
+                    "the numbers of an order file stand for files, not for samples in them";
                 Err(Error::new(ErrorKind::Order, message)
-                    .hint("list the rows as ranges: PATH, offset and length, with tabs between"))
+                    .hint("list the samples as ranges: PATH, offset and length, with tabs between"))
             }
         }
     }
@@ -259,8 +262,8 @@ impl OrderSpec {
                 "are files missing from the source, outside of class directories, or not images \
                  by name?"
             }
-            (_, IndexSpec::Rows) => {
-                "are arrays missing, or are there arrays that the job does not read?"
+            (_, IndexSpec::Samples(_)) => {
+                "are files missing, or are there files that the job does not read?"
             }
             (true, _) => "are files missing, or does root= or ext= leave some out?",
             (false, _) => {
@@ -288,7 +291,7 @@ impl IndexSpec {
         match self {
             IndexSpec::Sorted(sorting) => sorting.name(),
             IndexSpec::Manifest { .. } => "manifest",
-            IndexSpec::Rows => NPY,
+            IndexSpec::Samples(container) => container.word(),
         }
     }
 }
@@ -329,7 +332,7 @@ impl fmt::Display for OrderSpec {
             IndexSpec::Sorted(sorting) => {
                 key("index", &sorting.name(), *sorting == self.sequence.sorting());
             }
-            IndexSpec::Rows => key("index", &NPY, false),
+            IndexSpec::Samples(container) => key("index", container, false),
         }
         key("root", &self.filter.root, self.filter.root.is_empty());
         key("ext", &self.filter.ext.join(","), self.filter.ext.is_empty());

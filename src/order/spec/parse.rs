@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use super::{IndexSpec, OrderSpec, SequenceSpec};
 use crate::error::{Error, Result};
-use crate::order::index::{Filter, NPY, Sorting};
+use crate::order::containers::Container;
+use crate::order::index::{Filter, Sorting};
 use crate::order::samplers::{Key, Sampler, check_positive, parse_number, wrong};
 use crate::order::{Split, suggest};
 
@@ -152,8 +153,8 @@ fn with_common_keys(sequence: SequenceSpec, own: &[&str], keys: Keys<'_>) -> Res
     }
     match (&mut spec.index, column) {
         (IndexSpec::Manifest { column, .. }, given) => *column = given,
-        (IndexSpec::Sorted(_) | IndexSpec::Rows, None) => {}
-        (IndexSpec::Sorted(_) | IndexSpec::Rows, Some(_)) => {
+        (IndexSpec::Sorted(_) | IndexSpec::Samples(_), None) => {}
+        (IndexSpec::Sorted(_) | IndexSpec::Samples(_), Some(_)) => {
             return Err(wrong("column= is of a manifest").hint("write index=manifest:FILE"));
         }
     }
@@ -182,13 +183,18 @@ fn index_spec(value: &str) -> Result<IndexSpec> {
         None if value == "manifest" => {
             return Err(wrong("index=manifest needs a file").hint("write index=manifest:FILE"));
         }
-        None if value == NPY => return Ok(IndexSpec::Rows),
         _ => {}
+    }
+    let (word, name) =
+        value.split_once(':').map_or((value, None), |(word, name)| (word, Some(name)));
+    if let Some(container) = Container::parse(word, name) {
+        return container.map(IndexSpec::Samples);
     }
     let sorting = Sorting::WORDS.iter().find(|(word, _)| *word == value);
     sorting.map(|(_, sorting)| IndexSpec::Sorted(*sorting)).ok_or_else(|| {
         let known: Vec<_> = Sorting::WORDS.iter().map(|(word, _)| *word).collect();
-        let hint = suggest::hint(value, &[known.as_slice(), &["manifest", NPY]].concat());
+        let known = [known.as_slice(), &["manifest"], &Container::FORMS].concat();
+        let hint = suggest::hint(value, &known);
         wrong(format!("unknown index order '{value}'")).hint(hint)
     })
 }

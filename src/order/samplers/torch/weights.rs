@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::order::containers::npy::{self, Header};
 use crate::order::grouped;
-use crate::order::npy::{self, Header};
 use crate::order::samplers::keys::{Value, wrong};
 
 /// `torch.multinomial` refuses more weights.

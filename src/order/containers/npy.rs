@@ -1,12 +1,16 @@
-//! Arrays in numpy's format: `.npy` (NEP 1).
+//! Arrays in numpy's format: `.npy` (NEP 1). A dataset over an array that is mapped (`numpy.load(path, mmap_mode="r")`)
+//! takes a row of it for a sample.
 //!
 //! A file begins with six magic bytes, two bytes of version, the length of its header in two bytes (four from version 2
 //! on), and the header, a dictionary as Python writes it. The numbers follow, row by row.
 
-use super::samplers::wrong;
-use crate::error::Result;
+use std::ops::Range;
 
-pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
+use super::{FileBytes, check_count};
+use crate::error::Result;
+use crate::order::samplers::wrong;
+
+pub(in crate::order) const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Bytes before the header in the latest version.
 const PREFIX: usize = 12;
@@ -16,15 +20,15 @@ const HEADER_MAX: usize = 1 << 20;
 
 /// What the header of an array says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(in crate::order) struct Header {
     /// The type of a number as Python writes it, such as `'<f4'`.
-    pub(super) descr: String,
+    pub(in crate::order) descr: String,
     /// The length of each dimension.
-    pub(super) shape: Vec<u64>,
+    pub(in crate::order) shape: Vec<u64>,
     /// Whether the columns lie in one piece each, and not the rows.
-    pub(super) by_columns: bool,
+    pub(in crate::order) by_columns: bool,
     /// Where the numbers begin, in bytes from the start of the file.
-    pub(super) end: usize,
+    pub(in crate::order) end: usize,
 }
 
 impl Header {
@@ -32,7 +36,7 @@ impl Header {
     ///
     /// # Errors
     /// If this is no array, or if its header is longer than any that numpy writes.
-    pub(super) fn end_of(file: &[u8]) -> Result<usize> {
+    pub(in crate::order) fn end_of(file: &[u8]) -> Result<usize> {
         let rest = file.strip_prefix(MAGIC).ok_or_else(|| wrong("it is no array of numpy"))?;
         let too_short = || wrong("it ends in its header");
         let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(too_short)?;
@@ -53,7 +57,7 @@ impl Header {
     ///
     /// # Errors
     /// If this is no array of numpy, or the bytes end in its header.
-    pub(super) fn parse(file: &[u8]) -> Result<Self> {
+    pub(in crate::order) fn parse(file: &[u8]) -> Result<Self> {
         let end = Self::end_of(file)?;
         let header = file.get(..end).ok_or_else(|| wrong("it ends in its header"))?;
         let begin = if header[MAGIC.len()] == 1 { PREFIX - 2 } else { PREFIX };
@@ -76,7 +80,7 @@ impl Header {
     }
 
     /// Bytes of a number. `None` if it is a type that has parts.
-    pub(super) fn number_bytes(&self) -> Option<u64> {
+    pub(in crate::order) fn number_bytes(&self) -> Option<u64> {
         let text = self.descr.strip_prefix('\'')?.strip_suffix('\'')?;
         let size: u64 = text.get(2..)?.split('[').next()?.parse().ok()?;
         // Characters of Unicode texts take four bytes.
@@ -84,8 +88,58 @@ impl Header {
     }
 }
 
+/// So many bytes of a file are read first. They hold the header of nearly any array.
+const FIRST_BYTES: u64 = 512;
+
+/// Where the rows of an array are. Only its header is read: the rows are of one length.
+pub(super) fn samples(file: &FileBytes) -> Result<Vec<Range<u64>>> {
+    let size = file.size();
+    let mut first = file.read(0..FIRST_BYTES.min(size))?;
+    let end = Header::end_of(&first)? as u64;
+    if end > FIRST_BYTES {
+        first = file.read(0..end.min(size))?;
+    }
+    let header = Header::parse(&first)?;
+    let [count, ref of_row @ ..] = header.shape[..] else {
+        return Err(wrong("it is one number, and has no rows"));
+    };
+    let length = row_bytes(&header, (count, of_row), size - end)?;
+    check_count(count)?;
+    let begin = |nth: u64| end + nth * length;
+    Ok((0..count).map(|nth| begin(nth)..begin(nth + 1)).collect())
+}
+
+/// Bytes of a row, in a file that `has` so many bytes after its header.
+fn row_bytes(header: &Header, (count, of_row): (u64, &[u64]), has: u64) -> Result<u64> {
+    if header.descr.contains('O') {
+        return Err(wrong("it is an array of Python's objects, which numpy cannot map"));
+    }
+    if header.by_columns && count > 1 && of_row.iter().any(|length| *length > 1) {
+        return Err(wrong("its columns lie in one piece each, and its rows do not")
+            .hint("save it with numpy.ascontiguousarray"));
+    }
+    let length = match header.number_bytes() {
+        _ if count == 0 => return Ok(0),
+        Some(bytes) => of_row.iter().try_fold(bytes, |sum, length| sum.checked_mul(*length)),
+        // A type that has parts.
+        None => has.checked_div(count).filter(|length| length * count == has),
+    };
+    let length = length.filter(|length| *length > 0);
+    let length = length.ok_or_else(|| wrong("its header does not say how long a row is"))?;
+    match length.checked_mul(count) {
+        Some(wanted) if wanted <= has => Ok(length),
+        wanted => {
+            let wanted = wanted.map_or("more".to_owned(), |wanted| wanted.to_string());
+            Err(wrong(format!("its rows need {wanted} bytes, and after its header it has {has}"))
+                .hint("was it cut off while it was copied?"))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::Container;
+    use super::super::tests::{array, array_of, samples_of};
     use super::*;
 
     fn file(version: u8, header: &str) -> Vec<u8> {
@@ -131,6 +185,29 @@ mod tests {
         ] {
             let error = Header::parse(&bytes).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_array_without_rows_in_one_piece_is_refused() {
+        let cases = [
+            (array("(2, 3)", 23), "its rows need 24 bytes, and after its header it has 23"),
+            (array("(2, 0)", 0), "how long a row is"),
+            (array("()", 4), "no rows"),
+            (array("(18446744073709551615, 2)", 4), "its rows need more"),
+            (array("(2, 18446744073709551615)", 4), "how long a row is"),
+            (array("(2, 3)", 24)[..30].to_vec(), "ends in its header"),
+            (array_of("<f4", "True", "(2, 3)", 24), "its columns lie"),
+            (array_of("<f999999999999999999", "False", "(2, 99)", 24), "how long a row is"),
+            (array_of("|O", "False", "(2,)", 24), "objects"),
+            (array_of("|u1", "False", "(9999999999999,)", 24), "its rows need 9999999999999"),
+            (array_of("|V8", "False", "(4,)", 24), "its rows need 32"),
+            (b"PK".to_vec(), "no array"),
+            (Vec::new(), "no array"),
+        ];
+        for (bytes, why) in cases {
+            let error = samples_of(&Container::Npy, bytes).unwrap_err().to_string();
+            assert!(error.contains(why), "{why}: {error}");
         }
     }
 
