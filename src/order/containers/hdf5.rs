@@ -34,8 +34,9 @@ impl hdf5_pure::Source for Source {
     }
 }
 
-fn refused(what: impl Display) -> Error {
-    wrong(what.to_string())
+/// The file is no HDF5, or the crate does not read it.
+fn unreadable(error: impl Display) -> Error {
+    wrong(format!("HDF5: {error}"))
 }
 
 /// Where the rows of a data set are.
@@ -43,28 +44,27 @@ pub(super) fn samples(file: &FileBytes, name: &str) -> Result<Vec<Range<u64>>> {
     let properties =
         FileAccessProperties::new().with_metadata_cache(MetadataCacheConfig::new(INDEX_BYTES));
     let opened = hdf5_pure::File::from_source_with_options(Source(file.clone()), properties);
-    let opened = opened.map_err(|error| wrong(format!("HDF5: {error}")))?;
-    let within = |error| wrong(format!("HDF5: {error}"));
+    let opened = opened.map_err(unreadable)?;
     let data = opened.dataset(name).map_err(|error| {
         let known = opened.root().datasets().unwrap_or_default().join(", ");
         let error = wrong(format!("it has no data set '{name}': {error}"));
         if known.is_empty() { error } else { error.hint(format!("it has {known}")) }
     })?;
-    let shape = data.shape().map_err(within)?;
+    let shape = data.shape().map_err(unreadable)?;
     let [count, of_row @ ..] = &shape[..] else {
         return Err(wrong(format!("'{name}' is one value, and has no rows")));
     };
     check_count(*count)?;
-    let element = data.element_size().map_err(within)?;
+    let element = data.element_size().map_err(unreadable)?;
     let row = of_row.iter().try_fold(element, |bytes, length| bytes.checked_mul(*length));
     let row = row.ok_or_else(|| wrong(format!("the rows of '{name}' are too large")))?;
     refuse_texts(&data, name)?;
-    match data.layout().map_err(within)? {
+    match data.layout().map_err(unreadable)? {
         Layout::Contiguous { address: Some(address), size } => {
             in_one_piece(address, size, *count, row)
         }
         Layout::Chunked { chunk_shape, .. } => {
-            let chunks = data.chunks().map_err(within)?;
+            let chunks = data.chunks().map_err(unreadable)?;
             in_chunks(&chunks, &chunk_shape, &shape, name)
         }
         Layout::Contiguous { address: None, .. } => {
@@ -77,7 +77,7 @@ pub(super) fn samples(file: &FileBytes, name: &str) -> Result<Vec<Range<u64>>> {
 
 /// Texts and bytes of different lengths lie elsewhere in the file, and the rows are only their places.
 fn refuse_texts(data: &Dataset, name: &str) -> Result<()> {
-    let kind = data.dtype().map_err(refused)?.to_string();
+    let kind = data.dtype().map_err(unreadable)?.to_string();
     if kind.contains("vlen") || kind.contains("variable") {
         return Err(wrong(format!("the rows of '{name}' have different lengths ({kind})"))
             .hint("write an order file that lists ranges"));

@@ -5,7 +5,7 @@
 //!
 //! 1. It takes the containers below the dataset's directory, by the endings of their names, in the order of their paths.
 //! 2. One function a [format](Container) finds where the samples of a file are, from the file's index or headers.
-//!    Several files are asked at once ([`Listing::read_each`]).
+//!    Several files are read at once ([`ReadEach`](super::ReadEach)).
 //! 3. A sample becomes a row of a table. Samples that are read with the same bytes, such as rows of one chunk, share a
 //!    row. The parts of the index that were read are rows as well. No position stands for them, but the job reads them
 //!    between its samples.

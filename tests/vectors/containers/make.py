@@ -63,7 +63,7 @@ def make_hdf5():
             apart[:, :1_500] = 1            # all first halves lie before all second ones
             apart[:, 1_500:] = 2
             f.create_dataset("unwritten", (4, 40), np.uint8)
-            f["words"] = [b"00000000", b"00000001"]
+            f["words"] = np.array([b"00000000", b"00000001"])
             f.create_dataset("texts", data=["00000000", "00000001"], dtype=h5py.string_dtype())
             f["number"] = 7
 
