@@ -8,11 +8,12 @@ RAM cannot hold.  The rest is what is staged ahead, and pages that samples share
 npy and small are arrays that are mapped, with rows of about 100 and 20 KB.  hdf5 is a data set in one piece, chunks one with
 a chunk for each row, mds are shards of MosaicML, arrow is a data set of Hugging Face's library, and lmdb a database, with rows
 of 100 KB.  Their orders are told with `index=`.
-npz are files of 8 MB that are read whole, tar and tfrecord are shards that are read in sequence.  The order of the files is
-told.
-coalesce are 64 files of 64 rows of about 100 KB, told by an order file, where each operation takes 5 ms.  With RAM for all, coalesce.ops_share is how
-many reads reach the source in the first epoch, over the rows, and coalesce.amplification its bytes over the data.  With RAM
-for half, coalesce.half.x_seconds is the time of all epochs over the time of the same if each row is read by itself.
+npz are files of 8 MB that are read whole, tar and tfrecord are 80 shards of 5.5 MB that are read in sequence.  The order of the
+files is told.
+coalesce are 64 files of 64 rows of about 100 KB, told by an order file, where each operation takes 5 ms.  With RAM for all,
+coalesce.ops_share is how many reads reach the source in the first epoch, over the rows, and coalesce.amplification its bytes
+over the data.  With RAM for half, coalesce.half.x_seconds is the time of all epochs over the time of the same if each row is
+read by itself.
 The kernel divides a read of a FUSE filesystem, such as slowpfs, by fs.fuse.max_pages_limit.  So that is raised meanwhile.
 """
 
@@ -45,8 +46,8 @@ ROWS = {                                    # program, loader, data, order, most
     "arrow": ("datasets", "arrow", "large_arrow", "numpy-generator:seed=42,epochs=reseed,index=arrow:row", 1.06),
     "lmdb": ("large", "lmdb.seeded", "large_lmdb", f"{SEEDED},index=lmdb", 1.06),
     "npz": ("npz", "seeded", "npz", SEEDED, 1.06),
-    "tar": ("webdataset", "seeded", "wds", "python-random:seed=42,epochs=same", 1.06),
-    "tfrecord": ("tensorflow", "seeded", "tfrecord", "tf-shuffle:seed=42", 1.06),
+    "tar": ("webdataset", "seeded", "many_wds", "python-random:seed=42,epochs=same", 1.06),
+    "tfrecord": ("tensorflow", "seeded", "many_tfrecord", "tf-shuffle:seed=42", 1.06),
 }
 COALESCE = "coalesce"
 SLOW_READS = ["--direct-io", "--ra-kb", 8_192, "--read-ms", 5, "--slots", 8, "--mbs", 400]

@@ -102,6 +102,9 @@ fn open(
     }
     let (path, stat) = (Arc::<Path>::from(tree.path(entry.file)), tree.stat(entry.file));
     drop(tree);
+    if stat.size != entry.size && entry.size != u64::MAX {
+        return Err(unreadable("it has changed; try again"));
+    }
     let (source, exact) = (Arc::clone(&catalog.source), catalog.is_revalidated());
     let read = move |range: Range<u64>| {
         noted.lock().push(range.clone());

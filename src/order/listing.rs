@@ -27,7 +27,7 @@ pub struct Entry<'a> {
     pub size: u64,
 }
 
-/// Where the samples of a file are, as one function a format finds them in its bytes.
+/// Finds where the samples of a file are, by its bytes.
 pub type FindSamples<'a> = dyn Fn(FileBytes) -> Result<Vec<Range<u64>>> + Sync + 'a;
 
 /// What a file was found to have, in bytes from its start.
@@ -39,8 +39,8 @@ pub struct FileSamples {
     pub index: Vec<Range<u64>>,
 }
 
-/// Calls a function with the bytes of each of some files, several at once. Gives what it found and read, in the order of
-/// the files.
+/// Calls a function with the bytes of each of some files, several at once. Gives what it found and read, in the order
+/// of the files.
 pub type ReadEach<'a> = dyn Fn(&[Entry<'_>], &FindSamples<'_>) -> Vec<Result<FileSamples>> + 'a;
 
 #[derive(Clone, Copy)]

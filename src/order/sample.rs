@@ -32,8 +32,8 @@ pub struct FileRange {
 pub enum SampleTable {
     /// Every sample is a whole file, and its id is the file's.
     Files,
-    /// A sample's id is its row here; no two rows of samples are equal. A whole file is the range of its size. There may
-    /// be rows that no order has: parts of files that are read between samples, such as an index.
+    /// A sample's id is its row here; no two rows of samples are equal. A whole file is the range of its size. There
+    /// may be rows that no order has: parts of files that are read between samples, such as an index.
     Ranges(Vec<FileRange>),
 }
 

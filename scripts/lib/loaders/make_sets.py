@@ -25,6 +25,7 @@ WINDOW = 4_096                              # tokens of 16 bits: 8 KiB
 WINDOWS = 5_120
 VOLUMES, VOLUME = 64, 8_000_000
 IMAGES, SHARDS = 1_000, 20                  # files of 110 KB, and the files that shards of them are in
+MANY_IMAGES, MANY_SHARDS = 4_000, 80
 VERSION = 1
 
 
@@ -89,10 +90,10 @@ def make_large_arrow(out):
 
 
 def make_large_lmdb(out):
-    """The same rows as the values of a database."""
+    """Half of the same rows as the values of a database, whose pages are read one by one."""
     import lmdb
     with lmdb.open(out, map_size=1 << 30) as env, env.begin(write=True) as txn:
-        for i, row in enumerate(rows(*LARGE_ROWS)):
+        for i, row in enumerate(rows(LARGE_ROWS[0] // 2, LARGE_ROWS[1])):
             txn.put(b"%08d" % i, row.tobytes())
     os.remove(os.path.join(out, "lock.mdb"))
 
@@ -138,9 +139,9 @@ def parts(sequence, count):
     return [sequence[i * size:(i + 1) * size] for i in range(count)]
 
 
-def images():
+def images(count=IMAGES):
     """The images by name, in an order that the names do not tell."""
-    top = make_data.ensure("imagenet-like", IMAGES)
+    top = make_data.ensure("imagenet-like", count)
     folders = sorted(os.listdir(top))
     names = [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(f"{top}/{folder}"))]
     np.random.default_rng(3).shuffle(names)
@@ -151,7 +152,17 @@ def images():
 
 def make_wds(out):
     """Tar files of WebDataset."""
-    for shard, found in enumerate(parts(list(images()), SHARDS)):
+    write_wds(out, parts(list(images()), SHARDS))
+
+
+def make_many_wds(out):
+    """More of them."""
+    write_wds(out, parts(list(images(MANY_IMAGES)), MANY_SHARDS))
+
+
+def write_wds(out, shards):
+    """Tar files of images."""
+    for shard, found in enumerate(shards):
         with tarfile.open(os.path.join(out, f"{shard:03}.tar"), "w") as tar:
             for i, (_, data) in enumerate(found):
                 info = tarfile.TarInfo(f"{shard:03}{i:04}.jpg")
@@ -160,10 +171,20 @@ def make_wds(out):
 
 
 def make_tfrecord(out):
+    """Files of records."""
+    write_tfrecord(out, parts(list(images()), SHARDS))
+
+
+def make_many_tfrecord(out):
+    """More of them."""
+    write_tfrecord(out, parts(list(images(MANY_IMAGES)), MANY_SHARDS))
+
+
+def write_tfrecord(out, shards):
     """Files of records: each begins with its file's number in three digits."""
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
     import tensorflow
-    for shard, found in enumerate(parts(list(images()), SHARDS)):
+    for shard, found in enumerate(shards):
         with tensorflow.io.TFRecordWriter(os.path.join(out, f"{shard:03}.tfrecord")) as writer:
             for _, data in found:
                 writer.write(b"%03d" % shard + data)

@@ -1,17 +1,18 @@
 //! Columns of Arrow files: streams and files of Arrow's IPC format, such as Hugging Face's datasets keep on disks.
 //!
-//! A file consists of messages. The first one has the schema, and each *record batch* has some rows. A batch tells where
-//! the buffers of its columns are, in the order of the schema: which values are there, where each value begins (*offsets*),
-//! and the values themselves. A column of lists has its values in a column below it.
+//! A file consists of messages. The first one has the schema, and each *record batch* has some rows. A batch tells
+//! where the buffers of its columns are, in the order of the schema: which values are there, where each value begins
+//! (*offsets*), and the values themselves. A column of lists has its values in a column below it.
 //!
-//! The place of a row is found by boundaries: those of the rows lead to those of list items, and at the end to bytes. Only
-//! messages and offsets are read.
+//! The place of a row is found by boundaries: those of the rows lead to those of list items, and at the end to bytes.
+//! Only messages and offsets are read.
 
 use std::ops::Range;
 
 use polars_arrow_format::ipc::planus::{self, ReadAsRoot};
 use polars_arrow_format::ipc::{
-    Endianness, FieldRef, MessageHeaderRef, MessageRef, RecordBatchRef, SchemaRef, TypeRef,
+    Endianness, FieldRef, MessageHeaderRef, MessageRef, MetadataVersion, Precision, RecordBatchRef,
+    SchemaRef, TypeRef, UnionMode,
 };
 
 use super::{FileBytes, check_count};
@@ -28,16 +29,22 @@ const CONTINUATION: u32 = u32::MAX;
 /// So much of a message is read at once. It holds nearly any.
 const FIRST_BYTES: u64 = 4096;
 
-/// Deeper columns are refused.
+/// Deeper columns are refused, and schemas with more of them.
 const DEPTH_MAX: usize = 32;
+const COLUMNS_MAX: usize = 1 << 16;
 
 /// The field of a struct that has an image's or a sound's bytes in Hugging Face's datasets.
 const BYTES_FIELD: &str = "bytes";
 
 /// Where the rows of a column are.
 pub(super) fn samples(file: &FileBytes, column: &str) -> Result<Vec<Range<u64>>> {
-    let begins = file.read_at(0, file.size().min(FILE_HEADER))?.starts_with(FILE_MAGIC);
-    let (mut at, mut found, mut samples) = (if begins { FILE_HEADER } else { 0 }, None, Vec::new());
+    let is_file = file.read_at(0, file.size().min(FILE_HEADER))?.starts_with(FILE_MAGIC);
+    let end = file.size() - file.size().min(FILE_MAGIC.len() as u64);
+    if is_file && file.read(end..file.size())? != FILE_MAGIC {
+        return Err(file.is_cut("it does not end as an Arrow file does".to_owned()));
+    }
+    let (mut at, mut found, mut samples) =
+        (if is_file { FILE_HEADER } else { 0 }, None, Vec::new());
     while let Some(message) = Message::read(file, at)? {
         let broken = |error: planus::Error| is_broken(at, error);
         let parsed = MessageRef::read_as_root(&message.bytes).map_err(broken)?;
@@ -49,12 +56,14 @@ pub(super) fn samples(file: &FileBytes, column: &str) -> Result<Vec<Range<u64>>>
         }
         match (parsed.header().map_err(broken)?, &found) {
             (Some(MessageHeaderRef::Schema(schema)), None) => {
-                found = Some(Column::find(schema, column, at)?);
+                let unions_have_validity = parsed.version().map_err(broken)? < MetadataVersion::V5;
+                found = Some(Column::find(schema, unions_have_validity, column, at)?);
             }
             (Some(MessageHeaderRef::RecordBatch(batch)), Some(column)) => {
-                let rows = Batch::read(batch, body.clone(), at)?.places(file, column)?;
-                check_count((samples.len() + rows.len()) as u64)?;
-                samples.extend(rows.windows(2).map(|pair| pair[0]..pair[1]));
+                let batch = Batch::read(batch, body.clone(), at)?;
+                check_count(samples.len() as u64 + batch.rows)?;
+                let places = batch.places(file, column)?;
+                samples.extend(places.windows(2).map(|pair| pair[0]..pair[1]));
             }
             (Some(MessageHeaderRef::RecordBatch(_)), None) => {
                 return Err(wrong("it is no Arrow file: it has no schema"));
@@ -89,8 +98,8 @@ impl Message {
             first.get(nth * 4..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
         };
         let (length, begin) = match (number(0), number(1)) {
-            (None, _) => return Ok(None),
-            (Some(CONTINUATION), None) => {
+            (None, _) if left == 0 => return Ok(None),
+            (None, _) | (Some(CONTINUATION), None) => {
                 return Err(file.is_cut(format!("byte {at} begins a message")));
             }
             (Some(CONTINUATION), Some(length)) => (u64::from(length), 8),
@@ -132,53 +141,76 @@ enum Kind {
 
 impl Column {
     /// The column of a name, with names of fields after dots.
-    fn find(schema: SchemaRef<'_>, path: &str, at: u64) -> Result<Self> {
+    fn find(
+        schema: SchemaRef<'_>,
+        unions_have_validity: bool,
+        path: &str,
+        at: u64,
+    ) -> Result<Self> {
         let broken = |error: planus::Error| is_broken(at, error);
         if schema.endianness().map_err(broken)? != Endianness::Little {
             return Err(wrong("its numbers are big-endian"));
         }
-        let (mut columns, mut next) = (Vec::new(), Some(0));
+        let mut fields = Fields { unions_have_validity, next: Some(0), left: COLUMNS_MAX };
+        let mut columns = Vec::new();
         for field in schema.fields().map_err(broken)?.into_iter().flatten() {
-            let field = field.map_err(broken)?;
-            columns.push(Column::read(field, &mut next, 0).map_err(|error| is_broken(at, error))?);
+            let column = field
+                .map_err(broken)
+                .and_then(|field| fields.read(field, 0).map_err(|error| is_broken(at, error)))?;
+            columns.push(column);
         }
-        Column::named(columns, path)
+        let known: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
+        Column::named(columns, path).ok_or_else(|| {
+            wrong(format!("it has no column '{path}'"))
+                .hint(format!("its columns are {}", known.join(", ")))
+        })
     }
 
     /// The one of these columns that has a name. A column may have dots in its name.
-    fn named(columns: Vec<Column>, path: &str) -> Result<Self> {
-        let known: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
-        for column in columns {
-            match (path.strip_prefix(&column.name), column.kind) {
-                (Some(""), kind) => return Ok(Column { kind, ..column }),
-                (Some(rest), Kind::Struct(fields)) if rest.starts_with('.') => {
-                    return Column::named(fields, &rest[1..]);
-                }
-                _ => {}
-            }
-        }
-        Err(wrong(format!("it has no column '{path}'"))
-            .hint(format!("it has {}", known.join(", "))))
+    fn named(columns: Vec<Column>, path: &str) -> Option<Self> {
+        let (exact, others): (Vec<_>, Vec<_>) =
+            columns.into_iter().partition(|column| column.name == path);
+        exact.into_iter().next().or_else(|| {
+            others.into_iter().find_map(|column| {
+                let rest = path.strip_prefix(&column.name)?.strip_prefix('.')?;
+                let Kind::Struct(fields) = column.kind else { return None };
+                Column::named(fields, rest)
+            })
+        })
+    }
+}
+
+/// The fields of a schema, as they are read.
+struct Fields {
+    /// Whether unions have a buffer that says which values are there: before version 5 of the format.
+    unions_have_validity: bool,
+    /// The number of the next buffer. `None` if that differs from batch to batch.
+    next: Option<usize>,
+    /// How many more fields are read. A schema may name a field many times.
+    left: usize,
+}
+
+impl Fields {
+    fn skip(&mut self, buffers: usize) {
+        self.next = self.next.map(|number| number + buffers);
     }
 
-    /// Reads a field. `next` is the number of the next buffer.
-    fn read(field: FieldRef<'_>, next: &mut Option<usize>, depth: usize) -> planus::Result<Self> {
+    /// Reads a field, and what is below it.
+    fn read(&mut self, field: FieldRef<'_>, depth: usize) -> std::result::Result<Column, Broken> {
+        self.left = self.left.checked_sub(1).ok_or("it has too many columns")?;
         let name = field.name()?.unwrap_or_default().to_owned();
-        let buffer = *next;
-        let mut skip = |buffers: usize| *next = next.map(|number| number + buffers);
-        let kind = field.type_()?;
+        let (buffer, kind) = (self.next, field.type_()?);
         if field.dictionary()?.is_some() {
-            skip(2);
+            self.skip(2);
             return Ok(Column { name, kind: Kind::Other, buffer });
         }
-        // Which values are there, and what else.
-        skip(match &kind {
+        self.skip(match &kind {
             Some(TypeRef::Null(_) | TypeRef::RunEndEncoded(_)) | None => 0,
             Some(TypeRef::Struct(_) | TypeRef::FixedSizeList(_)) => 1,
-            Some(TypeRef::Union(union)) => match union.mode()? {
-                polars_arrow_format::ipc::UnionMode::Sparse => 1,
-                polars_arrow_format::ipc::UnionMode::Dense => 2,
-            },
+            Some(TypeRef::Union(union)) => {
+                let is_dense = union.mode()? == UnionMode::Dense;
+                1 + usize::from(is_dense) + usize::from(self.unions_have_validity)
+            }
             Some(
                 TypeRef::Binary(_)
                 | TypeRef::Utf8(_)
@@ -190,11 +222,14 @@ impl Column {
             Some(_) => 2,
         });
         let mut below = Vec::new();
-        for child in field.children()?.into_iter().flatten().take_while(|_| depth < DEPTH_MAX) {
-            below.push(Column::read(child?, next, depth + 1)?);
+        for child in field.children()?.into_iter().flatten() {
+            if depth == DEPTH_MAX {
+                return Err(Broken("its columns are too deep".to_owned()));
+            }
+            below.push(self.read(child?, depth + 1)?);
         }
         if matches!(kind, Some(TypeRef::BinaryView(_) | TypeRef::Utf8View(_))) {
-            *next = None;
+            self.next = None;
         }
         let kind = match kind {
             Some(TypeRef::Binary(_) | TypeRef::Utf8(_)) => Kind::Bytes(4),
@@ -213,16 +248,37 @@ impl Column {
     }
 }
 
+/// Why a schema cannot be read.
+struct Broken(String);
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<planus::Error> for Broken {
+    fn from(error: planus::Error) -> Self {
+        Broken(error.to_string())
+    }
+}
+
+impl From<&str> for Broken {
+    fn from(what: &str) -> Self {
+        Broken(what.to_owned())
+    }
+}
+
+/// A list of items that are values by themselves.
 fn list(mut below: Vec<Column>, make: impl FnOnce(Box<Column>) -> Kind) -> Kind {
     match (below.pop(), below.pop()) {
-        (Some(items), None) => make(Box::new(items)),
+        (Some(items), None) if !matches!(items.kind, Kind::Struct(_)) => make(Box::new(items)),
         _ => Kind::Other,
     }
 }
 
 /// Bytes of a value, if all have as many.
 fn bytes_of(kind: &TypeRef<'_>) -> planus::Result<Option<u64>> {
-    use polars_arrow_format::ipc::Precision;
     let bytes = match kind {
         TypeRef::Int(int) => int.bit_width()? / 8,
         TypeRef::FloatingPoint(float) => match float.precision()? {
@@ -354,6 +410,6 @@ impl Batch {
         };
         let offsets: Option<Vec<u64>> = bounds.into_iter().map(number).collect();
         let offsets = offsets.filter(|offsets| offsets.is_sorted());
-        offsets.ok_or_else(|| is_broken(self.at, "its offsets decrease"))
+        offsets.ok_or_else(|| is_broken(self.at, "its offsets decrease or are negative"))
     }
 }

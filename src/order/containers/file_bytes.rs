@@ -11,8 +11,11 @@ use crate::order::samplers::wrong;
 /// Reads a range of a file. The bytes are fewer if the file ends before.
 pub type ReadRange = Arc<dyn Fn(Range<u64>) -> Result<Vec<u8>> + Send + Sync>;
 
-/// Longer reads are refused: no index of a file is as long.
-const READ_MAX: u64 = 256 << 20;
+/// Longer reads are refused. The offsets of as many samples as an order has take less.
+const READ_MAX: u64 = 129 << 20;
+
+/// The file is asked for so many bytes at most at once.
+const PIECE_MAX: u64 = 8 << 20;
 
 /// The bytes of a file, which are read piece by piece. Cheap to clone.
 #[derive(Clone)]
@@ -49,16 +52,20 @@ impl FileBytes {
             return Err(self.is_cut(format!("bytes {start} to {end} are missing")));
         }
         if length > READ_MAX {
-            return Err(wrong(format!("its index at byte {start} has {} bytes", grouped(length))));
-        }
-        if length == 0 {
-            return Ok(Vec::new());
-        }
-        let bytes = (self.read)(range)?;
-        if bytes.len() as u64 != length {
             return Err(wrong(format!(
-                "it cannot be read: bytes {start} to {end} are not all there"
+                "its index has {} bytes at byte {start}, which is too much",
+                grouped(length)
             )));
+        }
+        let mut bytes = Vec::new();
+        for from in (start..end).step_by(PIECE_MAX as usize) {
+            let piece = from..end.min(from + PIECE_MAX);
+            let read = (self.read)(piece.clone())?;
+            if read.len() as u64 != piece.end - piece.start {
+                let Range { start, end } = piece;
+                return Err(wrong(format!("bytes {start} to {end} cannot all be read")));
+            }
+            if bytes.is_empty() { bytes = read } else { bytes.extend_from_slice(&read) }
         }
         Ok(bytes)
     }

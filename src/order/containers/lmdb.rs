@@ -1,8 +1,10 @@
 //! LMDB: a database in one file.
 //!
-//! The file consists of pages of one size. The first two tell where the root of the main tree is, and the one of the
-//! later transaction holds. A branch page leads to others. A leaf page has keys with their values, in the order of the
-//! keys. A long value is in pages of its own, which follow each other. It is read as one piece.
+//! The file consists of pages of one size. The first two pages tell where the root of the main tree is. What the later
+//! transaction has written there holds. A branch page leads to others. A leaf page has keys with their values, in the
+//! order of the keys. A long value is in pages of its own, which follow each other. It is read as one piece.
+//!
+//! All branches and leaves are read. If the pages below a branch follow each other, they are read together.
 //!
 //! Values of keys such as `__len__` or `__keys__` are what programs note of their data. They are no samples.
 //!
@@ -28,6 +30,7 @@ const META_BYTES: u64 = 152;
 const MAGIC_AT: usize = 16;
 const VERSION_AT: usize = 20;
 const PAGE_SIZE_AT: usize = 40;
+const ENTRIES_AT: usize = 120;
 const ROOT_AT: usize = 128;
 const TRANSACTION_AT: usize = 144;
 
@@ -45,9 +48,16 @@ const SEVERAL: u16 = 4;
 /// Deeper trees are broken: LMDB has 32 levels.
 const DEPTH_MAX: usize = 32;
 
+/// So many pages are read at once.
+const RUN_MAX: usize = 256;
+
+/// The shortest name of a note has a letter between its underscores.
+const NOTE_MIN: usize = 5;
+
 /// What a meta page says.
 struct Meta {
     page_bytes: u64,
+    entries: u64,
     root: u64,
     transaction: u64,
 }
@@ -61,10 +71,19 @@ pub(super) fn samples(file: &FileBytes) -> Result<Vec<Range<u64>>> {
         file,
         page_bytes: latest.page_bytes,
         pages_left: file.size() / latest.page_bytes,
+        entries: 0,
         samples: Vec::new(),
     };
     if latest.root != NO_PAGE {
-        walk.page(latest.root, 0)?;
+        walk.pages(&[latest.root], 0)?;
+    }
+    if walk.entries != latest.entries {
+        let Walk { entries, .. } = walk;
+        return Err(wrong(format!(
+            "it has {entries} values, and says that it has {}",
+            latest.entries
+        ))
+        .hint(WHOLE));
     }
     Ok(walk.samples)
 }
@@ -82,7 +101,12 @@ impl Meta {
             return Err(broken(at, "it has pages of a wrong size"));
         }
         let number = |at| u64_at(&page, at).unwrap_or(NO_PAGE);
-        Ok(Meta { page_bytes, root: number(ROOT_AT), transaction: number(TRANSACTION_AT) })
+        Ok(Meta {
+            page_bytes,
+            entries: number(ENTRIES_AT),
+            root: number(ROOT_AT),
+            transaction: number(TRANSACTION_AT),
+        })
     }
 }
 
@@ -92,30 +116,48 @@ struct Walk<'f> {
     page_bytes: u64,
     /// If more pages are visited than the file has, they lead around.
     pages_left: u64,
+    /// Values so far, with notes.
+    entries: u64,
     samples: Vec<Range<u64>>,
 }
 
 impl Walk<'_> {
-    fn page(&mut self, number: u64, depth: usize) -> Result<()> {
-        let at = self.start_of(number)?;
-        if self.pages_left == 0 || depth > DEPTH_MAX {
-            return Err(broken(at, "its pages lead around"));
-        }
-        self.pages_left -= 1;
-        let page = self.file.read_at(at, self.page_bytes)?;
-        let cut = || broken(at, "a page is broken");
-        let kind = u16_at(&page, 10).ok_or_else(cut)? & (BRANCH | LEAF);
-        let lower = usize::from(u16_at(&page, 12).ok_or_else(cut)?);
-        for place in (PAGE_HEADER..lower).step_by(2) {
-            let node = usize::from(u16_at(&page, place).ok_or_else(cut)?);
-            let node = Node::parse(&page, node).ok_or_else(cut)?;
-            match kind {
-                BRANCH => self.page(node.child(), depth + 1)?,
-                LEAF => self.value(at, &node)?,
-                _ => return Err(cut()),
+    /// Goes through pages, and what is below them.
+    fn pages(&mut self, numbers: &[u64], depth: usize) -> Result<()> {
+        let follow = |a: &u64, b: &u64| a.checked_add(1) == Some(*b);
+        for run in numbers.chunk_by(follow).flat_map(|run| run.chunks(RUN_MAX)) {
+            let at = self.start_of(run[0])?;
+            if depth > DEPTH_MAX {
+                return Err(broken(at, "its pages lead around"));
+            }
+            let pages = self.file.read_at(at, run.len() as u64 * self.page_bytes)?;
+            for (number, page) in run.iter().zip(pages.chunks(self.page_bytes as usize)) {
+                self.page(*number, page, depth)?;
             }
         }
         Ok(())
+    }
+
+    fn page(&mut self, number: u64, page: &[u8], depth: usize) -> Result<()> {
+        let at = number * self.page_bytes;
+        let left = self.pages_left.checked_sub(1);
+        self.pages_left = left.ok_or_else(|| broken(at, "its pages lead around"))?;
+        let cut = || broken(at, "a page is broken");
+        if u64_at(page, 0) != Some(number) {
+            return Err(cut());
+        }
+        let kind = u16_at(page, 10).ok_or_else(cut)? & (BRANCH | LEAF);
+        let lower = usize::from(u16_at(page, 12).ok_or_else(cut)?);
+        let mut nodes = Vec::new();
+        for place in (PAGE_HEADER..lower).step_by(2) {
+            let node = usize::from(u16_at(page, place).ok_or_else(cut)?);
+            nodes.push(Node::parse(page, node).ok_or_else(cut)?);
+        }
+        match kind {
+            BRANCH => self.pages(&nodes.iter().map(Node::child).collect::<Vec<_>>(), depth + 1),
+            LEAF => nodes.iter().try_for_each(|node| self.value(at, node)),
+            _ => Err(cut()),
+        }
     }
 
     /// Adds the value of an entry of the leaf at `page`.
@@ -126,7 +168,9 @@ impl Walk<'_> {
             ))
             .hint("belady reads the main database, with one value for each key"));
         }
-        if node.key.starts_with(b"__") && node.key.ends_with(b"__") {
+        self.entries += 1;
+        let is_long_enough = node.key.len() >= NOTE_MIN;
+        if is_long_enough && node.key.starts_with(b"__") && node.key.ends_with(b"__") {
             return Ok(());
         }
         let start = match node.flags & LONG {
@@ -136,7 +180,7 @@ impl Walk<'_> {
                 self.start_of(number)? + PAGE_HEADER as u64
             }
         };
-        self.samples.push(start..start + u64::from(node.length));
+        self.samples.push(start..start + u64::from(node.low));
         check_count(self.samples.len() as u64)
     }
 
@@ -148,13 +192,12 @@ impl Walk<'_> {
 
 /// An entry of a page.
 struct Node<'p> {
+    /// Of a leaf: bytes of the value. Of a branch: the lower part of a page's number.
     low: u32,
     flags: u16,
     key: &'p [u8],
     /// Where the value begins in the page.
     value: usize,
-    /// Bytes of the value.
-    length: u32,
     /// The first page of a long value.
     long: Option<u64>,
 }
@@ -165,7 +208,7 @@ impl<'p> Node<'p> {
         let (flags, key_bytes) = (u16_at(page, at + 4)?, usize::from(u16_at(page, at + 6)?));
         let value = at + NODE_HEADER + key_bytes;
         let key = page.get(at + NODE_HEADER..value)?;
-        Some(Node { low, flags, key, value, length: low, long: u64_at(page, value) })
+        Some(Node { low, flags, key, value, long: u64_at(page, value) })
     }
 
     /// The page that an entry of a branch leads to. Its number has 48 bits, the highest where a leaf has flags.
@@ -174,9 +217,11 @@ impl<'p> Node<'p> {
     }
 }
 
+/// What may help if a file is damaged.
+const WHOLE: &str = "is it a whole copy, made while nobody wrote to it?";
+
 fn broken(at: u64, what: &str) -> Error {
-    wrong(format!("{what}, at byte {at}"))
-        .hint("is it a whole copy, made while nobody wrote to it?")
+    wrong(format!("{what}, at byte {at}")).hint(WHOLE)
 }
 
 fn u16_at(page: &[u8], at: usize) -> Option<u16> {

@@ -4,8 +4,8 @@
 //! each position a sample in one of them. [`numbered`] repeats that:
 //!
 //! 1. It takes the containers below the dataset's directory, by the endings of their names, in the order of their paths.
-//! 2. One function a [format](Container) finds where the samples of a file are, from the file's index or headers.
-//!    Several files are read at once ([`ReadEach`](super::ReadEach)).
+//! 2. Each [format](Container) has a function that finds where the samples of a file are, by the index or the headers of
+//!    the file. Several files are read at once ([`ReadEach`](super::ReadEach)).
 //! 3. A sample becomes a row of a table. Samples that are read with the same bytes, such as rows of one chunk, share a
 //!    row. The parts of the index that were read are rows as well. No position stands for them, but the job reads them
 //!    between its samples.
@@ -26,6 +26,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::index::Filter;
 use super::samplers::wrong;
@@ -34,6 +35,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// More samples are refused. Each takes some bytes of memory.
 const SAMPLES_MAX: u64 = 1 << 24;
+
+/// Shorter parts of an index, in bytes, are not told apart from the samples beside them.
+const PART_MIN: u64 = 64;
 
 /// A format of files that hold many samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,15 +58,16 @@ impl Container {
     /// How they are written in a spec.
     pub const FORMS: [&str; 5] = ["npy", "mds", "hdf5:NAME", "arrow:COLUMN", "lmdb"];
 
-    /// The container that a word of a spec names, with what follows its colon. `None` if it names none.
+    /// The container that is written so in a spec. `None` if it is something else.
     ///
     /// # Errors
     /// If a name is missing, or if there is one too many.
-    pub fn parse(word: &str, name: Option<&str>) -> Option<Result<Self>> {
-        let named = |make: fn(String) -> Self, form: &str| match name {
-            None | Some("") => {
-                Err(wrong(format!("index={word} needs a name")).hint(format!("write index={form}")))
-            }
+    pub fn parse(text: &str) -> Option<Result<Self>> {
+        let (word, name) =
+            text.split_once(':').map_or((text, None), |(word, name)| (word, Some(name)));
+        let named = |make: fn(String) -> Self, example: &str| match name {
+            None | Some("") => Err(wrong(format!("index={word} needs a name"))
+                .hint(format!("write index={word}:NAME, such as index={example}"))),
             Some(name) => Ok(make(name.to_owned())),
         };
         let plain = |container: Self| match name {
@@ -73,8 +78,8 @@ impl Container {
             "npy" => Some(plain(Container::Npy)),
             "mds" => Some(plain(Container::Mds)),
             "lmdb" => Some(plain(Container::Lmdb)),
-            "hdf5" => Some(named(Container::Hdf5, "hdf5:NAME, such as index=hdf5:images")),
-            "arrow" => Some(named(Container::Arrow, "arrow:COLUMN, such as index=arrow:image")),
+            "hdf5" => Some(named(Container::Hdf5, "hdf5:images")),
+            "arrow" => Some(named(Container::Arrow, "arrow:image")),
             _ => None,
         }
     }
@@ -151,14 +156,26 @@ pub fn numbered(listing: &Listing<'_>, filter: &Filter, container: &Container) -
             files.len() - 1
         });
     }
-    let found = listing.read_each(&files, &|file| samples_within(container, file));
+    let (count, has_failed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let find = |file: FileBytes| {
+        if has_failed.load(Ordering::Relaxed) {
+            return Ok(Vec::new());
+        }
+        let found = samples_within(container, file).and_then(|samples| {
+            let before = count.fetch_add(samples.len() as u64, Ordering::Relaxed);
+            check_count(before + samples.len() as u64).map(|()| samples)
+        });
+        has_failed.fetch_or(found.is_err(), Ordering::Relaxed);
+        found
+    };
+    let found = listing.read_each(&files, &find);
     let (mut numbered, mut rows_of) = (Numbered::default(), Vec::with_capacity(files.len()));
     for (entry, found) in files.iter().zip(found) {
         let FileSamples { samples, index } = found
             .map_err(|error| error.context(String::from_utf8_lossy(entry.path).into_owned()))?;
-        check_count(numbered.table.len() as u64 + samples.len() as u64)?;
+        let index = beside(index, &samples);
         rows_of.push(add_rows(entry, samples, &mut numbered.table));
-        numbered.table.extend(joined(index).into_iter().map(|part| range_of(entry, part)));
+        numbered.table.extend(index.into_iter().map(|part| range_of(entry, part)));
     }
     for entry in &paths {
         let rows = &rows_of[nth_of[&entry.file]];
@@ -167,8 +184,7 @@ pub fn numbered(listing: &Listing<'_>, filter: &Filter, container: &Container) -
     }
     if numbered.index.is_empty() {
         let message = format!(
-            "the {} index is empty: no file of the source has such samples ({})",
-            container.word(),
+            "the {container} index is empty: no file of the source with these endings has samples: {}",
             container.endings().join(", ")
         );
         let hint =
@@ -206,10 +222,17 @@ fn add_rows(entry: &Entry<'_>, samples: Vec<Range<u64>>, table: &mut Vec<FileRan
     if samples.is_sorted_by(|a, b| a.start < b.start) {
         return samples.into_iter().map(add).collect();
     }
-    let mut known = HashMap::with_capacity(samples.len());
-    let row = |sample: Range<u64>| match known.entry(sample.clone()) {
-        Slot::Occupied(found) => *found.get(),
-        Slot::Vacant(free) => *free.insert(add(sample)),
+    let (mut known, mut last) = (HashMap::new(), None);
+    let row = |sample: Range<u64>| {
+        if let Some((_, row)) = last.as_ref().filter(|(before, _)| *before == sample) {
+            return *row;
+        }
+        let row = match known.entry(sample.clone()) {
+            Slot::Occupied(found) => *found.get(),
+            Slot::Vacant(free) => *free.insert(add(sample.clone())),
+        };
+        last = Some((sample, row));
+        row
     };
     samples.into_iter().map(row).collect()
 }
@@ -229,6 +252,23 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
         }
     }
     joined
+}
+
+/// What of an index lies in no sample, without small pieces: these come with the samples beside them.
+fn beside(index: Vec<Range<u64>>, samples: &[Range<u64>]) -> Vec<Range<u64>> {
+    let samples = joined(samples.to_vec());
+    let mut parts = Vec::new();
+    for part in joined(index) {
+        let mut start = part.start;
+        let first = samples.partition_point(|sample| sample.end <= part.start);
+        for sample in samples[first..].iter().take_while(|sample| sample.start < part.end) {
+            parts.push(start..sample.start.max(start));
+            start = sample.end;
+        }
+        parts.push(start..part.end.max(start));
+    }
+    parts.retain(|part| part.end - part.start >= PART_MIN);
+    parts
 }
 
 /// Refuses more samples than are kept.

@@ -85,16 +85,13 @@ fn samples_with_the_same_bytes_share_a_row() {
 #[test]
 fn containers_are_written_as_they_are_read() {
     for text in ["npy", "mds", "lmdb", "hdf5:a/b", "arrow:image.bytes"] {
-        let (word, name) = text.split_once(':').map_or((text, None), |(a, b)| (a, Some(b)));
-        assert_eq!(Container::parse(word, name).unwrap().unwrap().to_string(), text);
+        assert_eq!(Container::parse(text).unwrap().unwrap().to_string(), text);
     }
-    assert!(Container::parse("path", None).is_none());
-    for (word, name, why) in [
-        ("hdf5", None, "needs a name"),
-        ("arrow", Some(""), "needs a name"),
-        ("npy", Some("x"), "takes no name"),
-    ] {
-        let error = Container::parse(word, name).unwrap().unwrap_err().to_string();
+    assert!(Container::parse("path").is_none());
+    for (text, why) in
+        [("hdf5", "needs a name"), ("arrow:", "needs a name"), ("npy:x", "takes no name")]
+    {
+        let error = Container::parse(text).unwrap().unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
 }
@@ -102,4 +99,25 @@ fn containers_are_written_as_they_are_read() {
 #[test]
 fn what_was_read_of_an_index_is_in_as_few_ranges_as_it_takes() {
     assert_eq!(joined(vec![8..9, 0..4, 2..6, 6..7, 20..20, 9..12]), [0..7, 8..12]);
+}
+
+#[test]
+fn an_index_is_what_lies_beside_samples() {
+    let parts = beside(vec![0..1000, 5000..6000, 900..1500], &[100..200, 210..400, 5500..9000]);
+    assert_eq!(parts, [0..100, 400..1500, 5000..5500], "ten bytes come with a sample");
+    let parts = beside(vec![0..512, 9000..9100], &[128..4096, 4096..9000]);
+    assert_eq!(parts, [0..128, 9000..9100]);
+    assert!(beside(vec![200..300, 400..900], &[0..1000, 2000..2001]).is_empty());
+}
+
+/// More samples than are kept are refused before all files have been read.
+#[test]
+fn too_many_samples_of_all_files_are_refused() {
+    let tiny =
+        |nth: u32| (format!("{nth:03}.npy"), array_of("|u1", "False", "(9000000,)", 9_000_000));
+    let files: Vec<_> = (0..4).map(tiny).collect();
+    let files: Vec<(&str, Vec<u8>)> =
+        files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+    let error = found(&files, "", &Container::Npy).unwrap_err().to_string();
+    assert!(error.contains("001.npy: there are more than 16,777,216 samples"), "{error}");
 }

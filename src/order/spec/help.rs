@@ -27,7 +27,8 @@ pub fn help() -> String {
     text += &format!("\nKeys of all orders: {}\n", COMMON_KEYS.join(" "));
     text +=
         &format!("  index={} or manifest:FILE (text, .csv, .tsv, .json);\n", sortings.join("|"));
-    text += "        path unless the sampler has one of its own name; of samples in large files:\n";
+    text +=
+        "        path unless the sampler has one of its own name. Or samples inside large files:\n";
     text += &format!("        {}\n", Container::FORMS.join("|"));
     text += "  split=random_split:SEED:LENGTH+LENGTH:PART, train_test_split:SEED:SIZE:train or :test,\n";
     text += "        shuffle:SEED, slice:FROM:TO; several with / between them\n";

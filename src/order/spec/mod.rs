@@ -84,7 +84,7 @@ pub enum IndexSpec {
         /// [`Manifest::column`]
         column: Option<String>,
     },
-    /// The samples inside such files.
+    /// The samples inside files of this format.
     Samples(Container),
 }
 
@@ -286,12 +286,12 @@ impl SequenceSpec {
 }
 
 impl IndexSpec {
-    /// The word for it in a spec, without the file.
-    fn name(&self) -> &'static str {
+    /// How it is written in a spec, without a file.
+    fn name(&self) -> String {
         match self {
-            IndexSpec::Sorted(sorting) => sorting.name(),
-            IndexSpec::Manifest { .. } => "manifest",
-            IndexSpec::Samples(container) => container.word(),
+            IndexSpec::Sorted(sorting) => sorting.name().to_owned(),
+            IndexSpec::Manifest { .. } => "manifest".to_owned(),
+            IndexSpec::Samples(container) => container.to_string(),
         }
     }
 }

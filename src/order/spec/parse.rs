@@ -185,9 +185,7 @@ fn index_spec(value: &str) -> Result<IndexSpec> {
         }
         _ => {}
     }
-    let (word, name) =
-        value.split_once(':').map_or((value, None), |(word, name)| (word, Some(name)));
-    if let Some(container) = Container::parse(word, name) {
+    if let Some(container) = Container::parse(value) {
         return container.map(IndexSpec::Samples);
     }
     let sorting = Sorting::WORDS.iter().find(|(word, _)| *word == value);
