@@ -29,7 +29,7 @@ const CONTINUATION: u32 = u32::MAX;
 /// So much of a message is read at once. It holds nearly any.
 const FIRST_BYTES: u64 = 4096;
 
-/// Deeper columns are refused, and schemas with more of them.
+/// Schemas whose columns are deeper, or that have more of them, are refused.
 const DEPTH_MAX: usize = 32;
 const COLUMNS_MAX: usize = 1 << 16;
 

@@ -3,9 +3,10 @@
 //! A *container* is a file with many samples in it: an array, a shard, a database. The dataset class of the job gives
 //! each position a sample in one of them. [`numbered`] repeats that:
 //!
-//! 1. It takes the containers below the dataset's directory, by the endings of their names, in the order of their paths.
-//! 2. Each [format](Container) has a function that finds where the samples of a file are, by the index or the headers of
-//!    the file. Several files are read at once ([`ReadEach`](super::ReadEach)).
+//! 1. It takes the containers below the dataset's directory, by the endings of their names, in the order of their
+//!    paths.
+//! 2. Each [format](Container) has a function that finds where the samples of a file are, by the index or the headers
+//!    of the file. Several files are read at once ([`ReadEach`](super::ReadEach)).
 //! 3. A sample becomes a row of a table. Samples that are read with the same bytes, such as rows of one chunk, share a
 //!    row. The parts of the index that were read are rows as well. No position stands for them, but the job reads them
 //!    between its samples.
