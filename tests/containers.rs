@@ -1,8 +1,8 @@
 //! Where the samples of containers are: files that the real libraries wrote, whole, cut and damaged.
 //!
 //! `tests/vectors/containers` has the files, and the program that made them. Each sample has its number in eight
-//! digits at its start, so a range is right if it begins with the sample's number. In a chunk of several rows, and behind
-//! other columns, the number is somewhere in it.
+//! digits at its start, so a range is right if it begins with the sample's number. In a chunk of several rows, and
+//! behind other columns, the number is somewhere in it.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
