@@ -1,4 +1,5 @@
-//! Where the samples of containers are: files that the real libraries wrote, whole, cut and damaged.
+//! Checks where belady finds the samples of containers. The real libraries wrote the files. They are read whole, cut,
+//! and damaged.
 //!
 //! `tests/vectors/containers` has the files, and the program that made them. Each sample has its number in eight
 //! digits at its start, so a range is right if it begins with the sample's number. In a chunk of several rows, and

@@ -21,9 +21,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
-from cgroup import MemoryGroup, PageCacheLimit
+from cgroup import limited_page_cache
 from driver import FAILURES, RunError, end_group
 from loading import NODE, Data
 from mounts import TARGET, Belady, Slowpfs, Watchdog, binary, fresh_dir, say
@@ -31,7 +30,6 @@ from parts import Parts
 
 EPOCHS = 3
 LONGEST = 240                # seconds until a run counts as hung
-IMPORTS = 30                 # seconds until DLIO reads, at most
 
 # What each shape changes of a workload that DLIO comes with.
 SHAPES = {
@@ -119,17 +117,12 @@ class Dlio(Parts):
 
     def direct(self, shape, data):
         """On the source itself, with as much page cache as belady has RAM."""
-        group = MemoryGroup.create(f"belady-bench-{os.getpid()}-{time.monotonic_ns()}")
-        if not group:
-            raise RunError("no memory cgroup could be made here")
-        limit = PageCacheLimit(group, data.room)
-        try:
+        with limited_page_cache(data.room) as (group, limit):
+            if not group:
+                raise RunError("no memory cgroup could be made here")
             with self.source(data, client_cache=True) as slow:
                 limit.start()
                 return self.train(shape, slow.mountpoint, [slow], group.enter)
-        finally:
-            limit.end()
-            group.remove()
 
     def belady(self, shape, data, *options, record=None):
         """Through belady; with `record`, the order of the reads is written to that file."""

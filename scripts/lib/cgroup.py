@@ -3,6 +3,7 @@
 Works with the memory controller of cgroup v1 and with v2.  If neither can be used, create() returns None.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -129,3 +130,18 @@ class PageCacheLimit(threading.Thread):
         if self.ident:
             self.join()
         self.group.limit(1 << 60)
+
+
+@contextlib.contextmanager
+def limited_page_cache(room):
+    """A new group and its limit of `room` bytes of page cache, which is to be started.  The group is None if there is none."""
+    group = MemoryGroup.create(f"belady-bench-{os.getpid()}-{time.monotonic_ns()}")
+    if not group:
+        yield None, None
+        return
+    limit = PageCacheLimit(group, room)
+    try:
+        yield group, limit
+    finally:
+        limit.end()
+        group.remove()

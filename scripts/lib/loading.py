@@ -14,7 +14,7 @@ import time
 
 import make_data
 from bound import BLOCK, fetched, pages, read_from
-from cgroup import MemoryGroup, PageCacheLimit
+from cgroup import limited_page_cache
 from driver import RunError, files_of, run_program
 from mounts import TARGET, TOP, Belady, Slowpfs, Watchdog, binary, fresh_dir, say
 from resident import resident
@@ -132,11 +132,9 @@ class Loading:
         return self.on_time(lambda: self.direct_once(row, data))
 
     def direct_once(self, row, data):
-        group = MemoryGroup.create(f"belady-bench-{os.getpid()}-{time.monotonic_ns()}")
-        if not group:
-            raise RunError("no memory cgroup could be made here")
-        limit = PageCacheLimit(group, data.room)
-        try:
+        with limited_page_cache(data.room) as (group, limit):
+            if not group:
+                raise RunError("no memory cgroup could be made here")
             with self.source(data, client_cache=True) as slow:
                 last = slow.stats()["bytes"]
 
@@ -146,9 +144,6 @@ class Loading:
                     return {**line, "source_bytes": last - before}
                 epochs = self.job(row, slow.mountpoint, border, [slow], limit.start, group.enter)
                 return Run(epochs, slow.stats()["held_late_us_max"])
-        finally:
-            limit.end()
-            group.remove()
 
     def belady(self, row, data, *settings, ram=None):
         """The job through belady, with so many bytes of RAM if they are not those of both sides."""

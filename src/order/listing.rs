@@ -30,12 +30,12 @@ pub struct Entry<'a> {
 /// Finds where the samples of a file are, by its bytes.
 pub type FindSamples<'a> = dyn Fn(FileBytes) -> Result<Vec<Range<u64>>> + Sync + 'a;
 
-/// What a file was found to have, in bytes from its start.
+/// The samples of a file, and its index. All ranges are in bytes from the start of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileSamples {
     /// Its samples, by their position.
     pub samples: Vec<Range<u64>>,
-    /// What was read to find them, such as an index. The job's reader needs it as well.
+    /// The parts of the file that were read to find them. The job's reader needs these parts as well.
     pub index: Vec<Range<u64>>,
 }
 

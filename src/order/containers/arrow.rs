@@ -235,12 +235,14 @@ impl Fields {
             Some(TypeRef::Binary(_) | TypeRef::Utf8(_)) => Kind::Bytes(4),
             Some(TypeRef::LargeBinary(_) | TypeRef::LargeUtf8(_)) => Kind::Bytes(8),
             Some(TypeRef::Struct(_)) => Kind::Struct(below),
-            Some(TypeRef::List(_) | TypeRef::Map(_)) => list(below, |it| Kind::List(4, it)),
+            Some(TypeRef::List(_)) => list(below, |it| Kind::List(4, it)),
             Some(TypeRef::LargeList(_)) => list(below, |it| Kind::List(8, it)),
             Some(TypeRef::FixedSizeList(kind)) => {
                 let items = kind.list_size()?.max(0) as u64;
                 list(below, |it| Kind::FixedList(items, it))
             }
+            // The entries of a map are pairs.
+            Some(TypeRef::Map(_)) => Kind::Other,
             Some(other) => bytes_of(&other)?.map_or(Kind::Other, Kind::Fixed),
             None => Kind::Other,
         };
@@ -329,7 +331,7 @@ impl Batch {
         Ok(Batch { rows, buffers, at })
     }
 
-    /// Where the rows of a column begin in the file, and where the last one ends.
+    /// The places in the file at which the rows of a column begin. One more place is the end of the last row.
     fn places(&self, file: &FileBytes, column: &Column) -> Result<Vec<u64>> {
         self.below(file, column, (0..=self.rows).collect())
     }

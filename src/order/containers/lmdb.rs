@@ -1,8 +1,8 @@
 //! LMDB: a database in one file.
 //!
-//! The file consists of pages of one size. The first two pages tell where the root of the main tree is. What the later
-//! transaction has written there holds. A branch page leads to others. A leaf page has keys with their values, in the
-//! order of the keys. A long value is in pages of its own, which follow each other. It is read as one piece.
+//! The file consists of pages of one size. The first two pages tell where the root of the main tree is. The page that
+//! was written by the later transaction counts. A branch page leads to others. A leaf page has keys with their values,
+//! in the order of the keys. A long value is in pages of its own, which follow each other. It is read as one piece.
 //!
 //! All branches and leaves are read. If the pages below a branch follow each other, they are read together.
 //!
@@ -62,7 +62,7 @@ struct Meta {
     transaction: u64,
 }
 
-/// Where the values of a database are, in the order of their keys.
+/// The ranges of the values of a database, sorted by their keys.
 pub(super) fn samples(file: &FileBytes) -> Result<Vec<Range<u64>>> {
     let first = Meta::read(file, 0)?;
     let second = Meta::read(file, first.page_bytes)?;

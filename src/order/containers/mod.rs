@@ -85,17 +85,6 @@ impl Container {
         }
     }
 
-    /// The word for it in a spec, without a name.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Container::Npy => "npy",
-            Container::Mds => "mds",
-            Container::Hdf5(_) => "hdf5",
-            Container::Arrow(_) => "arrow",
-            Container::Lmdb => "lmdb",
-        }
-    }
-
     /// Endings of the names of such files.
     fn endings(&self) -> &'static [&'static str] {
         match self {
@@ -122,8 +111,11 @@ impl Container {
 impl fmt::Display for Container {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Container::Hdf5(name) | Container::Arrow(name) => write!(f, "{}:{name}", self.word()),
-            Container::Npy | Container::Mds | Container::Lmdb => f.write_str(self.word()),
+            Container::Npy => f.write_str("npy"),
+            Container::Mds => f.write_str("mds"),
+            Container::Hdf5(name) => write!(f, "hdf5:{name}"),
+            Container::Arrow(column) => write!(f, "arrow:{column}"),
+            Container::Lmdb => f.write_str("lmdb"),
         }
     }
 }
@@ -255,7 +247,7 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     joined
 }
 
-/// What of an index lies in no sample, without small pieces: these come with the samples beside them.
+/// The parts of an index that lie in no sample. Short parts are left out, since they come with the samples beside them.
 fn beside(index: Vec<Range<u64>>, samples: &[Range<u64>]) -> Vec<Range<u64>> {
     let samples = joined(samples.to_vec());
     let mut parts = Vec::new();
