@@ -34,7 +34,7 @@ pub struct Landed {
 }
 
 impl From<Arc<Buffer>> for Landed {
-    /// A block that was here already, and is being pushed.
+    /// Bytes that were here already: a block that is being pushed, or a page that was left out.
     fn from(bytes: Arc<Buffer>) -> Self {
         Landed::pushed(bytes, None)
     }
@@ -52,7 +52,7 @@ impl Landed {
     }
 
     /// The same for a reader that has waited for this cause.
-    pub(super) fn after(self, cause: Cause) -> Self {
+    pub fn after(self, cause: Cause) -> Self {
         Landed { cause, ..self }
     }
 

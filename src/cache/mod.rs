@@ -434,8 +434,8 @@ impl Cache {
         }
     }
 
-    /// A reader asks for bytes of a file. If they are a page that was left out of a slice, they are taken. Then the
-    /// planner hears that the reader has come to the slice. Never blocks.
+    /// A reader asks for bytes of a file. If they are a page that was left out of a block, they are taken. Then the
+    /// planner hears that the reader has come to the block. Never blocks.
     pub fn take_probe(
         &self,
         node: NodeId,
@@ -444,10 +444,8 @@ impl Cache {
         asked: &Range<u64>,
         task: u32,
     ) -> Option<Arc<[u8]>> {
-        if !layout.is_cut(file) {
-            return None;
-        }
         let block = layout.blocks_in(file, asked.start, asked.end - asked.start).next()?;
+        layout.probe_in(block)?;
         let bytes = self.page_cache.probes.take(block, node, asked)?;
         self.traffic.reads.fetch_add(1, Ordering::Relaxed);
         self.inbox.put(Event::Probed { block, task }, None);

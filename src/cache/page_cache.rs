@@ -183,16 +183,18 @@ impl PageCache {
         is_read: bool,
     ) -> Result<(), Errno> {
         let (pages, layout) = (self.pages().ok_or(Errno::ENOTCONN)?, self.catalog.layout());
-        let is_slice = at.node.file().is_some_and(|file| layout.is_cut(file));
-        let is_seen = is_slice && !is_read && pages.are_kept() && !self.probes.is_untracked(block);
-        let page = if is_seen { probes::page_of(&layout, block, at) } else { None };
+        let page = probes::page_of(&layout, block, at);
+        let may_be_seen = !is_read && pages.are_kept();
+        let page = page.filter(|_| may_be_seen && !self.probes.is_untracked(block));
         let is_left_out = |page: &Range<usize>| {
-            self.probes.keep(block, at.node, at.offset + page.start as u64, &bytes[page.clone()])
+            let offset = at.offset + page.start as u64;
+            let is_slice = layout.unit_of(block).as_slice().is_some();
+            self.probes.keep((block, is_slice), at.node, offset, &bytes[page.clone()])
         };
         match page.filter(is_left_out) {
             Some(page) => self.store_without(block, page, (at, bytes), pages)?,
             None => {
-                if is_slice {
+                if layout.probe_in(block).is_some() {
                     self.probes.forget(block);
                 }
                 pages.store(at, bytes)?;
@@ -210,7 +212,7 @@ impl PageCache {
         Ok(())
     }
 
-    /// Puts a slice there and leaves a page out. Blocks.
+    /// Puts a block there and leaves a page out. Blocks.
     fn store_without(
         &self,
         block: BlockId,
@@ -250,7 +252,7 @@ impl PageCache {
         let offset = at.offset + page.start as u64;
         let at = Located { offset, length: page.len(), ..at };
         if let Ok(bytes) = pages.read(&at)
-            && self.probes.keep(block, at.node, offset, &bytes)
+            && self.probes.keep((block, true), at.node, offset, &bytes)
         {
             pages.discard(at, Box::new(|| ()));
         }
@@ -345,7 +347,7 @@ impl PageCache {
     pub fn peek(&self, node: NodeId, range: &Range<u64>) -> Option<Vec<u8>> {
         let (file, _) = self.catalog.file(node).ok()?;
         let (layout, length) = (self.catalog.layout(), range.end.checked_sub(range.start)?);
-        let mut blocks = layout.blocks_in(file, range.start, length);
+        let blocks = layout.blocks_in(file, range.start, length);
         let first = blocks.clone().next()?;
         let located = self.catalog.locate(first).filter(|located| located.node == node)?;
         let read = |part: Range<u64>| {
@@ -353,12 +355,9 @@ impl PageCache {
             let at = Located { offset: part.start, length, ..located.clone() };
             if length == 0 { Some(Vec::new()) } else { self.pages()?.read(&at).ok() }
         };
-        if !layout.is_cut(file) {
-            return read(range.clone());
-        }
         // Pages that were left out are not there.
         let (mut bytes, mut from) = (Vec::new(), range.start);
-        for (left_out, page) in blocks.by_ref().filter_map(|it| self.probes.left_out(it, node)) {
+        for (left_out, page) in blocks.filter_map(|it| self.probes.left_out(it, node)) {
             let taken = from.max(left_out.start)..range.end.min(left_out.end);
             if taken.is_empty() {
                 continue;

@@ -1,14 +1,15 @@
-//! Pages of slices that are left out of the page cache, so that a read of the slice is a request.
+//! Pages of blocks that are left out of the page cache, so that a read of the block is a request.
 //!
 //! 1. If the planner has to see the read of a slice, one of its pages is left out when it is pushed. It is the
 //!    first page that no other slice has. Its bytes stay here. If a slice shares all of its pages, its read is not
-//!    seen.
+//!    seen. In another large file, the first page is left out of each block but the first one, if the block is
+//!    pushed before it is read. So the planner sees how far a reader is in the file.
 //! 2. The read finds all pages but that one, and the kernel asks for it. It is answered from here. From then on the
 //!    kernel has it.
 //! 3. If the planner has to see the read of a slice that lies in the page cache, a page is read from there and kept
 //!    here. Then the kernel drops it.
 //!
-//! The pages are charged to their slices, as if the kernel had them. If there are too many, slices are pushed whole.
+//! The pages are charged to their blocks, as if the kernel had them. If there are too many, blocks are pushed whole.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -20,8 +21,10 @@ use crate::page_size::page_bytes;
 use crate::plan::Layout;
 use crate::sync::Mutex;
 
-/// Bytes of pages that are left out at most.
+/// Bytes of pages that are left out at most, and with those of blocks that are no slices: the planner relies on those
+/// of slices.
 const BYTES_MAX: u64 = 64 << 20;
+const OF_BLOCKS_MAX: u64 = BYTES_MAX / 2;
 
 struct Probe {
     node: NodeId,
@@ -55,11 +58,18 @@ impl Probes {
         self.0.lock().untracked.contains(&block)
     }
 
-    /// Keeps a page of a slice, whose `bytes` begin at this offset of the file. Returns whether there is room for it.
-    pub(super) fn keep(&self, block: BlockId, node: NodeId, offset: u64, bytes: &[u8]) -> bool {
+    /// Keeps a page of a block, whose `bytes` begin at this offset of the file. Returns whether there is room for it.
+    pub(super) fn keep(
+        &self,
+        (block, is_slice): (BlockId, bool),
+        node: NodeId,
+        offset: u64,
+        bytes: &[u8],
+    ) -> bool {
         let mut state = self.0.lock();
         state.probes.remove(&block);
-        let has_room = (state.probes.len() as u64 + 1) * page_bytes() <= BYTES_MAX;
+        let most = if is_slice { BYTES_MAX } else { OF_BLOCKS_MAX };
+        let has_room = (state.probes.len() as u64 + 1) * page_bytes() <= most;
         if has_room {
             let range = offset..offset + bytes.len() as u64;
             state.probes.insert(block, Probe { node, range, bytes: bytes.into() });
@@ -84,7 +94,7 @@ impl Probes {
         (probe.range == *asked).then_some(probe.bytes)
     }
 
-    /// The page that was left out of a slice of this version: its range in the file, and its bytes.
+    /// The page that was left out of a block of this version: its range in the file, and its bytes.
     pub(super) fn left_out(&self, block: BlockId, node: NodeId) -> Option<(Range<u64>, Arc<[u8]>)> {
         let state = self.0.lock();
         let probe = state.probes.get(&block).filter(|probe| probe.node == node)?;
@@ -107,17 +117,16 @@ impl Probes {
     }
 }
 
-/// The page that is left out of a slice: its bytes, counted from the start of the part of the slice that is put
+/// The page that is left out of a block: its bytes, counted from the start of the part of the block that is put
 /// into the page cache.
 pub(super) fn page_of(layout: &Layout, block: BlockId, part: &Located) -> Option<Range<usize>> {
-    let own = layout.pages_without(block, [true; 2])?;
-    let start = layout.range(block).0 + own.offset();
+    let start = layout.range(block).0 + layout.probe_in(block)?;
     let start = start.checked_sub(part.offset)? as usize;
     let end = (start + page_bytes() as usize).min(part.length);
     (start < end).then_some(start..end)
 }
 
-/// The longer part of a slice beside the page that was left out. `None` if the slice has no other page.
+/// The longer part of a block beside the page that was left out. `None` if the block has no other page.
 pub(super) fn beside(at: Located, left_out: Option<Range<u64>>) -> Option<Located> {
     let Some(left_out) = left_out else { return Some(at) };
     let end = at.offset + at.length as u64;
@@ -138,7 +147,7 @@ mod tests {
     fn a_page_is_given_once_to_who_reads_it_alone() {
         let (probes, block, node) = (Probes::default(), BlockId(0), NodeId::new(FileId(0), 1));
         let page = 4096..8192;
-        let keep = || assert!(probes.keep(block, node, 4096, &[5; 4096]));
+        let keep = || assert!(probes.keep((block, true), node, 4096, &[5; 4096]));
         let is_there = || probes.left_out(block, node).is_some_and(|(range, _)| range == page);
         keep();
         assert!(is_there() && probes.left_out(block, NodeId::new(FileId(0), 2)).is_none());
@@ -159,8 +168,10 @@ mod tests {
     fn there_is_room_for_some_pages() {
         let (probes, node) = (Probes::default(), NodeId::new(FileId(0), 1));
         let most = (BYTES_MAX / page_bytes()) as u32;
-        let keep = |block: u32| probes.keep(BlockId(block), node, 0, &[5]);
-        assert!((0..most).all(keep) && !keep(most) && keep(0));
+        let keep = |block: u32| probes.keep((BlockId(block), true), node, 0, &[5]);
+        let keep_whole = |block: u32| probes.keep((BlockId(block), false), node, 0, &[5]);
+        assert!((0..most / 2).all(keep_whole) && !keep_whole(most));
+        assert!((most / 2..most).all(keep) && !keep(most) && keep(0));
         probes.forget(BlockId(7));
         assert!(keep(most));
     }

@@ -47,7 +47,7 @@ use crate::fs::Dataset;
 use crate::learning::{Learning, Streams, Surroundings};
 use crate::limiter::{Limiter, Meter};
 use crate::peers::{Shards, Wants};
-use crate::plan::{self, Event, Planner, Published, RAM, Tier};
+use crate::plan::{self, Event, Planner, Published, RAM, Tier, most_ahead};
 use crate::profiler::Profiler;
 use crate::rehearsal::{BufferToOpen, Question, Rehearsal};
 use crate::source::Source;
@@ -126,7 +126,10 @@ impl Basis {
         let OpenedStore { store_dir, store, moved, fault } = opening::open(settings, &owner)?;
         let inbox = Arc::new(Inbox::new(settings.prefetch.inflight));
         let manners = settings.prefetch.manners;
-        let meter = Meter::new(settings.prefetch.inflight, manners);
+        let prefetch = &settings.prefetch;
+        // A window that is set may be small, though RAM has room for many blocks that it keeps.
+        let room = prefetch.window_bytes.map_or(most_ahead(settings.cache.ram_bytes), |_| u64::MAX);
+        let meter = Meter::new(prefetch.inflight, manners).within(room);
         let metadata = [0; 2].map(|_| Limiter::of_metadata(settings.source.scan_threads, manners));
         let source =
             TimedSource::new(source, &inbox, meter, metadata, sharing::first_rate(settings));

@@ -106,11 +106,11 @@ impl PendingRead {
                     let peeked = self.dataset.cache.page_cache().peek(node, &wanted.range);
                     match peeked {
                         Some(bytes) => self.finish(node, Ok((&bytes, Cause::Ready))),
-                        None => self.read_uncached(wanted),
+                        None => self.read_uncached(wanted, false),
                     }
                 });
             }
-            _ => self.read_uncached(wanted),
+            _ => self.read_uncached(wanted, is_first),
         }
     }
 
@@ -152,8 +152,9 @@ impl PendingRead {
         }
     }
 
-    /// Reads bytes of which the kernel has no pages.
-    fn read_uncached(self, wanted: VersionRange) {
+    /// Reads bytes of which the kernel has no pages. `may_be_probes`: pages of blocks that were left out may be among
+    /// them.
+    fn read_uncached(self, wanted: VersionRange, may_be_probes: bool) {
         let VersionRange { node, file, layout, range } = wanted;
         let mut asked = layout.pieces(file, &range);
         // A page that slices share may be the last one of a slice whose other pages are on their way.
@@ -178,6 +179,14 @@ impl PendingRead {
         let join = Arc::new(Join::new(asked.len(), Box::new(done)));
         for (index, (block, asked)) in asked.into_iter().enumerate() {
             let join = Arc::clone(&join);
+            let start = layout.range(block).0;
+            let in_file = start + asked.start..start + asked.end;
+            let probe = || dataset.cache.take_probe(node, file, &layout, &in_file, task);
+            if let Some(bytes) = may_be_probes.then(probe).flatten() {
+                let bytes = Landed::from(Arc::new(Buffer::from(bytes.to_vec())));
+                join.take(index, Ok(bytes.after(Cause::Ready)));
+                continue;
+            }
             let waiter = move |result| join.take(index, result);
             read_block(&dataset, block, asked, node, task, waiter);
         }

@@ -296,6 +296,18 @@ impl Limiter {
         }
     }
 
+    /// Never asks for more than `most` requests at once from now on.
+    pub(super) fn bound(&mut self, most: u32, at_us: u64) {
+        if self.manners == Manners::Off {
+            return;
+        }
+        self.most = most;
+        self.base = self.base.min(most);
+        if self.limit > most {
+            self.set_limit(most, at_us);
+        }
+    }
+
     /// Requests that may be under way at once.
     pub fn limit(&self) -> u32 {
         self.limit

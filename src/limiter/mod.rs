@@ -30,6 +30,9 @@ const AHEAD: u64 = 2;
 /// A fetch as slow as the tail is in time if blocks are staged for this multiple of its latency.
 const LEAD: f64 = 2.0;
 
+/// As many fetches may be under way at least, however few of them have room in RAM.
+const WITH_LITTLE_ROOM: u32 = 32;
+
 /// Answers over which the mean size of an answer is smoothed.
 const SMOOTHED: f64 = 64.0;
 
@@ -93,6 +96,11 @@ impl FetchLimits {
 #[derive(Debug)]
 pub struct Meter {
     limiter: Limiter,
+    /// The most fetches at once, bytes of the largest window, and the most fetches that were last found to have room
+    /// there.
+    most: u32,
+    room: u64,
+    bound: u32,
     tail: Tail,
     /// Mean bytes of an answer, at most those of a block.
     mean_bytes: f64,
@@ -106,7 +114,14 @@ impl Meter {
     pub fn new(most: u32, manners: Manners) -> Self {
         let limiter = Limiter::new(most, manners);
         let told = FetchLimits { fetches: limiter.limit(), ..FetchLimits::default() };
-        Meter { limiter, tail: Tail::default(), mean_bytes: 0.0, growth: Line::default(), told }
+        let (tail, growth, room) = (Tail::default(), Line::default(), u64::MAX);
+        Meter { limiter, most, room, bound: most, tail, mean_bytes: 0.0, growth, told }
+    }
+
+    /// The same if the window has at most so many bytes. Once RAM keeps all that it has room for, more fetches than have
+    /// room in the window are never under way, and the limiter would not learn that fewer are enough.
+    pub fn within(self, room: u64) -> Self {
+        Meter { room, ..self }
     }
 
     /// The limits that were told last.
@@ -132,6 +147,12 @@ impl Meter {
         self.mean_bytes += (bytes - self.mean_bytes) * weight;
         self.tail.add(answer);
         self.growth.add(answer.bytes as f64, answer.latency_us as f64);
+        let with_room = (self.room / AHEAD) as f64 / self.mean_bytes.max(1.0);
+        let bound = (with_room as u32).max(WITH_LITTLE_ROOM).min(self.most);
+        if u64::from(bound.abs_diff(self.bound)) * WORTH_TELLING > u64::from(self.bound) {
+            self.bound = bound;
+            self.limiter.bound(bound, answer.at_us);
+        }
         self.limiter.answered(answer);
         self.changed()
     }

@@ -665,3 +665,22 @@ fn metadata_is_asked_for_as_before_until_something_is_known() {
     assert_eq!([start(128, Manners::Polite), start(1, Manners::Fair)], [16, 1]);
     assert_eq!(start(128, Manners::Off), 128, "a fixed number");
 }
+
+/// Fetches that have no room in the window are never under way, so the limiter could not learn that fewer are enough.
+#[test]
+fn no_more_is_asked_for_than_has_room() {
+    let limit = |bytes: u64, room: u64| {
+        let (mut meter, mut at_us) = (Meter::new(1_024, Manners::Fair).within(room), 0);
+        for _ in 0..50_000 {
+            // Nothing queues, so the rate grows with the limit.
+            let in_flight = meter.limits().fetches;
+            at_us += 50_000 / u64::from(in_flight);
+            meter.answered(&Answer { at_us, latency_us: 50_000, bytes, in_flight, requests: 1 });
+        }
+        meter.limits().fetches
+    };
+    assert_eq!(limit(1 << 20, 128 << 20), 64);
+    assert_eq!(limit(1 << 20, 1 << 20), 32, "some in any case");
+    assert!(limit(100 << 10, 128 << 20) > 64);
+    assert!(limit(1 << 20, u64::MAX) > 64);
+}

@@ -37,16 +37,16 @@ struct Place {
 pub(super) struct Crowd(VecDeque<Place>);
 
 impl Crowd {
-    /// A new task opened the file that a stream of `length` positions has at `position`. Returns the positions
-    /// that now count as read. `distance` is the length of a step in positions whose opens are seen.
+    /// A new task opened the file of so many `blocks` that a stream of `length` positions has at `position`. Returns
+    /// the positions that now count as read. `distance` is the length of a step in positions whose opens are seen.
     pub(super) fn note_open_at(
         &mut self,
         stream: StreamId,
         position: u64,
-        length: u32,
+        (length, blocks): (u32, u64),
         distance: impl Fn(u64, u64) -> u64,
     ) -> Vec<u64> {
-        let near = (u64::from(length) / NEAR_PART).clamp(NEAR.0, NEAR.1);
+        let near = (u64::from(length) / blocks / NEAR_PART).clamp(NEAR.0, NEAR.1) * blocks;
         let far = |place: &Place| match place.stream == stream {
             true => place.last.abs_diff(position),
             false => u64::MAX,
@@ -86,10 +86,10 @@ mod tests {
         let mut crowd = Crowd::default();
         let read: Vec<u64> = [10, 500, 12, 11, 501, 13, 503, 502]
             .iter()
-            .flat_map(|&position| crowd.note_open_at(STREAM, position, 2_000, STEP))
+            .flat_map(|&position| crowd.note_open_at(STREAM, position, (2_000, 1), STEP))
             .collect();
         assert_eq!(read, [10, 12, 11, 13, 500, 501, 503, 502]);
-        assert_eq!(crowd.note_open_at(STREAM, 15, 2_000, STEP), [15]);
+        assert_eq!(crowd.note_open_at(STREAM, 15, (2_000, 1), STEP), [15]);
     }
 
     /// One of sixteen positions is seen.
@@ -97,7 +97,7 @@ mod tests {
     fn those_who_are_hardly_seen_are_trusted_as_well() {
         let mut crowd = Crowd::default();
         let seen = |from: u64, to: u64| to / 16 - from / 16;
-        let mut see = |position| crowd.note_open_at(STREAM, position, 2_000, seen);
+        let mut see = |position| crowd.note_open_at(STREAM, position, (2_000, 1), seen);
         let read: Vec<u64> =
             [0, 512, 16, 32, 528, 1_024, 48].into_iter().flat_map(&mut see).collect();
         assert_eq!(read, [0, 16, 32, 48]);
@@ -108,8 +108,9 @@ mod tests {
     fn those_who_jump_about_are_not() {
         let mut crowd = Crowd::default();
         let jumps = (0..1_000u64).map(|k| k * 7_919 % 5_000);
-        let read: usize =
-            jumps.map(|position| crowd.note_open_at(STREAM, position, 5_000, STEP).len()).sum();
+        let read: usize = jumps
+            .map(|position| crowd.note_open_at(STREAM, position, (5_000, 1), STEP).len())
+            .sum();
         assert!(read < 20, "{read}");
     }
 }

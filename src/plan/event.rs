@@ -100,7 +100,7 @@ pub enum Event {
         /// Thread id of the reader.
         task: u32,
     },
-    /// A task reads the page that was left out of a slice. The other pages are there.
+    /// A task reads the page that was left out of a block of a large file. The other pages are there.
     Probed {
         block: BlockId,
         /// Thread id of the reader.

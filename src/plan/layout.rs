@@ -210,6 +210,22 @@ impl Layout {
         Some(PageRange { first: (before * units) as u16, count: (count * units) as u16 })
     }
 
+    /// How many blocks of its file, or of its slice, lie before a block.
+    pub(super) fn nth_of(&self, block: BlockId) -> u32 {
+        let extent = self.extent_of(block);
+        if extent.is_cut { 0 } else { extent.nth(block).unwrap_or_default() }
+    }
+
+    /// Where in a block the page is that is left out if the block's read has to be seen. Of a slice it is the first page
+    /// that no other slice has, of another block of a large file the first one. `None` of a small file, and of the
+    /// first block of a file, whose open is seen.
+    pub fn probe_in(&self, block: BlockId) -> Option<u64> {
+        if self.is_cut(self.file_of(block)) {
+            return self.pages_without(block, [true; 2]).map(|own| own.offset());
+        }
+        self.extent_of(block).nth(block).filter(|nth| *nth > 0).map(|_| 0)
+    }
+
     /// Bytes of pages that a slice shares with the slices before and after it.
     pub(crate) fn shared_beside(&self, block: BlockId) -> [u64; 2] {
         let nth = self.extent_of(block).nth(block);
@@ -465,6 +481,10 @@ mod tests {
         assert_eq!(without([true, true]), Some(PageRange { first: 0, count: 1 }));
         assert_eq!(without([true, false]), Some(PageRange { first: 0, count: 2 }));
         assert_eq!(layout.pages_without(BlockId(0), [false, false]), None, "it is no slice");
+        assert_eq!(layout.probe_in(sample), Some(0), "its second page is shared");
+        let of_whole = layout.blocks_of(FileId(2)).map(|block| layout.probe_in(block));
+        assert_eq!(of_whole.collect::<Vec<_>>(), [None, Some(0)], "an open shows the first one");
+        assert_eq!(layout.probe_in(BlockId(0)), None);
         assert_eq!(layout.range(BlockId(1)), (0, 0), "its file has left it behind");
         assert_eq!(layout.also_in(BlockId(sample.0 + 1), &(9_000..9_001)), Some(sample));
         assert_eq!(layout.also_in(BlockId(sample.0 + 1), &(9_000..19_001)), None);

@@ -184,6 +184,11 @@ impl Ledger {
         self.open.contains_key(&file)
     }
 
+    /// Whether one task has a file open, and no other one.
+    pub(super) fn is_open_once(&self, file: FileId) -> bool {
+        self.open.get(&file) == Some(&1)
+    }
+
     /// Opens a handle of a file. A block that is being read must not be evicted, though its next use may well be
     /// the farthest.
     pub(super) fn open(&mut self, file: FileId) {
@@ -669,7 +674,7 @@ impl Ledger {
     /// See [`Event::Limited`](super::Event::Limited).
     pub(super) fn limit_fetches(&mut self, limits: FetchLimits) {
         self.source_fetches_max = limits.fetches.min(self.inflight_max);
-        self.window.limit(limits.ahead_bytes, limits.lead_bytes);
+        self.window.limit(&limits);
     }
 
     /// Blocks that are read while the slowest fetches take.

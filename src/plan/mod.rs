@@ -67,3 +67,4 @@ pub(crate) use published::Published;
 pub use residency::RAM;
 pub use stream::StreamStatus;
 pub use warm::Standing;
+pub use window::most_ahead;

@@ -73,7 +73,7 @@ impl Planner {
             }
             Event::Continued { stream, order } => {
                 let follower = Stream::new(order, &ledger.layout);
-                let follower = follower.counted_on(forecast.stream(stream));
+                let follower = follower.counted_on(forecast.stream(stream), &ledger.layout);
                 stager.follow(stream, follower, actions);
             }
             Event::Withdrawn { stream } => stager.withdraw(stream, actions),

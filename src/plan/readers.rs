@@ -5,8 +5,11 @@
 //! 2. The open moves its stream, once the task is trusted to read for it (`task`, `crowd`). An open that no
 //!    order explains counts against the orders.
 //! 3. A slice of a large file is not opened. Its first request shows that its task has come to it, as an open does.
-//! 4. In another large file, reads that find no pages show the task's place. If they jump, the file is read in
-//!    parts (`divided`).
+//! 4. In another large file, reads that find no pages show the task's place, and so do reads of pages that were left
+//!    out. Blocks behind the task are settled if an order reads the file whole. If reads that find no pages jump, the
+//!    file is read in parts (`divided`).
+
+use std::collections::HashSet;
 
 use super::divided::Divided;
 use super::event::Action;
@@ -24,11 +27,17 @@ use crate::ids::{BlockId, FileId, PageRange, StreamId};
 /// A second open of a file is a read of the order if the order has the file within this many positions.
 pub(super) const DUE: u32 = 8;
 
+/// A task may still be in the block before the one of which the kernel asks for pages, since the kernel reads ahead. It has
+/// left the blocks behind that are so many before.
+const READ_AHEAD: u32 = 2;
+
 #[derive(Default)]
 pub(super) struct Readers {
     pub(super) tasks: Tasks,
     mapped: Mapped,
     pub(super) divided: Divided,
+    /// Open large files whose readers have returned to what they had read.
+    read_again: HashSet<FileId>,
 }
 
 pub(super) struct Context<'a> {
@@ -231,7 +240,8 @@ impl Readers {
         let position = again.unwrap_or(position);
         let mut positions = reader.note_open_at(id, position, known, blocks, distance);
         if positions.is_empty() && reader.is_new() {
-            positions = self.tasks.crowd.note_open_at(id, position, stream.len(), distance);
+            positions =
+                self.tasks.crowd.note_open_at(id, position, (stream.len(), blocks), distance);
         }
         // The crowd may have counted some of the earlier positions already.
         positions.retain(|earlier| *earlier == position || !stream.has_seen(*earlier));
@@ -278,11 +288,24 @@ impl Readers {
     pub(super) fn probed(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
         self.come_to_slice(block, task, at);
         self.reads_for_sure(task, at.stager.ledger.layout.unit_of(block), at);
+        self.pass(block, task, 1, at);
+        self.read_on(block, at);
     }
 
     pub(super) fn joined(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
         self.come_to_slice(block, task, at);
+        self.pass_within(block, task, at);
         self.read_on(block, at);
+    }
+
+    /// A read has joined the fetch of a block, as others may have done before. The first block of a file was passed when
+    /// the file was opened, and a range when it was missed.
+    fn pass_within(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
+        let Stager { ledger, forecast, .. } = &*at.stager;
+        let is_ranged = |stream: &Stream| stream.is_ranged() && stream.contains(block);
+        if ledger.layout.probe_in(block).is_some() && !forecast.streams().any(is_ranged) {
+            self.pass(block, task, READ_AHEAD, at);
+        }
     }
 
     fn read_on(&self, block: BlockId, at: &mut Context<'_>) {
@@ -294,7 +317,8 @@ impl Readers {
     pub(super) fn missed(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
         self.come_to_slice(block, task, at);
         self.reads_for_sure(task, at.stager.ledger.layout.unit_of(block), at);
-        self.pass(block, task, at);
+        self.note_return(block, at);
+        self.pass(block, task, READ_AHEAD, at);
         let Stager { ledger, forecast, .. } = &mut *at.stager;
         forecast.unread.missed(block);
         ledger.residency.mark_unread(block, false);
@@ -315,6 +339,18 @@ impl Readers {
         }
     }
 
+    /// If a reader returns to a block of an open large file that an order has it read once, the file's other blocks stay
+    /// until it is closed.
+    fn note_return(&mut self, block: BlockId, at: &Context<'_>) {
+        let Stager { ledger, forecast, .. } = &*at.stager;
+        let file = ledger.layout.unit_of(block);
+        let has_passed = |stream: &Stream| !stream.is_ranged() && stream.has_passed(block);
+        let is_large = ledger.layout.blocks_of(file).len() > 1;
+        if is_large && ledger.has_open(file) && forecast.streams().any(has_passed) {
+            self.read_again.insert(file);
+        }
+    }
+
     pub(super) fn part(
         &mut self,
         block: BlockId,
@@ -324,21 +360,33 @@ impl Readers {
         at: &mut Context<'_>,
     ) {
         self.reads_for_sure(task, at.stager.ledger.layout.unit_of(block), at);
-        self.pass(block, task, at);
+        self.pass(block, task, READ_AHEAD, at);
         self.divided.note_read(block, pages, at.stager, warming, at.actions);
     }
 
-    /// A large file may be opened once and read at many places. Then only misses show the task's position, and
-    /// the positions between two misses were read unseen.
-    fn pass(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
+    /// A large file may be opened once and read at many places. Then the reads that are seen show the task's position.
+    /// The positions between two of them were read unseen. In a file that is read whole, the task has left the blocks
+    /// behind that are so many before this one.
+    fn pass(&mut self, block: BlockId, task: u32, behind: u32, at: &mut Context<'_>) {
         let Stager { ledger, forecast, .. } = &mut *at.stager;
-        if ledger.layout.blocks_of(ledger.layout.unit_of(block)).len() < 2 {
+        let file = ledger.layout.unit_of(block);
+        if ledger.layout.blocks_of(file).len() < 2 {
             return;
         }
-        let (mut reader, mut over) = (self.tasks.take(task), Vec::new());
+        let (mut reader, mut over, mut goes_on) = (self.tasks.take(task), Vec::new(), false);
         let (sight, ticks) = (at.visibility.sight(&ledger.layout), forecast.ticks);
+        let residency = &ledger.residency;
+        let unseen = |block| residency.is_in(block, RAM) && !residency.is_staged(block);
         for (id, stream) in forecast.numbered_mut() {
-            let Some((position, far)) = stream.sighting(block, sight) else { continue };
+            let before = reader.place(id).and_then(|last| stream.block_at(last));
+            // Several requests may read a block.
+            let sighting = stream.sighting(block, sight).filter(|_| before != Some(block));
+            let Some((position, far)) = sighting else { continue };
+            if stream.leaves_out(position, sight, unseen) {
+                continue;
+            }
+            goes_on |= !stream.is_ranged();
+            over.extend(before.filter(|_| stream.is_ranged()));
             let low = position - u64::from(far);
             for position in reader.reads(id, position, low) {
                 stream.reach(position, task, ticks, sight);
@@ -346,12 +394,18 @@ impl Readers {
             over.append(&mut stream.news.over);
         }
         self.tasks.put(task, reader);
-        for block in over {
+        // The task is still at the last one.
+        for block in over.into_iter().filter(|it| *it != block) {
             let Ledger { layout, .. } = &at.stager.ledger;
             let file = layout.unit_of(block);
             if layout.blocks_of(file).len() > 1 || !at.stager.ledger.has_open(file) {
                 at.stager.settle(block, at.actions);
             }
+        }
+        // Other readers of the file may be behind this one.
+        let is_alone = at.stager.ledger.is_open_once(file);
+        if goes_on && is_alone && !self.read_again.contains(&file) {
+            at.stager.settle_behind(block, behind, at.actions);
         }
     }
 
@@ -360,6 +414,7 @@ impl Readers {
         if !at.stager.ledger.close(file) || at.stager.ledger.layout.is_cut(file) {
             return;
         }
+        self.read_again.remove(&file);
         finish_sample(file, at);
         for block in at.stager.ledger.layout.blocks_of(file) {
             at.stager.settle(block, at.actions);

@@ -130,7 +130,7 @@ impl Stager {
         }
     }
 
-    /// A read was foreseen. `late`: as in [`Window::read`](super::window::Window::read).
+    /// A read was foreseen. `late`: as in [`Window::note_read`](super::window::Window::note_read).
     pub(super) fn foreseen(&mut self, late: bool, actions: &mut Vec<Action>) {
         let before = self.ledger.window.bytes();
         self.ledger.window.note_read(late);
@@ -144,7 +144,8 @@ impl Stager {
     pub(super) fn would_have_helped(&self, block: BlockId) -> bool {
         let reach = self.ledger.window.most() / self.ledger.layout.mean_file_bytes();
         let was_full = self.full_at.is_some_and(|at| self.forecast.ticks - at <= reach);
-        was_full && self.ledger.fetches_left() > 0 && !self.ledger.residency.is_in(block, RAM)
+        let more = self.ledger.fetches_left() > 0 && self.ledger.may_fetch(block);
+        was_full && more && !self.ledger.residency.is_in(block, RAM)
     }
 
     /// A block has arrived, of which so many bytes were fetched.
@@ -181,7 +182,8 @@ impl Stager {
         self.settle_closed(block, actions);
     }
 
-    /// If readers of open files have exceeded the budget, widens the window or drops the blocks staged first.
+    /// If readers of open files have exceeded the budget, kept blocks give way or the window is widened, or else the blocks
+    /// staged first are dropped.
     fn make_room(&mut self, actions: &mut Vec<Action>) {
         self.ledger.fit_parts(&self.forecast, actions);
         let over = |ledger: &Ledger| {
@@ -198,15 +200,31 @@ impl Stager {
             if small || !residency.is_staged(block) || !residency.is_in(block, RAM) {
                 continue;
             }
-            // A block of an open large file may be read next, if no order has it.
-            let needed = self.ledger.has_open(file) && !self.forecast.is_foreseen(block);
-            if needed && self.ledger.window.widen() {
+            // A block of an open large file may be read next.
+            if self.ledger.has_open(file) && self.make_room_for_reader(block, actions) {
                 self.arrivals.push_front(block);
-                self.fit_kept(RAM, actions);
             } else {
                 self.drop_unread(block, actions);
             }
         }
+    }
+
+    /// Makes room for a block that a reader of an open file may read next. If an order has the block, a kept block gives
+    /// way, and the window stays as it is. Else the window is widened. Says whether there may be room now.
+    fn make_room_for_reader(&mut self, block: BlockId, actions: &mut Vec<Action>) -> bool {
+        if !self.forecast.is_foreseen(block) {
+            let is_wider = self.ledger.window.widen();
+            if is_wider {
+                self.fit_kept(RAM, actions);
+            }
+            return is_wider;
+        }
+        let is_bounded = self.ledger.residency.staged <= self.ledger.window.most();
+        let victim = self.ledger.victim(RAM).filter(|_| is_bounded);
+        if let Some(victim) = victim {
+            self.give_up(victim, RAM, actions);
+        }
+        victim.is_some()
     }
 
     /// Settles a block if its file is closed.
@@ -218,7 +236,7 @@ impl Stager {
         }
     }
 
-    /// Decides about a staged block whose file is closed: it waits for its reads, is kept, or goes.
+    /// Decides about a staged block that no reader is at: it waits for its reads, is kept, or goes.
     pub(super) fn settle(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let Stager { ledger, forecast, .. } = self;
         let residency = &ledger.residency;
@@ -269,17 +287,23 @@ impl Stager {
     /// If a large file is read from its start on, fetches its next blocks and settles those behind.
     pub(super) fn read_on(&mut self, block: BlockId, actions: &mut Vec<Action>) {
         let blocks = self.ledger.layout.blocks_of(self.ledger.layout.unit_of(block));
-        let nth = block.0 - blocks.clone().next().map_or(block.0, |first| first.0);
+        let nth = self.ledger.layout.nth_of(block);
         if blocks.len() < 2 || nth == 0 || !self.ledger.is_here(BlockId(block.0 - 1)) {
             return;
         }
-        for back in 2..=nth.min(2 * SEQUENTIAL_AHEAD) {
-            self.settle(BlockId(block.0 - back), actions);
-        }
+        self.settle_behind(block, 2, actions);
         if self.prefetch && !self.ledger.is_paused() {
             for ahead in blocks.skip(nth as usize + 1).take(SEQUENTIAL_AHEAD as usize) {
                 self.stage_next(ahead, actions);
             }
+        }
+    }
+
+    /// Settles blocks of a large file that a reader has left behind, from so many before the block where it is.
+    pub(super) fn settle_behind(&mut self, block: BlockId, from: u32, actions: &mut Vec<Action>) {
+        let nth = self.ledger.layout.nth_of(block);
+        for back in from..=nth.min(2 * SEQUENTIAL_AHEAD) {
+            self.settle(BlockId(block.0 - back), actions);
         }
     }
 
@@ -322,11 +346,19 @@ impl Stager {
         if !self.prefetch || waits {
             return;
         }
+        let reads_large = |stream: &&Stream| stream.is_following() && stream.reads_large_files();
+        let of_large = self.forecast.streams().filter(reads_large);
+        let readers = of_large.map(|stream| stream.workers()).sum();
+        if self.ledger.window.fit_readers(readers) {
+            self.fit_kept(RAM, actions);
+        }
         while self.ledger.may_fetch_more() {
             let wait = self.forecast.left_to_readers();
+            let residency = &self.ledger.residency;
+            let kept = |block| residency.is_in(block, RAM) && !residency.is_staged(block);
             let candidates = self.forecast.numbered_mut().filter(|_| in_time);
             let nearest = candidates.filter_map(|(id, stream)| {
-                let (block, distance) = stream.candidate()?;
+                let (block, distance) = stream.candidate(kept)?;
                 Some((distance + if stream.is_read() { 0 } else { wait }, id, block))
             });
             let Some((distance, id, block)) = nearest.min() else {

@@ -112,8 +112,9 @@ impl Task {
     }
 
     /// The task opened the file that a stream of `length` positions has at `position`, counted over all
-    /// epochs. Returns the positions that now count as read: none while the task is not trusted. A step may skip
-    /// the file's `blocks`. `distance` is the length of a step in positions whose opens are seen.
+    /// epochs. Returns the positions that now count as read: none while the task is not trusted. A step is judged by how
+    /// many files it skips, if they have as many `blocks` as this one. `distance` is the length of a step in positions
+    /// whose opens are seen.
     pub(super) fn note_open_at(
         &mut self,
         stream: StreamId,
@@ -132,7 +133,7 @@ impl Task {
             return Vec::new();
         }
         // In a small dataset a long step is no evidence.
-        let step_max = (u64::from(length) / 64).clamp(4, STEP_MAX).max(2 * blocks);
+        let step_max = (u64::from(length) / blocks / 64).clamp(4, STEP_MAX) * blocks;
         let ahead = self.last.filter(|&last| last < position);
         let step = ahead.map(|last| distance(last, position));
         let forward = ahead.zip(step).is_some_and(|(last, step)| {
@@ -158,7 +159,7 @@ impl Task {
         }
     }
 
-    /// A read of a large file's block, at `position` in the stream, found no pages. Returns the positions that
+    /// A read of a large file's block, at `position` in the stream, was seen. Returns the positions that
     /// the task has read since it was last seen: all up to there, if they are at most `RUN_MAX`. A task that was
     /// never seen started at `low`, the lowest position not yet read.
     pub(super) fn reads(

@@ -12,12 +12,15 @@
 //! 1. It is among the first files of an epoch. They show that the epoch starts.
 //! 2. It is a *probe*, one of a pseudo-random sixteenth of all files. A probe is tracked from shortly before
 //!    its read until it is seen. Probes show how far a reader is.
-//! 3. It has more than 16 blocks. One request costs little compared with reading them.
+//! 3. It has more than 4 blocks. One request costs little compared with reading them.
 //! 4. It is withheld ([`Event::Withheld`](super::Event::Withheld)). Rehearsal has to see its first read.
 //!
 //! A *slice* of a large file is not opened. If it is tracked, a page of it is left out of the page cache, so that
 //! its read is a request ([`Event::Probed`](super::Event::Probed)). If a slice shares all its pages with others,
 //! its read is not seen.
+//!
+//! Of other large files, a page of each block is left out that is fetched ahead, but not of the first one. So the
+//! planner sees how far a reader is.
 //!
 //! While the known part of an order is about to end, all files are tracked: any file may be read next.
 //!
@@ -39,7 +42,7 @@ use crate::config::PolicyKind;
 use crate::ids::{BlockId, FileId};
 
 /// Files of more blocks are tracked.
-const UNTRACKED_BLOCKS_MAX: usize = 16;
+const UNTRACKED_BLOCKS_MAX: usize = 4;
 
 /// In place of a tick: the file is untracked.
 const UNTRACKED: u64 = u64::MAX;

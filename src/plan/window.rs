@@ -2,7 +2,7 @@
 //!
 //! 1. The window has the bytes that are set. If none are set, it begins with [`BLOCKS`] blocks of mean size,
 //!    or fewer large ones: their transfer takes longer than the source's latency. It is never less than what
-//!    the fetches that the source serves at once need (`limiter`).
+//!    the fetches that the source serves at once need (`limiter`), and some blocks for each reader of large files.
 //! 2. A foreseen read that found no pages is *late*. If the window was full of unread blocks shortly before,
 //!    it is too narrow: loaders ask for many samples at once, or a fetch took much longer than most. While the
 //!    share of late reads is above [`TOO_MANY`], each one widens the window, up to a quarter of RAM. RAM keeps
@@ -16,12 +16,18 @@
 //! at the start of an epoch, when workers ask for all their batches at once: room for these would help once
 //! an epoch, and cost kept blocks all the time.
 
+use crate::limiter::FetchLimits;
+
 /// Blocks of mean size in the window at the start: as many as are in flight on a source with a latency of
 /// tens of milliseconds, and few compared with any share that is worth keeping.
 const BLOCKS: u64 = 40;
 
 /// Most bytes of the window at the start, unless one block has more.
 const BEGUN_MAX: u64 = 8 << 20;
+
+/// Blocks that a reader of large files needs there: the one that it reads, the one before, of which it may not have read
+/// all, and the next one.
+const BLOCKS_OF_READER: u64 = 3;
 
 /// The window has at most one in this many bytes of RAM.
 const RAM_PART: u64 = 4;
@@ -41,6 +47,11 @@ const WIDER_PART: u64 = 16;
 const NARROWER: u64 = 128;
 const NARROWER_PART: u64 = 2_048;
 
+/// The most bytes that may be staged ahead if RAM has so many, unless that is configured.
+pub fn most_ahead(ram: u64) -> u64 {
+    ram / RAM_PART
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Window {
     /// Its bytes, if they are configured.
@@ -51,6 +62,8 @@ pub(super) struct Window {
     /// Bytes that the fetches under way need, and bytes with which the slowest ones are in time.
     ahead: u64,
     lead: u64,
+    /// Tasks that read large files of orders.
+    readers: u64,
     /// Bytes added since the start.
     added: u64,
     /// Share of late reads, smoothed.
@@ -68,10 +81,18 @@ impl Window {
         self.bound_added();
     }
 
-    /// The source was timed. `ahead` and `lead`: as in [`FetchLimits`](crate::limiter::FetchLimits).
-    pub(super) fn limit(&mut self, ahead: u64, lead: u64) {
-        (self.ahead, self.lead) = (ahead, lead);
+    /// The source was timed.
+    pub(super) fn limit(&mut self, limits: &FetchLimits) {
+        (self.ahead, self.lead) = (limits.ahead_bytes, limits.lead_bytes);
         self.bound_added();
+    }
+
+    /// So many tasks read large files of orders. Returns whether it is wider.
+    pub(super) fn fit_readers(&mut self, readers: u32) -> bool {
+        let before = self.bytes();
+        self.readers = u64::from(readers);
+        self.bound_added();
+        self.bytes() > before
     }
 
     fn bound_added(&mut self) {
@@ -84,7 +105,8 @@ impl Window {
 
     fn begun(&self) -> u64 {
         let blocks = (BLOCKS * self.block).min(BEGUN_MAX.max(self.block));
-        blocks.min(self.ram).max(self.ahead.min(self.ram / RAM_PART))
+        let read = self.readers * BLOCKS_OF_READER * self.block;
+        blocks.min(self.ram).max(self.ahead.max(read).min(most_ahead(self.ram)))
     }
 
     /// Bytes with which the slowest fetches are in time.
@@ -94,7 +116,7 @@ impl Window {
 
     /// The most bytes it can have.
     pub(super) fn most(&self) -> u64 {
-        self.begun().max(self.ram / RAM_PART)
+        self.begun().max(most_ahead(self.ram))
     }
 
     /// Widens it for readers of large files. Returns whether it is wider.
@@ -129,6 +151,10 @@ mod tests {
 
     const KB: u64 = 1 << 10;
     const MB: u64 = 1 << 20;
+
+    fn limits(ahead_bytes: u64, lead_bytes: u64) -> FetchLimits {
+        FetchLimits { fetches: 8, ahead_bytes, lead_bytes }
+    }
 
     fn window(block: u64, ram: u64) -> Window {
         let mut window = Window::new(None);
@@ -182,18 +208,18 @@ mod tests {
     fn it_holds_what_the_fetches_at_once_need_within_a_quarter_of_ram() {
         let mut window = window(100 * KB, 100 * MB);
         let begun = window.bytes();
-        window.limit(10 * MB, 0);
+        window.limit(&limits(10 * MB, 0));
         assert_eq!(window.bytes(), 10 * MB);
-        window.limit(90 * MB, 0);
+        window.limit(&limits(90 * MB, 0));
         assert_eq!(window.bytes(), 25 * MB);
-        window.limit(MB, 0);
+        window.limit(&limits(MB, 0));
         assert_eq!(window.bytes(), begun);
     }
 
     #[test]
     fn a_few_late_reads_widen_it_until_the_slowest_fetches_are_in_time() {
         let mut window = window(100 * KB, 100 * MB);
-        window.limit(0, 15 * MB);
+        window.limit(&limits(0, 15 * MB));
         (0..100_000).for_each(|read| window.note_read(read % 1_000 < 30));
         assert!((15 * MB..16 * MB).contains(&window.bytes()), "{}", window.bytes());
     }

@@ -420,3 +420,40 @@ fn samples_side_by_side_are_read_together() {
     let [[_, steady], [_, alone]] = half;
     assert!(steady.1 <= 1.01 * alone.1 && steady.2 <= 1.01 * alone.2, "{half:?}");
 }
+
+/// Files of 8 MiB, whose order is known, at a source whose link is slower than their readers: the source gives hardly
+/// more than RAM cannot keep.
+#[test]
+fn large_files_of_a_known_order_cost_what_ram_cannot_keep() {
+    const FILES: u32 = 64;
+    let source = SourceModel { latency_us: 5_000, servers: 64, bandwidth: 200_000_000 };
+    for batch in [1, 4] {
+        let layout = Arc::new(Layout::new((0..FILES).map(|_| 8 << 20)));
+        let all = layout.pages_bytes_of_all();
+        let settings = Settings { may_untrack: true, ..with_ram(all / 2) };
+        let report = run(&Scenario {
+            layout,
+            readers: vec![Reader {
+                order: workload::permutations(FILES, 6, 1).unwrap(),
+                workers: 4,
+                batch,
+                think_us: 10_000,
+                run_us: 0,
+                step_us: 0,
+                ahead: 0,
+            }],
+            known: true,
+            epochs: 6,
+            settings,
+            machine: Machine::default(),
+            source,
+            manners: Some(Manners::Polite),
+            vanish: None,
+        });
+        let shares = report.epochs.iter().map(|it| it.source_bytes as f64 / all as f64);
+        let shares: Vec<f64> = shares.collect();
+        println!("batches of {batch}: {shares:.3?}");
+        // The last epoch has what is staged for another one.
+        assert!(shares[0] < 1.03 && shares[1..5].iter().all(|share| *share < 0.56), "{batch}");
+    }
+}

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use super::pool::Pool;
 use super::runs::Runs;
 use super::{EpochReport, Reader, Report, Scenario, transfer_us};
+use crate::config::Manners;
 use crate::ids::{BlockId, FileId, PageRange, StreamId};
 use crate::limiter::{Answer, Meter};
 use crate::order::Sample;
-use crate::plan::{Action, Event, Place, Planner, RAM};
+use crate::plan::{Action, Event, Place, Planner, RAM, Settings, most_ahead};
 
 /// What happens at a point in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,7 +75,7 @@ pub(super) struct World<'a> {
     epochs: Vec<Arc<[u32]>>,
     /// The blocks in each tier.
     tiers: Vec<BTreeSet<BlockId>>,
-    /// The slices of which a page was left out, and those that are to be pushed whole.
+    /// The blocks of which a page was left out, and the slices that are to be pushed whole.
     probes: BTreeSet<BlockId>,
     untracked: BTreeSet<BlockId>,
     /// The blocks on their way to RAM, each with the workers that wait for it.
@@ -115,7 +116,7 @@ impl<'a> World<'a> {
             link_free_at: 0,
             tiers_free_at: vec![0; scenario.settings.tiers.len()],
             source_reads: BTreeMap::new(),
-            meter: scenario.manners.map(|kind| Meter::new(scenario.settings.inflight_max, kind)),
+            meter: scenario.manners.map(|kind| meter(&scenario.settings, kind)),
             report: Report {
                 epochs: vec![EpochReport::default(); scenario.epochs as usize],
                 digest: 0xcbf2_9ce4_8422_2325,
@@ -418,8 +419,8 @@ impl<'a> World<'a> {
             self.report.ram_bytes_max = self.report.ram_bytes_max.max(self.ram_bytes);
         }
         let waiters = self.flights.remove(&block).unwrap_or_default();
-        let is_slice = self.scenario.layout.unit_of(block).as_slice().is_some();
-        if is_slice && waiters.is_empty() && !self.untracked.contains(&block) {
+        let has_probe = self.scenario.layout.probe_in(block).is_some();
+        if has_probe && waiters.is_empty() && !self.untracked.contains(&block) {
             self.probes.insert(block);
         }
         let bytes = self.scenario.layout.range(block).1;
@@ -488,6 +489,12 @@ impl<'a> World<'a> {
         self.tell_planner(Event::Closed { file });
         self.schedule(ready, SimEvent::WorkerReady(index));
     }
+}
+
+fn meter(settings: &Settings, manners: Manners) -> Meter {
+    let most = most_ahead(settings.tiers[RAM].capacity);
+    let room = settings.window_bytes.map_or(most, |_| u64::MAX);
+    Meter::new(settings.inflight_max, manners).within(room)
 }
 
 fn runs((nth, reader): (u64, &Reader)) -> Runs {

@@ -53,22 +53,47 @@ impl FileReader {
     /// Reads a range. Its pages are dropped with the returned [`Pages`].
     pub(super) fn read(&self, request: &ReadRequest) -> Result<(Vec<u8>, Pages), ReadError> {
         for _ in 0..SHORT_READS_MAX {
-            let read = match self.open_files.get(&request.path, &request.fingerprint) {
-                Some(file) => self.read_once(&file, request, true).or_else(|_| {
-                    // The path may lead to another file by now.
-                    drop(self.open_files.forget(&request.path));
-                    self.open_and_read(request)
-                }),
-                None => self.open_and_read(request),
-            };
-            if let Some(read) = read? {
+            if let Some(read) = self.read_whole_or_part(request)? {
                 return Ok(read);
             }
         }
         Err(ReadError::Source(Errno::EIO))
     }
 
-    fn open_and_read(&self, request: &ReadRequest) -> Result<Option<(Vec<u8>, Pages)>, ReadError> {
+    fn read_whole_or_part(
+        &self,
+        request: &ReadRequest,
+    ) -> Result<Option<(Vec<u8>, Pages)>, ReadError> {
+        if !request.is_part() {
+            let (file, _) = self.open(request)?;
+            // What never changes is as it was opened.
+            return self.read_once(&file, request, request.exact);
+        }
+        let turn = match self.open_files.get_or_turn(&request.path, &request.fingerprint) {
+            Ok(file) => {
+                if let Ok(Some(read)) = self.read_once(&file, request, true) {
+                    return Ok(Some(read));
+                }
+                // The path may lead to another file by now.
+                drop(self.open_files.forget(&request.path));
+                None
+            }
+            Err(turn) => turn,
+        };
+        let (file, opened) = self.open(request)?;
+        let is_kept = opened == request.fingerprint;
+        let closed = is_kept.then(|| self.open_files.keep(&request.path, &file, opened));
+        drop(turn);
+        drop(closed);
+        let read = self.read_once(&file, request, request.exact);
+        if !matches!(read, Ok(Some(_))) {
+            drop(self.open_files.forget(&request.path));
+        }
+        read
+    }
+
+    /// Opens a file. Also returns the version that it has.
+    fn open(&self, request: &ReadRequest) -> Result<(Arc<File>, Fingerprint), ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file =
             open_beneath(self.root.as_fd(), &request.path, flags).map_err(ReadError::Source)?;
@@ -77,12 +102,7 @@ impl FileReader {
         if request.is_part() || request.length > self.piece {
             let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
         }
-        // What never changes is as it was opened.
-        let read = self.read_once(&file, request, request.exact)?;
-        if read.is_some() && request.is_part() && opened == request.fingerprint {
-            drop(self.open_files.keep(&request.path, &file, opened));
-        }
-        Ok(read)
+        Ok((file, opened))
     }
 
     /// Reads the range of a file that was opened as the right version. Returns none after a short read. `checks`:

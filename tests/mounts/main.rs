@@ -45,6 +45,7 @@ mod idle;
 mod in_flight;
 mod kernel;
 mod killed;
+mod large;
 mod learn;
 mod life;
 mod limits;

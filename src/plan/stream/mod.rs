@@ -12,7 +12,8 @@
 //!    read count for that: a task that lists a directory looks names up and reads nothing.
 //! 4. Blocks are staged in the order in which they will be read. The workers of a loader read batches at
 //!    the same time, each from its own position on. So the next block to stage is the one that is nearest
-//!    ahead of the [runner](Runners) behind it.
+//!    ahead of the [runner](Runners) behind it. Of large files it is known how far a runner is in a file, and
+//!    where it will go on after its batch ([`Lanes`]).
 //! 5. Opens of untracked files are not seen. Such positions count as reached if the next position that can
 //!    be seen is reached, or if the epoch is over. If a sample is read several times in a row, only the
 //!    first open may be seen: the others count as reached when its reader has gone on.
@@ -21,9 +22,11 @@
 //! 7. What the planner has to do about all this is left in [`News`].
 
 mod epochs;
+mod lanes;
 mod runners;
 mod strays;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::ids::BlockId;
@@ -32,6 +35,7 @@ use crate::plan::epoch::Epoch;
 use crate::plan::layout::Layout;
 use crate::plan::visibility::Sight;
 use epochs::{Epochs, Position};
+use lanes::Lanes;
 use runners::{Runners, SPAN_MIN};
 use strays::{Start, Strays};
 
@@ -55,6 +59,7 @@ const CHECK_LEAD_PART: u32 = 4;
 pub(in crate::plan) struct Stream {
     epochs: Epochs,
     runners: Runners,
+    lanes: Lanes,
     strays: Strays,
     /// Up to where the current and the next epoch have been staged, apart from the runners.
     staged_to: (u32, u32),
@@ -158,9 +163,10 @@ impl StreamStatus {
 
 impl Stream {
     pub(in crate::plan) fn new(order: Arc<Order>, layout: &Layout) -> Self {
-        Stream {
+        let mut stream = Stream {
             epochs: Epochs::new(order, layout),
             runners: Runners::default(),
+            lanes: Lanes::default(),
             strays: Strays::default(),
             staged_to: (0, 0),
             chosen: Position::Current(0),
@@ -172,17 +178,29 @@ impl Stream {
             pace: Pace { ticks: 1.0, last_tick: 0 },
             began: 0,
             is_told: true,
+        };
+        stream.find_lanes(layout);
+        stream
+    }
+
+    /// The current epoch has just begun, or files have other blocks.
+    fn find_lanes(&mut self, layout: &Layout) {
+        if !self.is_ranged() {
+            let Epochs { current, next, .. } = &self.epochs;
+            self.lanes.restart(current, next, layout, self.runners.workers);
         }
     }
 
     /// Takes over the counts of the stream that it replaces. The workers of that stream are still there,
     /// though this order has seen none of them.
-    pub(in crate::plan) fn counted_on(mut self, before: Option<&Stream>) -> Self {
+    pub(in crate::plan) fn counted_on(mut self, before: Option<&Stream>, layout: &Layout) -> Self {
         self.is_told = false;
         if let Some(before) = before {
             self.counts = before.counts;
             self.runners.workers = before.runners.workers;
             self.runners.spread = before.runners.spread;
+            self.lanes.know(&before.lanes);
+            self.find_lanes(layout);
         }
         self
     }
@@ -240,6 +258,11 @@ impl Stream {
     /// may ask for at once.
     pub(in crate::plan) fn is_starting(&self) -> bool {
         self.runners.foremost < SPAN_MIN.min(self.epochs.current.len() / 2)
+    }
+
+    /// Whether its samples are files that have several blocks.
+    pub(in crate::plan) fn reads_large_files(&self) -> bool {
+        self.lanes.are_wide
     }
 
     /// The most tasks that have read an epoch at once.
@@ -311,6 +334,46 @@ impl Stream {
         self.epochs.current.has_seen(position)
     }
 
+    /// The block at an absolute position.
+    pub(in crate::plan) fn block_at(&self, absolute: u64) -> Option<BlockId> {
+        self.epochs.position(absolute).and_then(|position| self.epochs.block_at(position))
+    }
+
+    /// Whether the block was read in this epoch, and is not to be read in it any more.
+    pub(in crate::plan) fn has_passed(&self, block: BlockId) -> bool {
+        self.epochs.current.contains(block) && self.epochs.current.next(block).is_none()
+    }
+
+    /// Whether a read at an absolute position leaves out blocks of its file that lie before it: the reader has jumped, or
+    /// its open of the file does not count. `unseen`: whether the read of a block may have been missed.
+    pub(in crate::plan) fn leaves_out(
+        &self,
+        absolute: u64,
+        sight: Sight<'_>,
+        unseen: impl Fn(BlockId) -> bool,
+    ) -> bool {
+        let (epoch, position) = match self.epochs.position(absolute) {
+            Some(Position::Current(position)) => (&self.epochs.current, position),
+            Some(Position::Next(position)) => (&self.epochs.next, position),
+            None => return true,
+        };
+        let Some(block) = epoch.block_at(position) else { return true };
+        let nth = sight.layout.nth_of(block);
+        if self.is_ranged() || nth == 0 {
+            return false;
+        }
+        for back in 1..=nth.min(position) {
+            if epoch.is_reached(position - back) {
+                return false;
+            }
+            if !unseen(BlockId(block.0 - back)) {
+                return true;
+            }
+        }
+        // Its open does not count, unless it was not seen.
+        !sight.misses(BlockId(block.0 - nth), self.began)
+    }
+
     /// How far an absolute position is from an earlier one. Positions between them whose opens are not seen
     /// do not count.
     pub(in crate::plan) fn distance(&self, from: u64, to: u64, sight: Sight<'_>) -> u64 {
@@ -366,7 +429,7 @@ impl Stream {
         self.strays.explained(current.block_at(position));
         current.reach(position);
         current.pass(position, sight.missed_since(self.began), &mut self.news.passed);
-        self.run(task, position);
+        self.run(task, position, sight);
         self.pass_behind(sight);
         let most = self.runners.span() / 2;
         self.epochs.current.give_up_stragglers(most, &mut self.news.over);
@@ -380,7 +443,7 @@ impl Stream {
         // A loader that drops its last batch must not hold the epoch open.
         if next.len() - next.left() >= 4 {
             self.begin_next(sight);
-            self.run(task, position);
+            self.run(task, position, sight);
         }
         false
     }
@@ -391,8 +454,8 @@ impl Stream {
     }
 
     /// A task stands at a position of the current epoch.
-    fn run(&mut self, task: u32, position: u32) {
-        let Stream { epochs, runners, news, .. } = self;
+    fn run(&mut self, task: u32, position: u32, sight: Sight<'_>) {
+        let Stream { epochs, runners, lanes, news, .. } = self;
         runners.foremost = runners.foremost.max(position + 1);
         let check_ahead = CHECK_AHEAD_MIN.max(self.lead / CHECK_LEAD_PART);
         let ahead = position + 1..(position + 1).saturating_add(check_ahead);
@@ -405,7 +468,10 @@ impl Stream {
         let near_to = position.saturating_add(runners.outlook());
         news.near.extend((self.near_to..near_to).filter_map(|at| epochs.block_from_start(at)));
         self.near_to = self.near_to.max(near_to);
-        if let Some(before) = runners.step(task, position) {
+        let before = runners.readers.get(task).map(|it| (it.last, it.note.lane_end));
+        let lane_end =
+            lanes.step(position, before, (&epochs.current, sight.layout), runners.workers);
+        if let Some(before) = runners.step(task, position, lane_end) {
             epochs.current.pass_repeats(before, &mut news.passed);
         }
     }
@@ -457,12 +523,13 @@ impl Stream {
         self.counts.begun += 1;
         self.news.began = Some(self.epochs.number);
         self.strays.restart();
-        self.restart((self.staged_to.1, 0));
+        self.restart((self.staged_to.1, 0), sight.layout);
     }
 
     /// The current epoch has just begun.
-    fn restart(&mut self, staged_to: (u32, u32)) {
+    fn restart(&mut self, staged_to: (u32, u32), layout: &Layout) {
         self.runners.restart();
+        self.find_lanes(layout);
         self.checked_to = 0;
         self.near_to = self.runners.outlook();
         self.staged_to = staged_to;
@@ -477,7 +544,7 @@ impl Stream {
         let foremost = self.runners.foremost;
         let starts = self.epochs.lay_out(before, layout);
         let sample = starts.partition_point(|(before, _)| *before <= foremost).saturating_sub(1);
-        self.restart((0, 0));
+        self.restart((0, 0), layout);
         self.runners.foremost = starts.get(sample).map_or(0, |(_, now)| *now);
     }
 
@@ -536,7 +603,7 @@ impl Stream {
 
     fn start_at(&mut self, number: u32, layout: &Layout) {
         self.epochs.start_at(number, layout);
-        self.restart((0, 0));
+        self.restart((0, 0), layout);
     }
 
     /// This many strays were where the order has them: that shows only when their task is trusted.
@@ -551,8 +618,12 @@ impl Stream {
         self.strays.weigh(own && !walking, self.runners.workers)
     }
 
-    /// The next block to stage, and how soon it is read: positions past the runner behind it.
-    pub(in crate::plan) fn candidate(&mut self) -> Option<(BlockId, u64)> {
+    /// The next block to stage, and how soon it is read: positions past the runner behind it. `kept`: whether RAM keeps a
+    /// block, so that its read may be unseen.
+    pub(in crate::plan) fn candidate(
+        &mut self,
+        kept: impl Fn(BlockId) -> bool,
+    ) -> Option<(BlockId, u64)> {
         if !self.is_following() {
             return None;
         }
@@ -571,12 +642,24 @@ impl Stream {
         for runner in self.runners.readers.all_mut() {
             offer(&mut runner.note.staged_to, runner.last);
         }
+        let coming = &self.lanes.coming;
+        if coming.iter().any(|lane| in_lane(current, lane, 0).is_some()) {
+            let is_seen = |position| !current.block_at(position).is_some_and(&kept);
+            let left = self.runners.left_in_lanes(is_seen);
+            let coming = coming.iter().zip(left);
+            best = best
+                .into_iter()
+                .chain(coming.filter_map(|(it, left)| in_lane(current, it, left)))
+                .min();
+        }
         if let Some((soon, position)) = best {
             self.chosen = Position::Current(position);
             return Some((current.block_at(position)?, u64::from(soon)));
         }
-        let position = next.unstaged_from(self.staged_to.1)?;
-        self.staged_to.1 = position;
+        let in_order = next.unstaged_from(self.staged_to.1)?;
+        self.staged_to.1 = in_order;
+        let in_lanes = self.lanes.of_next.iter().filter_map(|lane| in_lane(next, lane, 0));
+        let position = in_lanes.min().map_or(in_order, |(_, position)| position);
         self.chosen = Position::Next(position);
         Some((next.block_at(position)?, u64::from(self.left()) + u64::from(position)))
     }
@@ -645,4 +728,11 @@ impl Stream {
         };
         Some((ticks(left + u64::from(position)), 1))
     }
+}
+
+/// The first block of a lane that is to be staged: how soon it is read, if its worker has so many blocks `left` of the
+/// lane before, and its position.
+fn in_lane(epoch: &Epoch, lane: &Range<u32>, left: u32) -> Option<(u32, u32)> {
+    let position = epoch.unstaged_from(lane.start).filter(|position| *position < lane.end)?;
+    Some((left + position - lane.start, position))
 }

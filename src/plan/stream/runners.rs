@@ -18,6 +18,9 @@ const SEEN_MIN: u64 = 32;
 /// through the files by name is taken for a reader of the order for some reads.
 const SPREAD_MIN: u32 = 16;
 
+/// Blocks of a lane that are looked at.
+const LEFT_MAX: u32 = 64;
+
 /// The widest spread that is believed.
 const SPREAD_MAX: u32 = 1 << 14;
 
@@ -26,6 +29,8 @@ const SPREAD_MAX: u32 = 1 << 14;
 pub(super) struct Runner {
     /// Up to where blocks have been staged ahead of it.
     pub(super) staged_to: u32,
+    /// The position after its lane.
+    pub(super) lane_end: u32,
     /// How many of its reads were seen.
     seen: u32,
 }
@@ -43,17 +48,18 @@ pub(super) struct Runners {
 }
 
 impl Runners {
-    /// A task is seen at a position. Gives the position where it was seen before.
-    pub(super) fn step(&mut self, task: u32, position: u32) -> Option<u32> {
+    /// A task is seen at a position, in a lane that ends there. Gives the position where it was seen before.
+    pub(super) fn step(&mut self, task: u32, position: u32, lane_end: u32) -> Option<u32> {
         if let Some(Reader { last, note, .. }) = self.readers.get_mut(task) {
             // Within a batch the runner goes on; at the next one it starts again behind it.
             note.staged_to = note.staged_to.max(position + 1);
             note.seen += 1;
+            note.lane_end = lane_end;
             let before = std::mem::replace(last, position);
             self.note_spread(position);
             return Some(before);
         }
-        let note = Runner { staged_to: position + 1, seen: 1 };
+        let note = Runner { staged_to: position + 1, lane_end, seen: 1 };
         if self.readers.all().len() == RUNNERS_MAX {
             self.readers.remove_hindmost();
         }
@@ -67,6 +73,20 @@ impl Runners {
         let hindmost = self.readers.hindmost(|runner| runner.seen >= SPREAD_MIN);
         let spread = position.saturating_sub(hindmost.unwrap_or(position)).min(SPREAD_MAX);
         self.spread = self.spread.max(spread);
+    }
+
+    /// How many blocks each worker has left in its lane, fewest first, as far as its reads of them are seen, which
+    /// `is_seen` says of a position. A worker that was not seen has none.
+    pub(super) fn left_in_lanes(&self, is_seen: impl Fn(u32) -> bool) -> Vec<u32> {
+        let all = self.readers.all();
+        let unseen = (self.workers as usize).saturating_sub(all.len());
+        let left = all.iter().map(|it| {
+            let left = it.last + 1..it.note.lane_end.min(it.last + 1 + LEFT_MAX);
+            left.filter(|position| is_seen(*position)).count() as u32
+        });
+        let mut left: Vec<u32> = std::iter::repeat_n(0, unseen).chain(left).collect();
+        left.sort_unstable();
+        left
     }
 
     /// Another epoch begins: none of its runners is known.

@@ -73,6 +73,10 @@ struct World {
     settings: Settings,
     layout: Arc<Layout>,
     fetching: BTreeSet<BlockId>,
+    /// Blocks that readers wait for.
+    awaited: BTreeSet<BlockId>,
+    /// Blocks of which a page was left out. They are no slices.
+    probes: BTreeSet<BlockId>,
     /// The pages that are fetched of slices, if these are not all of theirs.
     trimmed: BTreeMap<BlockId, PageRange>,
     dropping: BTreeSet<BlockId>,
@@ -104,6 +108,8 @@ impl World {
             settings,
             layout,
             fetching: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+            probes: BTreeSet::new(),
             trimmed: BTreeMap::new(),
             dropping: BTreeSet::new(),
             placing: Vec::new(),
@@ -163,6 +169,7 @@ impl World {
                     let may_be_open = large || file == LARGE && self.was_cut;
                     assert!(may_be_open || !self.open.contains_key(&file), "{block:?} is in use");
                     self.pages.remove(&block);
+                    self.probes.remove(&block);
                     self.parts.remove(&block);
                     self.dropping.insert(block);
                 }
@@ -218,6 +225,8 @@ impl World {
     /// A read finds no pages of a block.
     fn miss(&mut self, block: BlockId, task: u32) {
         self.fetching.insert(block);
+        self.awaited.insert(block);
+        self.probes.remove(&block);
         self.trimmed.remove(&block);
         self.parts.remove(&block);
         self.tell(Event::Missed { block, task });
@@ -236,11 +245,7 @@ impl World {
     fn open(&mut self, task: u32, file: FileId) {
         *self.open.entry(file).or_default() += 1;
         self.tell(Event::Opened { task, file });
-        for block in self.layout.clone().blocks_of(file) {
-            if !self.pages.contains(&block) {
-                self.miss(block, task);
-            }
-        }
+        self.read(task, file);
     }
 
     /// A task goes to a file and leaves the one before.
@@ -271,10 +276,18 @@ impl World {
     }
 
     fn read(&mut self, task: u32, file: FileId) {
-        for block in self.layout.clone().blocks_of(file) {
-            if !self.pages.contains(&block) {
-                self.miss(block, task);
-            }
+        self.layout.clone().blocks_of(file).for_each(|block| self.read_block(block, task));
+    }
+
+    /// A task reads a block of a file that is not cut.
+    fn read_block(&mut self, block: BlockId, task: u32) {
+        if self.fetching.contains(&block) {
+            self.awaited.insert(block);
+            self.tell(Event::Joined { block, task });
+        } else if !self.pages.contains(&block) {
+            self.miss(block, task);
+        } else if self.probes.remove(&block) {
+            self.tell(Event::Probed { block, task });
         }
     }
 
@@ -311,11 +324,15 @@ impl World {
             return;
         };
         self.fetching.remove(&block);
+        let is_awaited = self.awaited.remove(&block);
         if failed {
             return self.tell(Event::Failed { block });
         }
         self.fetched += 1;
         self.pages.insert(block);
+        if !is_awaited && !self.is_slice(block) && self.layout.probe_in(block).is_some() {
+            self.probes.insert(block);
+        }
         let (mut pages, trimmed) = (self.pages_of(block), self.trimmed.remove(&block));
         if let Some(trimmed) = trimmed {
             pages.start += u64::from(trimmed.first);
@@ -332,6 +349,7 @@ impl World {
     fn lose(&mut self, nth: usize) {
         let Some(&block) = self.pages.iter().nth(nth % self.pages.len().max(1)) else { return };
         self.pages.remove(&block);
+        self.probes.remove(&block);
         self.tell(Event::Lost { block });
         assert!(self.fetching.contains(&block), "{block:?} is fetched again");
     }
@@ -361,6 +379,8 @@ impl World {
     fn forget(&mut self, layout: &Layout, file: FileId) {
         for block in layout.blocks_of(file) {
             self.pages.remove(&block);
+            self.probes.remove(&block);
+            self.awaited.remove(&block);
             self.parts.remove(&block);
             self.fetching.remove(&block);
             self.dropping.remove(&block);
