@@ -2,7 +2,7 @@
 //!
 //! Goal: blocks of a file that its reader has left behind give way to its next ones, so a small window is enough to
 //! have these in RAM in time. Method: files of several blocks are read in an order that is told, with RAM for less than
-//! half of them and a window of three blocks. Some reads begin with the end of a file, as those of archives do.
+//! half of them and a window of four blocks. Some reads begin with the end of a file, as those of archives do.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 use crate::fixture::{Choice, Fixture, content};
 use crate::mounted::{Mounted, Slowpfs};
 
-const FILES: usize = 8;
-const BYTES: usize = (6 << 20) + 1_003;
+const FILES: usize = 5;
+const BYTES: usize = (10 << 20) - 1_003;
 const EPOCHS: usize = 4;
 
 /// As much as numpy reads of an archive's end.
@@ -38,7 +38,7 @@ fn a_small_window_goes_along_with_the_reader_of_a_large_file() {
     let order = fixture.path("order.txt");
     fs::write(&order, text).unwrap();
     let slow = Slowpfs::new(&fixture, &["--read-ms", "5"]);
-    let options = ["--ram", "20MiB", "--set", "prefetch.window=3MiB", "--order"];
+    let options = ["--ram", "20MiB", "--set", "prefetch.window=4MiB", "--order"];
     let options = [&options[..], &[order.to_str().unwrap()]].concat();
     let mounted = Mounted::at(&fixture, &slow.point, &fixture.path("mount"), &options);
     let mut bytes = vec![0; 128 << 10];
