@@ -107,7 +107,7 @@ def coalesce(python, work, times, elapsed):
 
 
 def main():
-    args = arguments(__doc__, f"each row {PAIRS} times", "each row once", [*ROWS, COALESCE])
+    args = arguments(__doc__, f"each row {PAIRS} times", "each row once", [*ROWS, COALESCE], "other rows stay as they are")
     times_each = 1 if args.quick else PAIRS
     python, work, elapsed = sys.executable, scratch(), stopwatch()
     loading, rows, notes, failed = Loading(sys.executable, work), [], [], False
@@ -143,7 +143,7 @@ def main():
                 failed = True
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    publish("shards", rows, notes, args.json, keep=not args.part and not args.quick)
+    publish("shards", rows, notes, args.json, keep=not args.quick and not (args.part and failed), merge=bool(args.part))
     sys.exit(1 if failed else 0)
 
 

@@ -10,8 +10,8 @@ from mounts import TARGET, exit_on_signals, fresh_dir, say
 from report import publish, quartiles, row
 
 
-def arguments(doc, full, quick=None, parts=()):
-    """The command line of a bench. `doc` is its description; `full` and `quick` say what these options mean."""
+def arguments(doc, full, quick=None, parts=(), part="nothing is written"):
+    """The command line of a bench. `doc` is its description; `full`, `quick` and `part` say what these options mean."""
     name = os.path.basename(sys.argv[0]).removeprefix("bench_").removesuffix(".py")
     parser = argparse.ArgumentParser(prog=f"scripts/bench {name}", description=doc.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
@@ -21,7 +21,7 @@ def arguments(doc, full, quick=None, parts=()):
         size.add_argument("--quick", action="store_true", help=f"{quick}; nothing is written")
     if parts:
         parser.add_argument("--part", action="append", default=[], choices=parts,
-                            help="only this part; nothing is written")
+                            help=f"only this part; {part}")
     args = parser.parse_args()
     args.name = name
     exit_on_signals()

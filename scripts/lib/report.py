@@ -94,12 +94,25 @@ def print_table(rows, notes, columns=()):
         print(f"note: {note}")
 
 
-def publish(bench, rows, notes, quiet, columns=(), keep=True):
-    """Prints the table, writes benches/results/BENCH.json (with `keep`), and prints its content as the last line."""
+def merged(before, rows):
+    """The rows of before, with those that were measured again in their places, and new ones at the end."""
+    found = {row["name"]: row for row in rows if row["value"] is not None}
+    return [found.pop(row["name"], row) for row in before] + list(found.values())
+
+
+def publish(bench, rows, notes, quiet, columns=(), keep=True, merge=False):
+    """Prints the table, writes benches/results/BENCH.json (with `keep`), and prints its content as the last line.
+
+    With `merge`, rows of that file which were not measured stay in it.
+    """
+    path = os.path.join(TOP, "benches", "results", f"{bench}.json")
+    if keep and merge and os.path.exists(path):
+        with open(path) as f:
+            rows = merged(json.load(f)["rows"], rows)
     result = json.dumps({"bench": bench, "machine": machine(), "rows": rows, "notes": notes})
     if keep:
-        os.makedirs(os.path.join(TOP, "benches", "results"), exist_ok=True)
-        with open(os.path.join(TOP, "benches", "results", f"{bench}.json"), "w") as f:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
             f.write(result + "\n")
     if not quiet:
         print_table(rows, notes, columns)

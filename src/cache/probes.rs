@@ -21,8 +21,8 @@ use crate::page_size::page_bytes;
 use crate::plan::Layout;
 use crate::sync::Mutex;
 
-/// Bytes of pages that are left out at most, and with those of blocks that are no slices: the planner relies on those
-/// of slices.
+/// Bytes of pages that are left out at most. A page of a block that is no slice is left out only as long as all of them
+/// have half of that, since the planner relies on those of slices.
 const BYTES_MAX: u64 = 64 << 20;
 const OF_BLOCKS_MAX: u64 = BYTES_MAX / 2;
 

@@ -184,7 +184,7 @@ impl Ledger {
         self.open.contains_key(&file)
     }
 
-    /// Whether one task has a file open, and no other one.
+    /// Whether a file is open once.
     pub(super) fn is_open_once(&self, file: FileId) -> bool {
         self.open.get(&file) == Some(&1)
     }

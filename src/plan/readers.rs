@@ -6,8 +6,8 @@
 //!    order explains counts against the orders.
 //! 3. A slice of a large file is not opened. Its first request shows that its task has come to it, as an open does.
 //! 4. In another large file, reads that find no pages show the task's place, and so do reads of pages that were left
-//!    out. Blocks behind the task are settled if an order reads the file whole. If reads that find no pages jump, the
-//!    file is read in parts (`divided`).
+//!    out. If an order reads the file whole, blocks behind the task are settled, and a read that leaves out blocks before
+//!    it shows no place. If no order has the file and reads that find no pages jump, it is read in parts (`divided`).
 
 use std::collections::HashSet;
 
@@ -382,7 +382,9 @@ impl Readers {
             // Several requests may read a block.
             let sighting = stream.sighting(block, sight).filter(|_| before != Some(block));
             let Some((position, far)) = sighting else { continue };
-            if stream.leaves_out(position, sight, unseen) {
+            let may_be_read = |block| unseen(block) || reader.uncounted.contains(&block);
+            if stream.leaves_out(position, sight, may_be_read) {
+                reader.note_uncounted(block);
                 continue;
             }
             goes_on |= !stream.is_ranged();
@@ -411,10 +413,13 @@ impl Readers {
 
     pub(super) fn closed(&mut self, file: FileId, at: &mut Context<'_>) {
         // It may have been cut since it was opened.
-        if !at.stager.ledger.close(file) || at.stager.ledger.layout.is_cut(file) {
+        if !at.stager.ledger.close(file) {
             return;
         }
         self.read_again.remove(&file);
+        if at.stager.ledger.layout.is_cut(file) {
+            return;
+        }
         finish_sample(file, at);
         for block in at.stager.ledger.layout.blocks_of(file) {
             at.stager.settle(block, at.actions);

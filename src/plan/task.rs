@@ -38,6 +38,7 @@ const RISES_MIN: u32 = 8;
 const RISES_MAX: u32 = 16;
 
 const PENDING_MAX: usize = 8;
+const UNCOUNTED_MAX: usize = 64;
 
 /// An open that does not count as a read of an order.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +70,8 @@ pub(super) struct Task {
     /// Its last open, if that is a stray of which no read is known.
     pub(super) stray: Option<Stray>,
     pending: Vec<u64>,
+    /// Blocks of the large file that it opened last, which it has read and which do not count yet.
+    pub(super) uncounted: Vec<BlockId>,
 }
 
 impl Task {
@@ -80,6 +83,7 @@ impl Task {
     /// Notes an open. Returns whether one of the last four opens had the same block.
     pub(super) fn note_open(&mut self, block: BlockId) -> bool {
         self.opened = self.opened.saturating_add(1);
+        self.uncounted.clear();
         let again = self.recent.contains(&Some(block));
         let step = self.recent[0].and_then(|before| block.0.checked_sub(before.0));
         self.walk = match step {
@@ -176,6 +180,13 @@ impl Task {
             (self.stream, self.last) = (Some(stream), Some(position));
         }
         from..=position
+    }
+
+    /// The task has read a block of a large file, and left out blocks before it, or is not trusted yet.
+    pub(super) fn note_uncounted(&mut self, block: BlockId) {
+        if self.uncounted.len() < UNCOUNTED_MAX {
+            self.uncounted.push(block);
+        }
     }
 
     /// The task opened a file that no stream expects.

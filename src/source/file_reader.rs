@@ -1,7 +1,7 @@
 //! Reads ranges of files: bytes of one version or nothing, and only what is requested.
 //!
-//! 1. The file is opened, unless it is [still open](super::open_files) as the expected version. `fstat` must give
-//!    the requested fingerprint.
+//! 1. The file is opened, unless a part of it is read and it is [still open](super::open_files) as the expected
+//!    version. `fstat` must give the requested fingerprint.
 //! 2. The kernel is told that the file is read at random. If the client read ahead by itself, it would
 //!    fetch bytes beyond the range, and they would stay in memory when the file becomes another version.
 //! 3. A range that needs several requests of the client is announced as a whole, in pieces of one request
@@ -75,7 +75,7 @@ impl FileReader {
                     return Ok(Some(read));
                 }
                 // The path may lead to another file by now.
-                drop(self.open_files.forget(&request.path));
+                drop(self.open_files.forget(&request.path, &file));
                 None
             }
             Err(turn) => turn,
@@ -87,7 +87,7 @@ impl FileReader {
         drop(closed);
         let read = self.read_once(&file, request, request.exact);
         if !matches!(read, Ok(Some(_))) {
-            drop(self.open_files.forget(&request.path));
+            drop(self.open_files.forget(&request.path, &file));
         }
         read
     }

@@ -123,10 +123,12 @@ impl OpenFiles {
         closed.into_iter().map(|entry| entry.file).collect()
     }
 
-    /// Removes a file if its path turned out to lead to another file.
-    pub(super) fn forget(&self, path: &Arc<Path>) -> FilesToClose {
+    /// Removes this file if its path turned out to lead to another one.
+    pub(super) fn forget(&self, path: &Arc<Path>, file: &Arc<File>) -> FilesToClose {
         let mut files = self.files.lock();
-        files.pop(path).map(|entry| entry.file).into_iter().collect()
+        let is_it = files.peek(path).is_some_and(|entry| Arc::ptr_eq(&entry.file, file));
+        let forgotten = if is_it { files.pop(path) } else { None };
+        forgotten.map(|entry| entry.file).into_iter().collect()
     }
 
     /// Takes out the files that have not been read for a while.
@@ -168,7 +170,7 @@ mod tests {
             open_files.get(&path(0), &VERSION).is_none()
                 && open_files.get(&path(1), &VERSION).is_some()
         );
-        drop(open_files.forget(&path(1)));
+        drop(open_files.forget(&path(1), &file));
         assert!(open_files.get(&path(1), &VERSION).is_none());
         assert_eq!(Arc::strong_count(&file), FILES_MAX);
     }

@@ -345,12 +345,12 @@ impl Stream {
     }
 
     /// Whether a read at an absolute position leaves out blocks of its file that lie before it: the reader has jumped, or
-    /// its open of the file does not count. `unseen`: whether the read of a block may have been missed.
+    /// its open of the file does not count. `may_be_read`: whether a block may have been read without being counted.
     pub(in crate::plan) fn leaves_out(
         &self,
         absolute: u64,
         sight: Sight<'_>,
-        unseen: impl Fn(BlockId) -> bool,
+        may_be_read: impl Fn(BlockId) -> bool,
     ) -> bool {
         let (epoch, position) = match self.epochs.position(absolute) {
             Some(Position::Current(position)) => (&self.epochs.current, position),
@@ -366,7 +366,7 @@ impl Stream {
             if epoch.is_reached(position - back) {
                 return false;
             }
-            if !unseen(BlockId(block.0 - back)) {
+            if !may_be_read(BlockId(block.0 - back)) {
                 return true;
             }
         }
@@ -642,15 +642,8 @@ impl Stream {
         for runner in self.runners.readers.all_mut() {
             offer(&mut runner.note.staged_to, runner.last);
         }
-        let coming = &self.lanes.coming;
-        if coming.iter().any(|lane| in_lane(current, lane, 0).is_some()) {
-            let is_seen = |position| !current.block_at(position).is_some_and(&kept);
-            let left = self.runners.left_in_lanes(is_seen);
-            let coming = coming.iter().zip(left);
-            best = best
-                .into_iter()
-                .chain(coming.filter_map(|(it, left)| in_lane(current, it, left)))
-                .min();
+        if let Some(in_order) = best {
+            best = self.in_coming_lanes(kept).into_iter().chain([in_order]).min();
         }
         if let Some((soon, position)) = best {
             self.chosen = Position::Current(position);
@@ -662,6 +655,15 @@ impl Stream {
         let position = in_lanes.min().map_or(in_order, |(_, position)| position);
         self.chosen = Position::Next(position);
         Some((next.block_at(position)?, u64::from(self.left()) + u64::from(position)))
+    }
+
+    /// The first block to stage of the lanes that workers take next: how soon it is read, and its position.
+    fn in_coming_lanes(&self, kept: impl Fn(BlockId) -> bool) -> Option<(u32, u32)> {
+        let (current, coming) = (&self.epochs.current, &self.lanes.coming);
+        coming.iter().find_map(|lane| in_lane(current, lane, 0))?;
+        let is_seen = |position| !current.block_at(position).is_some_and(&kept);
+        let left = self.runners.left_in_lanes(is_seen);
+        coming.iter().zip(left).filter_map(|(lane, left)| in_lane(current, lane, left)).min()
     }
 
     /// The candidate has been staged or needs not be.
