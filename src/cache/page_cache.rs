@@ -357,7 +357,8 @@ impl PageCache {
         };
         // Pages that were left out are not there.
         let (mut bytes, mut from) = (Vec::new(), range.start);
-        for (left_out, page) in blocks.filter_map(|it| self.probes.left_out(it, node)) {
+        let probed = blocks.filter(|block| layout.probe_in(*block).is_some());
+        for (left_out, page) in probed.filter_map(|it| self.probes.left_out(it, node)) {
             let taken = from.max(left_out.start)..range.end.min(left_out.end);
             if taken.is_empty() {
                 continue;

@@ -216,9 +216,9 @@ impl Layout {
         if extent.is_cut { 0 } else { extent.nth(block).unwrap_or_default() }
     }
 
-    /// Where in a block the page is that is left out if the block's read has to be seen. Of a slice it is the first page
-    /// that no other slice has, of another block of a large file the first one. `None` of a small file, and of the
-    /// first block of a file, whose open is seen.
+    /// Bytes from the start of a block to its probe, the page that is left out so that the block's read is seen. The
+    /// probe of a slice is its first page that no other slice has. The probe of another block of a large file is its
+    /// first page. A file's first block has none, since the open of the file is seen.
     pub fn probe_in(&self, block: BlockId) -> Option<u64> {
         if self.is_cut(self.file_of(block)) {
             return self.pages_without(block, [true; 2]).map(|own| own.offset());

@@ -6,8 +6,9 @@
 //!    order explains counts against the orders.
 //! 3. A slice of a large file is not opened. Its first request shows that its task has come to it, as an open does.
 //! 4. In another large file, reads that find no pages show the task's place, and so do reads of pages that were left
-//!    out. If an order reads the file whole, blocks behind the task are settled, and a read that leaves out blocks before
-//!    it shows no place. If no order has the file and reads that find no pages jump, it is read in parts (`divided`).
+//!    out. If an order reads the file whole, blocks behind the task are settled, and a read that leaves out blocks
+//!    before it shows no place. If no order has the file and reads that find no pages jump, it is read in parts
+//!    (`divided`).
 
 use std::collections::HashSet;
 
@@ -27,7 +28,7 @@ use crate::ids::{BlockId, FileId, PageRange, StreamId};
 /// A second open of a file is a read of the order if the order has the file within this many positions.
 pub(super) const DUE: u32 = 8;
 
-/// A task may still be in the block before the one of which the kernel asks for pages, since the kernel reads ahead. It has
+/// The kernel reads ahead, so a task may still be in the block before the one of which the kernel asks for pages. It has
 /// left the blocks behind that are so many before.
 const READ_AHEAD: u32 = 2;
 
@@ -298,8 +299,8 @@ impl Readers {
         self.read_on(block, at);
     }
 
-    /// A read has joined the fetch of a block, as others may have done before. The first block of a file was passed when
-    /// the file was opened, and a range when it was missed.
+    /// A read has joined the fetch of a block, as others may have done before. The first block of a file was passed
+    /// when the file was opened, and a range when it was missed.
     fn pass_within(&mut self, block: BlockId, task: u32, at: &mut Context<'_>) {
         let Stager { ledger, forecast, .. } = &*at.stager;
         let is_ranged = |stream: &Stream| stream.is_ranged() && stream.contains(block);
@@ -339,8 +340,8 @@ impl Readers {
         }
     }
 
-    /// If a reader returns to a block of an open large file that an order has it read once, the file's other blocks stay
-    /// until it is closed.
+    /// If a reader returns to a block of an open large file that an order has it read once, the file's other blocks
+    /// stay until it is closed.
     fn note_return(&mut self, block: BlockId, at: &Context<'_>) {
         let Stager { ledger, forecast, .. } = &*at.stager;
         let file = ledger.layout.unit_of(block);
@@ -376,13 +377,14 @@ impl Readers {
         let (mut reader, mut over, mut goes_on) = (self.tasks.take(task), Vec::new(), false);
         let (sight, ticks) = (at.visibility.sight(&ledger.layout), forecast.ticks);
         let residency = &ledger.residency;
-        let unseen = |block| residency.is_in(block, RAM) && !residency.is_staged(block);
         for (id, stream) in forecast.numbered_mut() {
             let before = reader.place(id).and_then(|last| stream.block_at(last));
             // Several requests may read a block.
             let sighting = stream.sighting(block, sight).filter(|_| before != Some(block));
             let Some((position, far)) = sighting else { continue };
-            let may_be_read = |block| unseen(block) || reader.uncounted.contains(&block);
+            // The reads of blocks that are kept may be unseen.
+            let uncounted = &reader.uncounted;
+            let may_be_read = |block| residency.is_kept(block) || uncounted.contains(&block);
             if stream.leaves_out(position, sight, may_be_read) {
                 reader.note_uncounted(block);
                 continue;

@@ -115,6 +115,11 @@ impl Residency {
         self.has(block, DROPPING)
     }
 
+    /// Whether RAM has the block to keep it, and not for one read.
+    pub(super) fn is_kept(&self, block: BlockId) -> bool {
+        self.is_in(block, RAM) && !self.is_staged(block)
+    }
+
     /// Whether the block was fetched from the source ahead, and its read has not come.
     pub(super) fn is_unread(&self, block: BlockId) -> bool {
         self.has(block, UNREAD)

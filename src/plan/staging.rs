@@ -355,7 +355,7 @@ impl Stager {
         while self.ledger.may_fetch_more() {
             let wait = self.forecast.left_to_readers();
             let residency = &self.ledger.residency;
-            let kept = |block| residency.is_in(block, RAM) && !residency.is_staged(block);
+            let kept = |block| residency.is_kept(block);
             let candidates = self.forecast.numbered_mut().filter(|_| in_time);
             let nearest = candidates.filter_map(|(id, stream)| {
                 let (block, distance) = stream.candidate(kept)?;

@@ -66,7 +66,7 @@ impl FileReader {
     ) -> Result<Option<(Vec<u8>, Pages)>, ReadError> {
         if !request.is_part() {
             let (file, _) = self.open(request)?;
-            // What never changes is as it was opened.
+            // If files never change, the version at the open is the version after the read.
             return self.read_once(&file, request, request.exact);
         }
         let turn = match self.open_files.get_or_turn(&request.path, &request.fingerprint) {

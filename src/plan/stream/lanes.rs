@@ -3,9 +3,9 @@
 //! A *lane* is the files that a worker reads in a row, such as those of a batch. Then the worker takes the first lane
 //! that no worker has begun. So the workers read at places of the order that are far apart.
 //!
-//! 1. If a worker does not go on where it was, it begins a lane. Workers begin lanes in the order of their files, so the
-//!    files from the foremost start to this one are those of a lane. The length that most of the last starts give
-//!    counts.
+//! 1. If a worker does not go on where it was, it begins a lane. Workers begin lanes in the order of their files, so
+//!    the files from the foremost start to this one are those of a lane. The length that most of the last starts
+//!    give counts.
 //! 2. From that follows where the next lanes start. The worker with the fewest blocks left in its lane takes the first
 //!    of them, the next worker the second, and so on.
 //! 3. The blocks of a lane are read one after the other. So it is known how soon each of them is read, if all workers
@@ -34,8 +34,9 @@ pub(super) struct Lanes {
     pub(super) are_wide: bool,
     /// Files of the last lanes.
     lengths: VecDeque<u32>,
-    /// Where the foremost lane starts, and the foremost one that a worker has jumped to.
+    /// Where the foremost lane starts that a worker has begun.
     foremost: Option<u32>,
+    /// The same without lanes that follow the one before: where one ends and the next one begins is not known for sure.
     jumped_to: Option<u32>,
     /// The lanes of the current epoch that workers take next, and the first ones of the next epoch.
     pub(super) coming: Vec<Range<u32>>,

@@ -134,7 +134,7 @@ fn archives_cost_their_own_bytes() {
 }
 
 /// Four workers read their batches of files at the same time in a known order, as those of `DataLoader` do. Some look at
-/// the end of a file first, or at its middle. What they have read of a file gives way before they have read all of it.
+/// the end of a file first, or at its middle. Blocks behind a worker give way before it is done with the file.
 #[test]
 fn of_files_that_are_read_in_a_known_order_little_is_staged() {
     let epochs: Vec<Arc<[u32]>> = (0..4).map(|epoch| shuffled(FILES, epoch)).collect();
