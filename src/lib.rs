@@ -10,6 +10,7 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod control;
+pub mod derive;
 pub mod disk;
 pub mod doctor;
 pub mod engine;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// each other.
 const LAYERS: [&[&str]; 17] = [
     &["ids", "error", "paths", "privileges", "process", "stall", "state_directory", "sync"],
-    &["order", "buffer", "disk", "input", "page_size", "tls", "track"],
+    &["order", "buffer", "derive", "disk", "input", "page_size", "tls", "track"],
     &["config"],
     &["cluster", "learn", "limiter", "profiler"],
     &["plan"],
@@ -30,9 +30,9 @@ const LAYERS: [&[&str]; 17] = [
 ];
 
 /// Rooms of values and decisions only.
-const PURE: [&str; 14] = [
-    "ids", "error", "order", "buffer", "config", "track", "cluster", "learn", "limiter", "plan",
-    "sim", "stall", "whatif", "doctor",
+const PURE: [&str; 15] = [
+    "ids", "error", "order", "buffer", "derive", "config", "track", "cluster", "learn", "limiter",
+    "plan", "sim", "stall", "whatif", "doctor",
 ];
 
 /// What a pure room never names.
@@ -55,12 +55,15 @@ const IMPURE: [&str; 15] = [
 ];
 
 /// Crates that only some rooms may use.
-const HOMES: [(&str, &[&str]); 18] = [
+const HOMES: [(&str, &[&str]); 22] = [
     ("fuser::", &["fuse"]),
     ("clap::", &["cli"]),
     ("indicatif::", &["cli"]),
-    ("glob::", &["engine"]),
+    ("fast_image_resize::", &["derive"]),
+    ("glob::", &["derive", "engine"]),
     ("hdf5_pure::", &["order"]),
+    ("image::codecs::", &["derive"]),
+    ("jpeg_encoder::", &["derive"]),
     ("object_store::", &["source"]),
     ("polars_arrow_format::", &["order"]),
     ("redis::", &["peers", "source"]),
@@ -72,6 +75,7 @@ const HOMES: [(&str, &[&str]); 18] = [
     ("toml::", &["config"]),
     ("url::", &["source"]),
     ("zip::", &["source"]),
+    ("zune_jpeg::", &["derive"]),
     ("lru::", &["fuse", "plan", "rehearsal", "source"]),
     ("crc32c::", &["catalog", "disk", "learning", "peers", "rehearsal", "store"]),
 ];

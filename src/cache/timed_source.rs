@@ -407,6 +407,10 @@ impl Source for TimedSource {
         self.source.lasting_identity()
     }
 
+    fn tree_identity(&self) -> u128 {
+        self.source.tree_identity()
+    }
+
     fn is_hedged(&self) -> bool {
         self.source.is_hedged()
     }

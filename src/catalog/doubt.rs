@@ -45,7 +45,7 @@ struct Doubt {
 /// A file as it is known when it is checked.
 pub(super) struct Known {
     file: FileId,
-    stat: Stat,
+    pub(super) stat: Stat,
     immutable: bool,
     /// Whether a size is believed that differs alone.
     may_differ_alone: bool,

@@ -248,7 +248,7 @@ impl Catalog {
         if !tables.rebase(&root) {
             return wrong("it is of another directory");
         }
-        if identity != source.lasting_identity() {
+        if identity != source.tree_identity() {
             return wrong("it is of another filesystem");
         }
         if tables.is_worn() {
@@ -274,7 +274,7 @@ impl Catalog {
     pub fn export(&self, to: &AtomicFile) -> std::io::Result<()> {
         // Nobody has to wait for the disk.
         let tables = self.tables();
-        saved::write(self.source.lasting_identity(), &tables, to)
+        saved::write(self.source.tree_identity(), &tables, to)
     }
 
     /// The tables as they are to be saved.

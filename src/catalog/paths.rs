@@ -69,6 +69,7 @@ pub fn with_listing<T>(
         .collect();
     let read = |files: &[Entry<'_>], find: &FindSamples<'_>| read_each(catalog, files, find);
     let mut listing = Listing::new(entries).with_reader(&read);
+    listing = listing.with_unlisted(catalog.source.unlisted());
     for prefix in points.iter().map(PathBuf::as_path).chain(source) {
         listing = listing.with_prefix(prefix.as_os_str().as_bytes());
     }

@@ -14,7 +14,7 @@ use super::node::NodeId;
 use super::reading::read_names;
 use super::tree::{Changes, Tree};
 use crate::ids::FileId;
-use crate::source::Stat;
+use crate::source::{Source, Stat};
 
 /// Checks of one name at most, and of one directory, which may have to be read each time.
 const NAME_CHECKS: usize = 4;
@@ -90,12 +90,27 @@ fn check_name(
 
 /// What a path is at the source; none if that is not believed of a name that is known as `entry`.
 fn ask(catalog: &Catalog, path: &Path, entry: FileId) -> Result<Option<Stat>, Errno> {
-    let seen = catalog.source.stat(path)?;
     let known = Known::of(&catalog.read(), entry);
+    let seen = look(&*catalog.source, path, known.as_ref())?;
     match known {
         Some(known) => catalog.doubts.believed(&*catalog.source, path, seen, &known),
         None => Ok(Some(seen)),
     }
+}
+
+/// The attributes of a path. If the source finds out sizes by reading, it is only asked for that of another version than
+/// the known one.
+fn look(source: &dyn Source, path: &Path, known: Option<&Known>) -> Result<Stat, Errno> {
+    let names = path.parent().zip(path.file_name()).filter(|_| !source.tells_sizes());
+    if let (Some(known), Some((parent, name))) = (known, names)
+        && let Some(listed) = source.stat_all(parent, &[name.to_owned()]).pop()
+    {
+        let listed = listed?.sized_as(&known.stat);
+        if listed.is_sized {
+            return Ok(listed);
+        }
+    }
+    source.stat(path)
 }
 
 /// Whether a row stands for what the source says. If so, that is noted.

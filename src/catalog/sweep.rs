@@ -240,6 +240,8 @@ impl<'a> Sweep<'a> {
                 Ok(stat) if stat.fingerprint() == known.fingerprint() => {
                     tree.checks.confirm(entry, now);
                 }
+                // It is another version, whose size is not known.
+                Ok(stat) if !stat.is_sized => seen.push((name, Some(stat))),
                 // It is asked again before it is believed.
                 Ok(stat) if is_other_size(&known, &stat) => late.push(name),
                 Ok(stat) => seen.push((name, Some(stat))),

@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::learning::LoaderStatus;
 use crate::mount::absolute;
 use crate::plan::{Counters, StreamStatus};
+use crate::source::{DerivedStatus, Failure};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -105,7 +106,21 @@ fn render(status: &Status) -> String {
     if let Some(cluster) = &status.cluster {
         let _ = writeln!(out, "  cluster  {}", super::cluster::line(cluster));
     }
+    status.derived.iter().for_each(|derived| render_derived(&mut out, derived));
     out
+}
+
+/// What was made of samples, and of which files nothing could be made.
+fn render_derived(out: &mut String, derived: &DerivedStatus) {
+    let DerivedStatus { name, made, bytes, seconds, failed, failures, .. } = derived;
+    let _ = write!(out, "  derived  {name}: {made} made, {}", human(*bytes));
+    if *made > 0 {
+        let _ = write!(out, ", {:.1} ms of a processor each", seconds * 1e3 / *made as f64);
+    }
+    let _ = writeln!(out, "; {failed} failed");
+    for Failure { path, reason } in failures {
+        let _ = writeln!(out, "           {path}: {reason}");
+    }
 }
 
 /// The mode, the requests of the kernel, and how long names may be believed.

@@ -9,14 +9,19 @@ use std::path::{Component, Path, PathBuf};
 use tracing_subscriber::EnvFilter;
 
 use super::schema::{
-    Consistency, Control, LogConfig, MountConfig, RehearsalConfig, SourceConfig, StreamConfig,
+    Consistency, Control, DerivedConfig, DerivedFormat, LogConfig, MountConfig, RehearsalConfig,
+    SourceConfig, StreamConfig,
 };
 use super::settings::{DiskSettings, RehearsalSettings, SourceSettings};
 use super::units::Bytes;
 use crate::buffer::{Capacity, Classes, Rules};
+use crate::derive::{Choice, Format, Recipe, Steps};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Names of buffers are names of directories.
+/// The most pixels of a side that an image is resized or cropped to.
+const SIDE_MAX: u32 = 8192;
+
+/// Names of buffers and of derived samples are names of directories.
 const NAME_BYTES: usize = 64;
 
 /// The error for an impossible setting.
@@ -153,6 +158,45 @@ pub(super) fn rehearsal(
         })
     };
     buffers.iter().map(resolve).collect()
+}
+
+pub(super) fn derived(all: &[DerivedConfig]) -> Result<Vec<Recipe>> {
+    let recipe = |(index, derived): (usize, &DerivedConfig)| {
+        let DerivedConfig { name, from, resize, crop, format, quality } = derived;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let key = format!("derived[{index}]");
+        if name.is_empty() || name.len() > NAME_BYTES || !name.chars().all(plain) {
+            let message = format!("{key}.name {name:?} is not a plain name");
+            return Err(config_error(message).hint(
+                "its samples are in a directory of this name: use letters, digits, '-' and '_'",
+            ));
+        }
+        if all.iter().take(index).any(|other| other.name == *name) {
+            return Err(config_error(format!("two [[derived]] are called `{name}`"))
+                .hint("their samples are in directories of these names"));
+        }
+        let some = |key: String, pixels: u32| {
+            let pixels = within(&key, pixels, 0..=SIDE_MAX)?;
+            Ok::<_, Error>((pixels > 0).then_some(pixels))
+        };
+        let resize = some(format!("{key}.resize"), *resize)?;
+        let crop = some(format!("{key}.crop"), *crop)?;
+        if let (Some(resize), Some(crop)) = (resize, crop)
+            && crop > resize
+        {
+            let message = format!("{key}.crop {crop} is more than {key}.resize {resize}");
+            return Err(config_error(message).hint("a square is cut out of what is left"));
+        }
+        let quality = within(&format!("{key}.quality"), *quality, 1..=100)?;
+        let format = match format {
+            DerivedFormat::Jpeg => Format::Jpeg { quality: quality as u8 },
+            DerivedFormat::Png => Format::Png,
+            DerivedFormat::Npy => Format::Npy,
+        };
+        let from = Choice::parse(from).map_err(|error| error.context(format!("{key}.from")))?;
+        Ok(Recipe { name: name.clone(), from, steps: Steps { resize, crop, format } })
+    };
+    all.iter().enumerate().map(recipe).collect()
 }
 
 /// A path within the dataset, in the form in which paths are compared.

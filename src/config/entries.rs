@@ -10,7 +10,7 @@ use serde::Serialize;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-use super::keys::{self, Key, REHEARSAL, STREAM};
+use super::keys::{self, Key, ListOfTables, REHEARSAL};
 use super::layers::Origin;
 use super::schema::{Config, RehearsalConfig};
 use super::units::shown;
@@ -27,11 +27,11 @@ pub(super) struct Entry {
     pub(super) origin: Origin,
 }
 
-/// The leaves of one source of settings, and the number of its streams if it names any.
+/// The leaves of one source of settings, and the number of tables in each list that it names.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub(super) leaves: Vec<Entry>,
-    pub(super) streams: Option<usize>,
+    pub(super) lists: Vec<(&'static str, usize)>,
 }
 
 impl Entries {
@@ -61,15 +61,15 @@ impl Entries {
             let table = Table::from_iter([(key.to_owned(), value_or_text(text))]);
             return flatten(table, &|_| origin.clone());
         }
-        if key.starts_with(STREAM) {
-            return Err(Error::new(ErrorKind::Config, "a stream is set as a whole")
+        if let Some(ListOfTables { name, what, example, .. }) = keys::list_of(key) {
+            return Err(Error::new(ErrorKind::Config, format!("{what} are set as a whole"))
                 .context(origin.place())
-                .hint("write [[stream]] in a file, or stream=[{name=\"train\", order=\"...\"}]"));
+                .hint(format!("write [[{name}]] in a file, or {name}=[{example}]")));
         }
         let value =
             typed(key, text)?.ok_or_else(|| keys::unknown_key(key).context(origin.place()))?;
         let entry = Entry { key: key.to_owned(), value, origin: origin.clone() };
-        Ok(Entries { leaves: vec![entry], streams: None })
+        Ok(Entries { leaves: vec![entry], ..Entries::default() })
     }
 
     /// Checks each key and value. The first wrong one is the error.
@@ -100,7 +100,7 @@ impl Entry {
 fn config_of_one(key: &Key, value: Value) -> std::result::Result<Config, toml::de::Error> {
     let section = Value::Table(Table::from_iter([(key.leaf(), value)]));
     let section = match key.section {
-        STREAM => Value::Array(vec![section]),
+        name if keys::list_of(name).is_some() => Value::Array(vec![section]),
         REHEARSAL => Value::Table(Table::from_iter([("name".to_owned(), section)])),
         _ => section,
     };
@@ -133,21 +133,22 @@ fn flatten(table: Table, origin: &dyn Fn(&str) -> Origin) -> Result<Entries> {
         let leaves = keys::leaves(&name);
         let refuse =
             |message: String| Error::new(ErrorKind::Config, message).context(origin(&name).place());
+        if let Some(ListOfTables { name, what, example, .. }) = keys::list_of(&name) {
+            let Value::Array(tables) = value else {
+                return Err(refuse(format!("`{name}` is a list of {what}"))
+                    .hint(format!("begin each of them with [[{name}]]")));
+            };
+            entries.lists.push((name, tables.len()));
+            for (index, table) in tables.into_iter().enumerate() {
+                let Value::Table(table) = table else {
+                    return Err(refuse(format!("{name}[{index}] is not a table"))
+                        .hint(format!("write it like {example}")));
+                };
+                push(&mut entries, &format!("{name}[{index}]"), table, origin)?;
+            }
+            continue;
+        }
         match value {
-            Value::Array(streams) if name == STREAM => {
-                entries.streams = Some(streams.len());
-                for (index, stream) in streams.into_iter().enumerate() {
-                    let Value::Table(stream) = stream else {
-                        return Err(refuse(format!("stream[{index}] is not a table"))
-                            .hint("write it like { name = \"train\", order = \"...\" }"));
-                    };
-                    push(&mut entries, &format!("stream[{index}]"), stream, origin)?;
-                }
-            }
-            _ if name == STREAM => {
-                return Err(refuse("`stream` is a list of streams".to_owned())
-                    .hint("begin each stream with [[stream]]"));
-            }
             Value::Table(buffers) if name == REHEARSAL => {
                 for (buffer, value) in buffers {
                     let key = format!("{REHEARSAL}.{buffer}");
@@ -191,7 +192,7 @@ fn push(
     table: Table,
     origin: &dyn Fn(&str) -> Origin,
 ) -> Result<()> {
-    if table.is_empty() && keys::leaves(section).is_empty() && !section.starts_with("stream[") {
+    if table.is_empty() && keys::leaves(section).is_empty() && keys::list_of(section).is_none() {
         // An empty section holds no key that could be refused, so the section itself is refused.
         push_leaf(entries, section.to_owned(), Value::Table(table), origin);
         return Ok(());

@@ -2,11 +2,43 @@
 
 use std::fmt::Write;
 
-use super::schema::{KEYS, REHEARSAL_KEYS, STREAM_KEYS};
+use super::schema::{DERIVED_KEYS, KEYS, REHEARSAL_KEYS, STREAM_KEYS};
 use crate::error::{Error, ErrorKind};
 
 pub(super) const REHEARSAL: &str = "rehearsal";
 pub(super) const STREAM: &str = "stream";
+pub(super) const DERIVED: &str = "derived";
+
+/// A section of which there may be several, as a list of tables.
+pub(super) struct ListOfTables {
+    pub(super) name: &'static str,
+    /// What the tables are, for people.
+    pub(super) what: &'static str,
+    pub(super) keys: &'static [Key],
+    /// One of them, in a line.
+    pub(super) example: &'static str,
+}
+
+pub(super) const LISTS: [ListOfTables; 2] = [
+    ListOfTables {
+        name: STREAM,
+        what: "streams",
+        keys: STREAM_KEYS,
+        example: "{ name = \"train\", order = \"...\" }",
+    },
+    ListOfTables {
+        name: DERIVED,
+        what: "derived samples",
+        keys: DERIVED_KEYS,
+        example: "{ name = \"256\", resize = 256 }",
+    },
+];
+
+/// The list of which a name such as `stream`, `stream[0]` or `stream[0].order` is a part.
+pub(super) fn list_of(name: &str) -> Option<&'static ListOfTables> {
+    let section = name.split(['.', '[']).next()?;
+    LISTS.iter().find(|list| list.name == section)
+}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
@@ -37,8 +69,8 @@ impl Key {
 
 /// The key that an entry sets: `cache.ram`, `rehearsal.NAME.size` or `stream[0].order`.
 pub(super) fn find(entry: &str) -> Option<&'static Key> {
-    let (keys, leaf) = if entry.starts_with("stream[") {
-        (STREAM_KEYS, entry.rsplit_once('.')?.1)
+    let (keys, leaf) = if let Some(list) = list_of(entry) {
+        (list.keys, entry.rsplit_once("].")?.1)
     } else if let Some(leaf) = leaf_of_buffer(entry) {
         (REHEARSAL_KEYS, leaf)
     } else {
@@ -57,12 +89,14 @@ fn leaf_of_buffer(key: &str) -> Option<&str> {
 pub(super) fn sections() -> Vec<&'static str> {
     let mut sections: Vec<_> = KEYS.iter().map(|key| key.section).collect();
     sections.dedup();
-    sections.extend([REHEARSAL, STREAM]);
+    sections.push(REHEARSAL);
+    sections.extend(LISTS.map(|list| list.name));
     sections
 }
 
 pub(super) fn leaves(section: &str) -> Vec<String> {
-    let keys = [KEYS, REHEARSAL_KEYS, STREAM_KEYS].into_iter().flatten();
+    let lists = LISTS.iter().flat_map(|list| list.keys);
+    let keys = KEYS.iter().chain(REHEARSAL_KEYS).chain(lists);
     keys.filter(|key| key.section == section).map(Key::leaf).collect()
 }
 
@@ -95,8 +129,8 @@ fn closest_key(name: &str) -> Option<String> {
         let near = keys.iter().map(Key::leaf).find(|key| distance(leaf, key) <= 2)?;
         Some(format!("{section}.{near}"))
     };
-    if section.starts_with("stream[") {
-        return within(STREAM_KEYS, leaf);
+    if let Some(list) = list_of(section) {
+        return within(list.keys, leaf);
     }
     if let Some(leaf) = leaf_of_buffer(name) {
         return within(REHEARSAL_KEYS, leaf);

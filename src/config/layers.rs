@@ -2,7 +2,7 @@
 //!
 //! Flags are the strongest layer, then variables, files and defaults. Of several files or flags, the later
 //! one is stronger; `--set` is a flag like any other. A layer that names streams replaces all streams of
-//! weaker layers: an order is never a mixture.
+//! weaker layers: an order is never a mixture. The same holds for derived samples.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::fmt;
 use toml::{Table, Value};
 
 use super::entries::{self, Entries, Entry};
-use super::keys::{self, REHEARSAL, STREAM};
+use super::keys::{self, LISTS, REHEARSAL, STREAM};
 use super::schema::{Config, KEYS};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -186,7 +186,7 @@ fn streams(given: &[(String, String, String)]) -> Entries {
     let leaves = given.iter().enumerate().flat_map(|(index, (name, order, flag))| {
         [leaf(index, "name", name, flag), leaf(index, "order", order, flag)]
     });
-    Entries { leaves: leaves.collect(), streams: Some(given.len()) }
+    Entries { leaves: leaves.collect(), lists: vec![(STREAM, given.len())] }
 }
 
 /// The key that a variable sets; `None` if the variable belongs to no section of belady.
@@ -199,9 +199,9 @@ fn key_of_variable(name: &str) -> Result<Option<String>> {
     }
     let lower = rest.to_lowercase();
     let Some((section, leaf)) = lower.split_once('_') else { return Ok(None) };
-    for (named, what, header) in
-        [(STREAM, "streams", "[[stream]]"), (REHEARSAL, "buffers", "[rehearsal.NAME]")]
-    {
+    let lists = LISTS.iter().map(|list| (list.name, list.what, format!("[[{}]]", list.name)));
+    let buffers = (REHEARSAL, "buffers", "[rehearsal.NAME]".to_owned());
+    for (named, what, header) in lists.chain([buffers]) {
         if section == named {
             let message = format!("{what} cannot be set by variables");
             return Err(Error::new(ErrorKind::Config, message)
@@ -224,10 +224,10 @@ impl Merge {
     /// Checks a layer and writes it over the weaker ones.
     fn apply(&mut self, layer: Entries) -> Result<()> {
         layer.check()?;
-        if let Some(count) = layer.streams {
-            self.origins.0.retain(|key, _| !key.starts_with(STREAM));
+        for (list, count) in layer.lists {
+            self.origins.0.retain(|key, _| keys::list_of(key).is_none_or(|of| of.name != list));
             let empty = vec![Value::Table(Table::new()); count];
-            self.table.insert(STREAM.to_owned(), Value::Array(empty));
+            self.table.insert(list.to_owned(), Value::Array(empty));
         }
         for Entry { key, value, origin } in layer.leaves {
             if let (Some(section), Some((_, leaf))) = (self.section(&key), key.rsplit_once('.')) {
@@ -238,7 +238,7 @@ impl Merge {
         Ok(())
     }
 
-    /// The table that holds `key`: a section, a buffer or a stream.
+    /// The table that holds `key`: a section, a buffer, or a table of a list.
     fn section(&mut self, key: &str) -> Option<&mut Table> {
         let (section, _) = key.rsplit_once('.')?;
         if let Some((REHEARSAL, name)) = section.split_once('.') {
@@ -246,9 +246,10 @@ impl Merge {
             let buffer = buffers.entry(name).or_insert_with(|| Value::Table(Table::new()));
             return buffer.as_table_mut();
         }
-        let index = section.strip_prefix("stream[").and_then(|rest| rest.strip_suffix(']'));
-        let Some(index) = index else { return self.table.get_mut(section)?.as_table_mut() };
-        let index: usize = index.parse().ok()?;
-        self.table.get_mut(STREAM)?.as_array_mut()?.get_mut(index)?.as_table_mut()
+        let Some((list, index)) = section.split_once('[') else {
+            return self.table.get_mut(section)?.as_table_mut();
+        };
+        let index: usize = index.strip_suffix(']')?.parse().ok()?;
+        self.table.get_mut(list)?.as_array_mut()?.get_mut(index)?.as_table_mut()
     }
 }

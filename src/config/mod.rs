@@ -32,9 +32,9 @@ pub use keys::Key;
 pub use layers::{Layers, Origin, Origins};
 pub use resolve::{hanging_disk_error, resolve};
 pub use schema::{
-    CacheConfig, ClusterConfig, Config, Consistency, Control, KEYS, Learn, LogConfig, Manners,
-    Mode, MountConfig, OrderConfig, PolicyKind, PrefetchConfig, RehearsalConfig, SourceConfig,
-    Start, StreamConfig, View,
+    CacheConfig, ClusterConfig, Config, Consistency, Control, DerivedConfig, KEYS, Learn,
+    LogConfig, Manners, Mode, MountConfig, OrderConfig, PolicyKind, PrefetchConfig,
+    RehearsalConfig, SourceConfig, Start, StreamConfig, View,
 };
 pub use settings::{
     CacheSettings, ClusterSettings, DiskSettings, Host, LearnSettings, PrefetchSettings,

@@ -84,6 +84,7 @@ pub fn resolve(config: &Config, host: &Host) -> Result<Settings> {
         mount: check::mount(&config.mount)?,
         log: check::log(&config.log)?,
         streams: check::streams(&config.streams)?,
+        derived: check::derived(&config.derived)?,
         decisions,
     })
 }

@@ -59,10 +59,12 @@ pub struct Config {
     /// Default: none.
     #[serde(rename = "stream")]
     pub streams: Vec<StreamConfig>,
+    /// Default: none.
+    pub derived: Vec<DerivedConfig>,
 }
 
 sections! {
-    /// Every key outside `[rehearsal.NAME]` and `[[stream]]`, in the order in which they are shown.
+    /// Every key outside `[rehearsal.NAME]`, `[[stream]]` and `[[derived]]`, in the order in which they are shown.
     pub const KEYS;
 
     /// How the source is read, scanned and checked.
@@ -280,6 +282,39 @@ sections! {
         /// The order, as text of the form `kind:key=value,...`. It is not parsed here.
         order: String = String::new(),
     }
+}
+
+sections! {
+    /// The keys of derived samples.
+    pub(super) const DERIVED_KEYS;
+
+    /// `[[derived]]`: samples that are made from samples, each once for all jobs and epochs.
+    [derived] DerivedConfig {
+        /// They are in the directory .derived/NAME of the mount, which is found by name and not listed.
+        name: String = String::new(),
+        /// The files that they are made of, a pattern such as "train/**/*.JPEG"; empty: all JPEG and PNG
+        /// images.
+        from: String = String::new(),
+        /// The pixels of the shorter side afterwards; 0: as many as before.
+        resize: u32 = 0,
+        /// The side of the square in the middle that is left, in pixels; 0: all is left.
+        crop: u32 = 0,
+        /// "jpeg", "png", or "npy": an array of NumPy, uint8 of the shape (height, width, 3), whose file
+        /// has the name of the image and .npy.
+        format: DerivedFormat = DerivedFormat::Jpeg,
+        /// The quality of a JPEG, 1 to 100.
+        quality: u32 = 90,
+    }
+}
+
+/// The form of derived samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DerivedFormat {
+    #[default]
+    Jpeg,
+    Png,
+    Npy,
 }
 
 /// What of a source is shown.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::join::{Join, OwnAddress};
 use super::schema::{LogConfig, Manners, MountConfig, PolicyKind, Start, StreamConfig, View};
 use crate::buffer::{Classes, Rules};
+use crate::derive::Recipe;
 use crate::error::Error;
 use crate::tls::Tls;
 
@@ -52,6 +53,8 @@ pub struct Settings {
     pub log: LogConfig,
     /// Readers whose order is told beforehand. Names are unique; orders are not parsed yet.
     pub streams: Vec<StreamConfig>,
+    /// Samples that are made from samples. Their names are unique.
+    pub derived: Vec<Recipe>,
     /// One line for each choice that belady made, for the log at mount.
     pub decisions: Vec<String>,
 }

@@ -5,15 +5,37 @@ use std::fmt::Write;
 use toml::Value;
 
 use super::entries;
-use super::keys::{Key, REHEARSAL, STREAM};
+use super::keys::{Key, LISTS, REHEARSAL};
 use super::layers::Origins;
-use super::schema::{Config, KEYS, REHEARSAL_KEYS, RehearsalConfig, STREAM_KEYS};
+use super::schema::{Config, DERIVED_KEYS, DerivedConfig, KEYS, REHEARSAL_KEYS, RehearsalConfig};
 
-const REHEARSAL_EXAMPLE: &str = "
+/// A section that is no default, but shown as a comment.
+struct Example {
+    section: &'static str,
+    title: &'static str,
+    /// Values other than the defaults.
+    needs: &'static [(&'static str, &'static str)],
+}
+
+const EXAMPLES: [Example; 2] = [
+    Example {
+        section: "rehearsal",
+        title: "
 # A buffer of old samples that are shown again, for continual learning; one [rehearsal.NAME] each.
 # It is kept in cache.dir.
 # [rehearsal.old]
-";
+",
+        needs: &[("size", "5000")],
+    },
+    Example {
+        section: "derived",
+        title: "
+# Samples that are made from samples, each once for all jobs and epochs; one [[derived]] each.
+# [[derived]]
+",
+        needs: &[("name", "\"256\""), ("resize", "256")],
+    },
+];
 
 const STREAM_EXAMPLE: &str = "\
 # A reader whose order is known beforehand; one [[stream]] each.
@@ -54,17 +76,23 @@ pub fn default_toml() -> String {
          # Sizes: \"64GiB\" (binary), \"500MB\" (decimal), \"25%\", \"auto\". Durations: \"200ms\", \"60s\".\n",
     );
     let buffer = ("old".to_owned(), RehearsalConfig::default());
-    let values = values(&Config { rehearsal: [buffer].into(), ..Config::default() });
+    let derived = vec![DerivedConfig::default()];
+    let values = values(&Config { rehearsal: [buffer].into(), derived, ..Config::default() });
     let mut section = "";
-    for (key, (_, value)) in KEYS.iter().chain(REHEARSAL_KEYS).zip(values) {
-        let (leaf, is_example) = (key.leaf(), key.section == REHEARSAL);
+    for (key, (_, value)) in KEYS.iter().chain(REHEARSAL_KEYS).chain(DERIVED_KEYS).zip(values) {
+        let leaf = key.leaf();
+        let example = EXAMPLES.iter().find(|example| example.section == key.section);
         if section != key.section {
             section = key.section;
-            out += &if is_example { REHEARSAL_EXAMPLE.into() } else { format!("\n[{section}]\n") };
+            out += &match example {
+                Some(example) => example.title.to_owned(),
+                None => format!("\n[{section}]\n"),
+            };
         }
-        let mark = if is_example { "# " } else { "" };
-        // A buffer without a size is none.
-        let value = if is_example && leaf == "size" { "5000" } else { &value };
+        let mark = if example.is_some() { "# " } else { "" };
+        // Without this value there is none.
+        let needed = example.and_then(|example| example.needs.iter().find(|(of, _)| *of == leaf));
+        let value = needed.map_or(value.as_str(), |(_, value)| value);
         key.help.iter().for_each(|line| out += &format!("{mark}#{line}\n"));
         out += &format!("{mark}{leaf} = {value}\n");
     }
@@ -90,9 +118,12 @@ fn values(config: &Config) -> Vec<(String, String)> {
             .iter()
             .for_each(|key| add(&format!("{REHEARSAL}.{name}"), Some(buffer), key));
     }
-    let streams = table.get(STREAM).and_then(Value::as_array);
-    for (index, stream) in streams.into_iter().flatten().enumerate() {
-        STREAM_KEYS.iter().for_each(|key| add(&format!("{STREAM}[{index}]"), Some(stream), key));
+    for list in &LISTS {
+        let tables = table.get(list.name).and_then(Value::as_array);
+        for (index, table) in tables.into_iter().flatten().enumerate() {
+            let name = format!("{}[{index}]", list.name);
+            list.keys.iter().for_each(|key| add(&name, Some(table), key));
+        }
     }
     values
 }

@@ -50,7 +50,7 @@ use crate::peers::{Shards, Wants};
 use crate::plan::{self, Event, Planner, Published, RAM, Tier, most_ahead};
 use crate::profiler::Profiler;
 use crate::rehearsal::{BufferToOpen, Question, Rehearsal};
-use crate::source::Source;
+use crate::source::{Source, with_derived};
 use crate::store::directory::{self, Owner, StoreDir};
 use crate::sync::Mutex;
 use budgets::Budgets;
@@ -134,7 +134,7 @@ impl Basis {
         let source =
             TimedSource::new(source, &inbox, meter, metadata, sharing::first_rate(settings));
         let times = Arc::clone(source.times());
-        let source: Arc<dyn Source> = Arc::new(source);
+        let source = with_derived(Arc::new(source), &settings.derived)?;
         let (from, limiting, settings) = (Arc::clone(&source), Arc::clone(&times), &*settings);
         let catalog = catalog_keeper::open_or_begin(
             from,

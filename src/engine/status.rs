@@ -17,6 +17,7 @@ use crate::learning::LoaderStatus;
 use crate::limiter::MetadataLimits;
 use crate::peers::ClusterStatus;
 use crate::plan::{Counters, RAM, StreamStatus};
+use crate::source::DerivedStatus;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -176,6 +177,8 @@ pub struct Status {
     pub decisions: Vec<String>,
     /// This node in its cluster; `None` if there is none.
     pub cluster: Option<ClusterStatus>,
+    /// What was made of samples since the mount.
+    pub derived: Vec<DerivedStatus>,
 }
 
 impl Status {
@@ -239,6 +242,7 @@ impl Status {
             changed_files: count(&traffic.changed),
             decisions: core.settings.decisions.clone(),
             cluster: engine.shards.get().map(|shards| shards.status()),
+            derived: core.cache.source().derived(),
         }
     }
 }

@@ -386,20 +386,26 @@ impl Dataset {
             return reply(Ok(Vec::new()));
         }
         if let Some(result) = self.catalog.list(node, task.is_none()) {
-            return reply(result.map(|listed| self.with_views(node, listed)));
+            return reply(result.map(|listed| self.as_listed(node, listed)));
         }
         let dataset = Arc::clone(self);
         self.questions.ask(MetadataKey::Directory(node), task, reply, move || {
             dataset.report_changes(dataset.catalog.refresh_directory(node))?;
             let listed = dataset.catalog.list(node, true).unwrap_or(Err(Errno::EIO))?;
-            Ok(dataset.with_views(node, listed))
+            Ok(dataset.as_listed(node, listed))
         });
     }
 
-    /// Adds the directory of the views if it is listed.
-    fn with_views(&self, node: NodeId, mut listed: Vec<Listed>) -> Vec<Listed> {
-        if node == NodeId::ROOT
-            && self.lists_views.load(Ordering::Relaxed)
+    /// A directory as readers see it: without what is found by name alone, and with the directory of the views if that
+    /// is listed.
+    fn as_listed(&self, node: NodeId, mut listed: Vec<Listed>) -> Vec<Listed> {
+        if node != NodeId::ROOT {
+            return listed;
+        }
+        if let Some(name) = self.source.unlisted() {
+            listed.retain(|entry| entry.name != name);
+        }
+        if self.lists_views.load(Ordering::Relaxed)
             && let Ok(attr) = self.attr(VIEWS_NODE)
         {
             let place =

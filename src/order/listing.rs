@@ -1,5 +1,7 @@
 //! The dataset as an order sees it: paths, the files behind them, and their sizes.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
@@ -59,18 +61,65 @@ impl fmt::Debug for Reader<'_> {
 pub struct Listing<'a> {
     entries: Vec<Entry<'a>>,
     prefixes: Vec<&'a [u8]>,
+    unlisted: Option<&'a str>,
     reader: Option<Reader<'a>>,
 }
 
 impl<'a> Listing<'a> {
     pub fn new(entries: Vec<Entry<'a>>) -> Self {
-        Listing { entries, prefixes: Vec::new(), reader: None }
+        Listing { entries, prefixes: Vec::new(), unlisted: None, reader: None }
     }
 
     /// Also accepts absolute paths below `prefix` (the source, the mount point) in order files and manifests.
     pub fn with_prefix(mut self, prefix: &'a [u8]) -> Self {
         self.prefixes.push(prefix.strip_suffix(b"/").unwrap_or(prefix));
         self
+    }
+
+    /// Leaves the files of this directory out of the datasets that do not name it: no reader sees it in a listing.
+    pub fn with_unlisted(self, directory: Option<&'a str>) -> Self {
+        Listing { unlisted: directory, ..self }
+    }
+
+    /// The path of an entry in the unlisted directory, if it is there.
+    fn unlisted_path<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        path.strip_prefix(self.unlisted?.as_bytes())?.strip_prefix(b"/")
+    }
+
+    /// The entries that a reader finds who goes through all directories.
+    pub fn listed(&self) -> impl Iterator<Item = &Entry<'a>> {
+        self.entries.iter().filter(|entry| self.unlisted_path(entry.path).is_none())
+    }
+
+    /// The entries below a directory, with their paths from there.
+    pub(super) fn below<'s>(
+        &'s self,
+        root: &'s str,
+    ) -> impl Iterator<Item = (&'a [u8], &'s Entry<'a>)> {
+        let is_named = self.unlisted.is_some_and(|name| root.split('/').next() == Some(name));
+        let below = move |entry: &'s Entry<'a>| {
+            let rest = match root.as_bytes() {
+                b"" => entry.path,
+                root => entry.path.strip_prefix(root)?.strip_prefix(b"/")?,
+            };
+            (is_named || self.unlisted_path(entry.path).is_none()).then_some((rest, entry))
+        };
+        self.entries.iter().filter_map(below)
+    }
+
+    /// The listing of what a reader finds who goes through all directories, and one of each directory in the unlisted
+    /// one.
+    pub fn apart(&self) -> Vec<Cow<'_, Listing<'a>>> {
+        if self.unlisted.is_none() {
+            return vec![Cow::Borrowed(self)];
+        }
+        let mut parts: BTreeMap<&[u8], Vec<Entry<'a>>> = BTreeMap::from([(&b""[..], Vec::new())]);
+        for entry in &self.entries {
+            let path = self.unlisted_path(entry.path);
+            let name = path.and_then(|path| path.split(|byte| *byte == b'/').next());
+            parts.entry(name.unwrap_or_default()).or_default().push(*entry);
+        }
+        parts.into_values().map(|entries| Cow::Owned(Listing::new(entries))).collect()
     }
 
     /// Lets orders be made that need bytes of files.
@@ -218,6 +267,29 @@ mod tests {
         assert_eq!(find(b"/data/settrain/dog/2.jpg"), None);
         assert_eq!(find(b""), None);
         assert!(Lookup::new(&Listing::default()).find(b"a").is_none());
+    }
+
+    #[test]
+    fn an_unlisted_directory_is_only_in_datasets_that_name_it() {
+        let paths: [&[u8]; 5] =
+            [b"a/1", b".other/2", b".hidden/x/a/1", b".hidden/x/a/3", b".hidden/y/a/1"];
+        let entry = |(row, path)| Entry { path, file: FileId(row as u32), size: 5 };
+        let all = Listing::new(paths.into_iter().enumerate().map(entry).collect());
+        let files = |listing: &Listing<'_>, root: &str| -> Vec<u32> {
+            listing.below(root).map(|(_, entry)| entry.file.0).collect()
+        };
+        assert_eq!(files(&all, ""), [0, 1, 2, 3, 4], "none is unlisted");
+        let listing = all.with_unlisted(Some(".hidden"));
+        assert_eq!(files(&listing, ""), [0, 1]);
+        assert_eq!(files(&listing, "a"), [0]);
+        assert_eq!(files(&listing, ".hidden"), [2, 3, 4]);
+        assert_eq!(files(&listing, ".hidden/x/a"), [2, 3]);
+        let (path, _) = listing.below(".hidden/y").next().unwrap();
+        assert_eq!(path, b"a/1");
+        assert_eq!(listing.listed().count(), 2);
+        let apart = listing.apart();
+        let apart: Vec<Vec<u32>> = apart.iter().map(|part| files(part, "")).collect();
+        assert_eq!(apart, [vec![0, 1], vec![2, 3], vec![4]]);
     }
 
     #[test]

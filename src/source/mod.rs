@@ -1,5 +1,6 @@
 //! Where the bytes come from. That is a directory on a parallel filesystem, a bucket of an object store, a Redis
-//! database, rows of Cassandra, or files on a web server. The archives in one of these can be shown as directories.
+//! database, rows of Cassandra, or files on a web server. The archives in one of these can be shown as directories, and
+//! samples can be made of its samples.
 //!
 //! A [`Source`] lists directories, gives the attributes of a name, and reads byte ranges. Any number of
 //! reads run at once and complete in any order. Each read is checked against the [`Fingerprint`] in the
@@ -12,6 +13,7 @@ mod cql;
 #[cfg(test)]
 #[path = "../../tests/cql_server/mod.rs"]
 pub mod cql_server;
+mod derived;
 mod file_reader;
 mod http;
 mod image;
@@ -39,6 +41,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use calls::{Calls, HELD_UP, UnderWay};
+pub use derived::{DERIVED, DerivedStatus, Failure, with_derived};
 pub use image::is_in_image;
 pub use keyed_pool::{JobKey, KeyedPool};
 pub use location::Location;
@@ -201,6 +204,11 @@ pub trait Source: Send + Sync + 'static {
     /// whether a saved catalog and a store belong to the source.
     fn lasting_identity(&self) -> u128;
 
+    /// A number that tells the tree that is shown of this source from other ones of it. A saved catalog is of one tree.
+    fn tree_identity(&self) -> u128 {
+        self.lasting_identity()
+    }
+
     /// Whether a second request for some bytes may be answered sooner if the first one is late. Not so at a filesystem:
     /// another thread would be late, too.
     fn is_hedged(&self) -> bool {
@@ -215,6 +223,16 @@ pub trait Source: Send + Sync + 'static {
     /// Whether the sizes of files are known before they are read.
     fn tells_sizes(&self) -> bool {
         true
+    }
+
+    /// The name of a directory in the root that readers find by its name alone: no listing for readers has it.
+    fn unlisted(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What was made of its samples since the mount.
+    fn derived(&self) -> Vec<DerivedStatus> {
+        Vec::new()
     }
 
     /// Whether [`stat_all`](Source::stat_all) asks for one name after the other. If it does, some of the names are

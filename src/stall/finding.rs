@@ -21,6 +21,15 @@ const RUNS_MORE_MAX: f64 = 0.1;
 /// If the model misses the measured time by more, it does not tell which part decides either.
 const VERDICT_ERROR_MAX: f64 = 0.2;
 
+/// Without the model there is a verdict in two cases. In the first one the trainer waits for less than this share of the
+/// time, and its workers lack work.
+const LITTLE_WAIT: f64 = 0.1;
+
+/// In the second one the trainer waits for at least this share, and one part takes at least that share of the workers'
+/// time.
+const MUCH_WAIT: f64 = 0.5;
+const MOST_WORK: f64 = 0.6;
+
 /// A trainer has to wait for the first batch. If that takes longer than so many seconds and looks, and the trainer is seen waiting
 /// for less than this share of it, another thread than its main one takes the batches. If it takes less, the same follows
 /// if the trainer is seldom seen waiting and its workers seldom lack work. One that waits for long is seen.
@@ -287,9 +296,10 @@ impl Finding {
         let model = Model::fit(epoch, &self.parts, batches, waits);
         self.trainer_wait = Some(waits);
         let gains = model.gains();
-        if model.error.abs() <= VERDICT_ERROR_MAX {
-            self.bottleneck = Some(gains.largest());
-        }
+        self.bottleneck = match model.error.abs() <= VERDICT_ERROR_MAX {
+            true => Some(gains.largest()),
+            false => self.judge_without_model(epoch, waits),
+        };
         if model.error.abs() <= MODEL_ERROR_MAX {
             self.gains = Some(gains);
             self.cap_s = Some(model.seconds_with(0.0, 1.0, 1.0));
@@ -313,6 +323,20 @@ impl Finding {
             return waits >= LONG_WAIT || share(first.waits, first.all) >= FIRST_WAIT_MIN;
         }
         waits >= WAIT_MIN || self.parts.no_work >= NO_WORK_MIN
+    }
+
+    /// The verdict by the shares of time alone, if these leave no doubt.
+    fn judge_without_model(&self, epoch: &Epoch, waits: f64) -> Option<Bottleneck> {
+        let starting = share(epoch.starting_s, epoch.workers_s);
+        let (fetch, preparation) = (self.parts.fetch, self.parts.preparation() - starting);
+        if waits < LITTLE_WAIT && self.parts.no_work >= NO_WORK_MIN {
+            return Some(Bottleneck::Gpu);
+        }
+        match waits >= MUCH_WAIT {
+            true if fetch >= MOST_WORK => Some(Bottleneck::Fetch),
+            true if preparation >= MOST_WORK => Some(Bottleneck::Processor),
+            _ => None,
+        }
     }
 
     /// If workers have no work, the trainer is slower than they are. If not, it is not.
@@ -428,6 +452,20 @@ mod tests {
         assert!((finding.trainer_wait.unwrap() - before).abs() < 1e-9, "{finding:?}");
         epoch.trainer_queued_s = 1e6;
         assert_eq!(Finding::of(&epoch).trainer_wait, Some(1.0));
+    }
+
+    /// As if most batches had not been counted.
+    #[test]
+    fn if_the_model_is_wrong_shares_that_leave_no_doubt_give_the_verdict() {
+        let wrong = |loader: &Loader, fetch| {
+            let epoch = seen(loader, fetch);
+            verdict(&Epoch { batches: Some(3), ..epoch })
+        };
+        let slow_steps = Loader { step: 2.0, ..LOADER };
+        assert_eq!(wrong(&slow_steps, 0.8), (Some(Bottleneck::Gpu), None));
+        assert_eq!(wrong(&LOADER, 0.9), (Some(Bottleneck::Fetch), None));
+        assert_eq!(wrong(&LOADER, 0.1), (Some(Bottleneck::Processor), None));
+        assert_eq!(wrong(&LOADER, 0.5), (None, None), "both take the same");
     }
 
     #[test]

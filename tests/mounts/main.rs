@@ -27,6 +27,7 @@ mod commands;
 mod control;
 #[path = "../cql_server/mod.rs"]
 pub mod cql_server;
+mod derived;
 mod docs;
 mod doctor;
 #[path = "../documents/mod.rs"]

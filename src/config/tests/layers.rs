@@ -108,7 +108,15 @@ fn wrong_settings_name_their_place_and_what_was_meant() {
     );
     assert_eq!(
         message(Layers::new().set("stream[0].order=x")),
-        "--set: a stream is set as a whole"
+        "--set: streams are set as a whole"
+    );
+    assert_eq!(
+        message(Layers::new().set("derived[0].resize=3")),
+        "--set: derived samples are set as a whole"
+    );
+    assert_eq!(
+        message(Layers::new().set(r#"derived=[{name="a", rezise=3}]"#)),
+        "--set: unknown key `derived[0].rezise`; did you mean `derived[0].resize`?"
     );
     let error = Layers::new().set("cache.ram").build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);

@@ -317,14 +317,17 @@ pub(super) struct Blocks {
 
 impl Blocks {
     fn of(core: &Core, layout: &Layout, keys: &Keys) -> Self {
-        let count = layout.blocks();
+        let (count, unlisted) = (layout.blocks(), core.cache.source().unlisted());
         let (hashes, bytes) = (vec![0; count], vec![0; count]);
         let mut blocks = Blocks { hashes, bytes, all: 0, digest: 0 };
         core.catalog.for_each_file(|path, file, stat| {
             // A file may have come meanwhile.
             if file.index() < layout.files() {
                 let version = keys.key(bytes_of(path), stat.fingerprint().lasting(), 0);
-                blocks.digest = blocks.digest.wrapping_add(version.upper());
+                // The sizes of unlisted files may not be known to all nodes.
+                if !unlisted.is_some_and(|name| path.starts_with(name)) {
+                    blocks.digest = blocks.digest.wrapping_add(version.upper());
+                }
                 let first = keys.key(bytes_of(path), b"", 0).upper();
                 for (nth, block) in layout.blocks_of(file).enumerate() {
                     blocks.put(block, mix(first.wrapping_add(nth as u64)), layout.range(block).1);

@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlockId, FileId};
 use crate::order::{Entry, Listing};
 use crate::plan::Layout;
+use crate::source::DERIVED;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -89,7 +90,7 @@ impl Selector {
         prefixes.push(core.source_path.clone());
         let source = Some(core.source_path.as_path());
         let parts = with_listing(&core.catalog, &points, source, |listing| match selection {
-            Selection::All => Ok(Parts::whole(listing.entries().iter().map(|entry| entry.file))),
+            Selection::All => Ok(Parts::whole(listing.listed().map(|entry| entry.file))),
             Selection::Order(spec) => ordered(spec, listing),
             Selection::Files(names) => Ok(named(names, listing, &prefixes)),
             Selection::Glob(pattern) => matching(pattern, listing),
@@ -131,7 +132,12 @@ fn matching(pattern: &str, listing: &Listing<'_>) -> Result<Parts> {
         let path = Path::new(std::ffi::OsStr::from_bytes(entry.path));
         pattern.matches_path_with(path, RULES)
     };
-    let mut entries: Vec<&Entry<'_>> = listing.entries().iter().filter(matches).collect();
+    // What no listing has is only meant by its name.
+    let all: Vec<&Entry<'_>> = match pattern.as_str().starts_with(DERIVED) {
+        true => listing.entries().iter().collect(),
+        false => listing.listed().collect(),
+    };
+    let mut entries: Vec<&Entry<'_>> = all.into_iter().filter(matches).collect();
     entries.sort_unstable_by_key(|entry| entry.path);
     Ok(Parts::whole(entries.into_iter().map(|entry| entry.file)))
 }
@@ -139,6 +145,7 @@ fn matching(pattern: &str, listing: &Listing<'_>) -> Result<Parts> {
 fn named(names: &[u8], listing: &Listing<'_>, prefixes: &[PathBuf]) -> Parts {
     let mut entries: Vec<&Entry<'_>> = listing.entries().iter().collect();
     entries.sort_unstable_by_key(|entry| entry.path);
+    let listed: HashSet<FileId> = listing.listed().map(|entry| entry.file).collect();
     let mut parts = Parts::default();
     for line in names.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -157,6 +164,8 @@ fn named(names: &[u8], listing: &Listing<'_>, prefixes: &[PathBuf]) -> Parts {
         };
         let at = entries.partition_point(|entry| entry.path < below.as_slice());
         let inside = entries[at..].iter().take_while(|entry| entry.path.starts_with(&below));
+        // The source itself is what is listed of it.
+        let inside = inside.filter(|entry| !name.is_empty() || listed.contains(&entry.file));
         parts.parts.extend(inside.map(whole));
         parts.missing += u64::from(parts.parts.len() == before);
     }

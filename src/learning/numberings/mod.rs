@@ -2,7 +2,8 @@
 //!
 //! A dataset is all files below some directory, or those of a kind, sorted in some way. Each numbering costs
 //! memory and a part of every search, so only the likeliest are tried. Their directories have the most files
-//! and are not far below the source. Of each directory they number:
+//! and are not far below the source. A directory of derived samples is like a source of its own. Of each directory they
+//! number:
 //!
 //! - all files;
 //! - the files of usual kinds;
@@ -31,12 +32,20 @@ const COMMON: usize = 8;
 /// The least part of the files that a usual kind has. Lists and notes beside a dataset are fewer.
 const USUAL: usize = 100;
 
-/// How many times the files of the source all numberings together have at most.
+/// How many times the files of the source, or of a directory of derived samples, its numberings together have at most.
 const COPIES_MAX: usize = 16;
 
 /// Each sorting of the files that may be a dataset, the likeliest first, and each numbering once.
 pub(super) fn numberings(listing: &Listing<'_>) -> Vec<Numbering> {
+    listing.apart().iter().flat_map(|part| numberings_of(part)).collect()
+}
+
+/// The numberings of one source.
+fn numberings_of(listing: &Listing<'_>) -> Vec<Numbering> {
     let all = listing.entries();
+    if all.is_empty() {
+        return Vec::new();
+    }
     let rows = (0..).zip(all).map(|(row, entry)| Entry { file: FileId(row), ..*entry }).collect();
     let rows = Listing::new(rows);
     let orders = orders(&rows);

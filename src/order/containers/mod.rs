@@ -136,11 +136,10 @@ pub struct Numbered {
 /// format. The error names the file.
 pub fn numbered(listing: &Listing<'_>, filter: &Filter, container: &Container) -> Result<Numbered> {
     let is_root = |entry: &&Entry<'_>| entry.path == filter.directory().as_bytes();
-    let is_below = |entry: &&Entry<'_>| {
-        filter.below(entry.path).is_some() && filter.takes(entry.path, container.endings())
-    };
+    let below = listing.below(filter.directory()).map(|(_, entry)| entry);
+    let below = below.filter(|entry| filter.takes(entry.path, container.endings()));
     let mut paths: Vec<&Entry<'_>> =
-        listing.entries().iter().filter(|entry| is_root(entry) || is_below(entry)).collect();
+        listing.entries().iter().filter(is_root).chain(below).collect();
     paths.sort_unstable_by_key(|entry| entry.path);
     let (mut files, mut nth_of) = (Vec::new(), HashMap::new());
     for entry in &paths {

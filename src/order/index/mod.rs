@@ -116,14 +116,6 @@ impl Filter {
         if root == "." { "" } else { root }
     }
 
-    /// The rest of a path below the root. `None` if the path is not below it.
-    pub(super) fn below<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        match self.directory().as_bytes() {
-            b"" => Some(path),
-            root => path.strip_prefix(root)?.strip_prefix(b"/"),
-        }
-    }
-
     /// Whether the name has a wanted ending. `default` are the endings if the filter has none.
     ///
     /// Python folds case by Unicode. No other character folds to one of an image's ending, so ASCII is
@@ -172,9 +164,9 @@ fn sorted(listing: &Listing<'_>, sorting: Sorting, filter: &Filter) -> Vec<FileI
         Sorting::Dali => &DALI_FILES,
         Sorting::Path | Sorting::Pathlib | Sorting::Name | Sorting::Walk => &[],
     };
-    let taken = listing.entries().iter().filter(|entry| filter.takes(entry.path, endings));
-    let mut files: Vec<(&[u8], FileId)> =
-        taken.filter_map(|entry| Some((filter.below(entry.path)?, entry.file))).collect();
+    let below = listing.below(filter.directory());
+    let taken = below.filter(|(_, entry)| filter.takes(entry.path, endings));
+    let mut files: Vec<(&[u8], FileId)> = taken.map(|(path, entry)| (path, entry.file)).collect();
     match sorting {
         Sorting::ImageFolder => return image_folder(&files),
         Sorting::Keras => {

@@ -1,0 +1,394 @@
+//! Makes samples, each once for all who ask for it at about the same time.
+//!
+//! 1. Who asks for a sample waits for its *flight*. If there is none, one begins: a thread asks for the attributes of the
+//!    original, and has the original read.
+//! 2. When the original is here, a thread of low priority makes the sample. There are as many of these threads as
+//!    processors: a job computes first, and while it waits for a sample, its processor is free to make one.
+//! 3. The flight ends. First the threads get the size that wait for it. Then the bytes are delivered, by other threads:
+//!    a delivery pushes pages, and the kernel may have that wait for a lookup that one of the first threads answers.
+//! 4. What was made last is kept for a while for those who ask next: for the reader after the lookup that needed the
+//!    size, and for the other blocks of a large sample.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Weak, mpsc};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::quota::{Quota, Reserved};
+use super::{derived, without_size};
+use crate::derive::{Fault, Image, Recipe};
+use crate::source::{
+    Fingerprint, KeyedPool, Kind, Pool, ReadError, ReadRequest, Source, Stat, Urgency,
+};
+use crate::sync::{Mutex, lower_priority};
+
+/// Originals that are asked for at once, and further ones that readers wait for.
+const ASKED: usize = 64;
+const ASKED_RESERVED: usize = 16;
+
+/// An original that takes longer is held up. So many may be held up.
+const ASKING_PATIENCE: Duration = Duration::from_secs(1);
+const HELD_UP_MAX: usize = 1024;
+
+/// The nice value of the threads that make samples.
+const NICE: u32 = 10;
+
+/// Deliveries that are made at once, and further ones for readers.
+const DELIVERIES: usize = 16;
+
+/// A larger file is not read.
+const ORIGINAL_MAX: u64 = 256 << 20;
+
+/// The most bytes of originals at once. A larger one is read if there is no other.
+const ORIGINALS_BYTES: u64 = 256 << 20;
+
+/// The most bytes at once of images that are being made. A larger one is made if there is no other.
+const IMAGES_BYTES: u64 = 384 << 20;
+
+/// The most bytes of samples that are kept.
+const KEPT_BYTES: u64 = 32 << 20;
+
+/// What a kept sample counts at least, so that there are not too many.
+const LEAST: u64 = 16 << 10;
+
+/// How long a sample is kept after it was asked for.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+
+/// Failures that are shown.
+const FAILURES_SHOWN: usize = 8;
+
+/// The bytes of a sample, or why there are none.
+pub(super) type Made = Result<Arc<Vec<u8>>, ReadError>;
+
+/// Who waits for a sample.
+pub(super) enum Waiting {
+    /// A thread, for the number of its bytes.
+    Size(mpsc::Sender<Result<u64, ReadError>>),
+    /// Is called with the sample, on a thread that may block.
+    Delivery(Box<dyn FnOnce(Made) + Send>),
+}
+
+/// A version of a file that is to be made.
+#[derive(Clone)]
+pub(super) struct Sample {
+    /// The number of its recipe.
+    pub(super) nth: usize,
+    pub(super) recipe: Arc<Recipe>,
+    /// The path of its original.
+    pub(super) original: Arc<Path>,
+    /// Its version without the size.
+    pub(super) version: Fingerprint,
+    /// As in [`ReadRequest`].
+    pub(super) exact: bool,
+}
+
+/// A file of which nothing could be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The path of the original.
+    pub path: String,
+    pub reason: String,
+}
+
+/// What was made by a recipe since the mount.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DerivedStatus {
+    pub name: String,
+    /// Samples that were made, and their bytes.
+    pub made: u64,
+    pub bytes: u64,
+    /// Bytes of their originals.
+    pub originals_bytes: u64,
+    /// Seconds that it took to make them.
+    pub seconds: f64,
+    /// How often nothing could be made.
+    pub failed: u64,
+    /// The last files of which nothing could be made.
+    pub failures: Vec<Failure>,
+}
+
+/// A sample that is being made.
+#[derive(Default)]
+struct Flight {
+    /// Whether its original was asked for.
+    has_begun: bool,
+    waiting: Vec<(Urgency, Waiting)>,
+}
+
+impl Flight {
+    fn urgency(&self) -> Urgency {
+        let waits = self.waiting.iter().any(|(urgency, _)| *urgency == Urgency::Demand);
+        if waits { Urgency::Demand } else { Urgency::Prefetch }
+    }
+}
+
+struct Kept {
+    version: Fingerprint,
+    used: Instant,
+    made: Made,
+}
+
+impl Kept {
+    fn weight(&self) -> u64 {
+        self.made.as_ref().map_or(0, |bytes| bytes.len() as u64).max(LEAST)
+    }
+}
+
+/// Samples that are being made, and those that were asked for last, the very last one at the end.
+#[derive(Default)]
+struct Samples {
+    flights: HashMap<Fingerprint, Flight>,
+    kept: VecDeque<Kept>,
+}
+
+impl Samples {
+    /// A sample that is kept.
+    fn kept(&mut self, version: &Fingerprint) -> Option<Made> {
+        let nth = self.kept.iter().rposition(|kept| kept.version == *version)?;
+        let mut kept = self.kept.remove(nth)?;
+        kept.used = Instant::now();
+        let made = kept.made.clone();
+        self.kept.push_back(kept);
+        Some(made)
+    }
+
+    fn keep(&mut self, version: Fingerprint, made: Made) {
+        self.kept.push_back(Kept { version, used: Instant::now(), made });
+        let mut bytes: u64 = self.kept.iter().map(Kept::weight).sum();
+        while bytes > KEPT_BYTES && self.kept.len() > 1 {
+            bytes -= self.kept.pop_front().map_or(0, |kept| kept.weight());
+        }
+    }
+}
+
+pub(super) struct Maker {
+    source: Arc<dyn Source>,
+    askers: KeyedPool<Arc<Path>>,
+    makers: Pool,
+    deliveries: Pool,
+    originals: Arc<Quota>,
+    images: Arc<Quota>,
+    samples: Mutex<Samples>,
+    /// By the number of the recipe.
+    status: Mutex<Vec<DerivedStatus>>,
+}
+
+impl Maker {
+    pub(super) fn new(source: Arc<dyn Source>, recipes: &[Arc<Recipe>]) -> Arc<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let askers =
+            KeyedPool::new("belady-originals", ASKING_PATIENCE, ASKED, ASKED_RESERVED, || ());
+        let named = |recipe: &Arc<Recipe>| DerivedStatus {
+            name: recipe.name.clone(),
+            ..Default::default()
+        };
+        Arc::new(Maker {
+            source,
+            askers: askers.with_limits(HELD_UP_MAX, 1),
+            makers: Pool::starting("belady-derive", processors, 1, || lower_priority(NICE)),
+            deliveries: Pool::new("belady-derived", DELIVERIES, DELIVERIES),
+            originals: Quota::new(ORIGINALS_BYTES),
+            images: Quota::new(IMAGES_BYTES),
+            samples: Mutex::default(),
+            status: Mutex::new(recipes.iter().map(named).collect()),
+        })
+    }
+
+    pub(super) fn status(&self) -> Vec<DerivedStatus> {
+        self.status.lock().clone()
+    }
+
+    /// Forgets the samples that nobody has asked for in a while.
+    pub(super) fn forget_idle(&self) {
+        self.samples.lock().kept.retain(|kept| kept.used.elapsed() < KEPT_FOR);
+    }
+
+    /// Has a sample made, unless it is there or is being made. Never blocks.
+    pub(super) fn ask(self: &Arc<Self>, sample: Sample, urgency: Urgency, waiting: Waiting) {
+        let mut samples = self.samples.lock();
+        if let Some(made) = samples.kept(&sample.version) {
+            drop(samples);
+            return self.answer(urgency, waiting, made);
+        }
+        let flight = samples.flights.entry(sample.version).or_default();
+        let is_first = flight.waiting.is_empty();
+        flight.waiting.push((urgency, waiting));
+        // A prefetch may be far behind in the queue.
+        let is_sooner = !flight.has_begun && urgency == Urgency::Demand;
+        drop(samples);
+        if is_first || is_sooner {
+            let (maker, original) = (Arc::downgrade(self), Arc::clone(&sample.original));
+            self.askers.submit(urgency, original, move || {
+                if let Some(maker) = maker.upgrade() {
+                    maker.begin(sample);
+                }
+            });
+        }
+    }
+
+    /// Says that there is no such version. Never blocks.
+    pub(super) fn refuse(&self, urgency: Urgency, waiting: Waiting) {
+        self.answer(urgency, waiting, Err(ReadError::Changed));
+    }
+
+    fn answer(&self, urgency: Urgency, waiting: Waiting, made: Made) {
+        match waiting {
+            Waiting::Size(thread) => {
+                // Perhaps it does not wait any more.
+                let _ = thread.send(made.map(|bytes| bytes.len() as u64));
+            }
+            Waiting::Delivery(deliver) => self.deliveries.submit(urgency, move || deliver(made)),
+        }
+    }
+
+    /// Asks for the original, unless that was done.
+    fn begin(self: Arc<Self>, sample: Sample) {
+        let urgency = match self.samples.lock().flights.get_mut(&sample.version) {
+            Some(flight) if !flight.has_begun => {
+                flight.has_begun = true;
+                flight.urgency()
+            }
+            _ => return,
+        };
+        match catch_unwind(AssertUnwindSafe(|| self.original_of(&sample))) {
+            Ok(Ok(original)) => self.read(sample, &original, urgency),
+            // The next time the source may say something else.
+            Ok(Err(error)) => self.end(&sample.version, Err(error), false),
+            Err(_) => self.end(&sample.version, Err(ReadError::Source(Errno::EIO)), false),
+        }
+    }
+
+    /// The attributes of the original, if it is the one of this version. Blocks.
+    fn original_of(&self, sample: &Sample) -> Result<Stat, ReadError> {
+        let stat = match self.source.stat(&sample.original) {
+            Ok(stat) if stat.kind == Kind::File => stat,
+            Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => return Err(ReadError::Changed),
+            Err(errno) => return Err(ReadError::Source(errno)),
+        };
+        let present = without_size(&derived(&sample.recipe, &stat).fingerprint());
+        let is_it = match sample.exact {
+            true => present == sample.version,
+            false => present.is_content_of(&sample.version),
+        };
+        is_it.then_some(stat).ok_or(ReadError::Changed)
+    }
+
+    /// Reads the original. May block until others have less memory.
+    fn read(self: Arc<Self>, sample: Sample, stat: &Stat, urgency: Urgency) {
+        if stat.size > ORIGINAL_MAX {
+            let reason =
+                format!("it has {} bytes; no more than {ORIGINAL_MAX} are read", stat.size);
+            let made = self.failed(&sample, reason);
+            return self.end(&sample.version, made, true);
+        }
+        let reserved = self.originals.reserve(stat.size);
+        let (path, exact) = (Arc::clone(&sample.original), sample.exact);
+        let maker: Weak<Maker> = Arc::downgrade(&self);
+        let deliver = move |read: Result<Vec<u8>, ReadError>| {
+            if let Some(maker) = maker.upgrade() {
+                maker.arrived(sample, read, reserved);
+            }
+        };
+        if stat.size == 0 {
+            return deliver(Ok(Vec::new()));
+        }
+        self.source.read(vec![ReadRequest {
+            path,
+            fingerprint: stat.fingerprint(),
+            is_sized: true,
+            exact,
+            offset: 0,
+            length: stat.size as usize,
+            urgency,
+            deliver: Box::new(deliver),
+        }]);
+    }
+
+    /// The source has answered.
+    fn arrived(
+        self: Arc<Self>,
+        sample: Sample,
+        read: Result<Vec<u8>, ReadError>,
+        reserved: Reserved,
+    ) {
+        let bytes = match read {
+            Ok(bytes) => bytes,
+            Err(error) => return self.end(&sample.version, Err(error), false),
+        };
+        let flights = &self.samples.lock().flights;
+        let urgency = flights.get(&sample.version).map_or(Urgency::Prefetch, Flight::urgency);
+        let maker = Arc::downgrade(&self);
+        self.makers.submit(urgency, move || {
+            let Some(maker) = maker.upgrade() else { return };
+            let made = maker.make(&sample, &bytes);
+            drop((bytes, reserved));
+            maker.end(&sample.version, made, true);
+        });
+    }
+
+    /// Makes a sample of its original.
+    fn make(&self, sample: &Sample, original: &[u8]) -> Made {
+        let recipe = &sample.recipe;
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let _reserved = self.images.reserve(recipe.memory(original)?);
+            let began = Instant::now();
+            let made = recipe.make(Image::decode(original)?)?;
+            Ok((made, began.elapsed()))
+        }));
+        match made.unwrap_or_else(|_| Err(Fault("the decoder failed".to_owned()))) {
+            Ok((made, took)) => {
+                let path = sample.original.display().to_string();
+                let mut status = self.status.lock();
+                let of_recipe = &mut status[sample.nth];
+                of_recipe.made += 1;
+                of_recipe.bytes += made.len() as u64;
+                of_recipe.originals_bytes += original.len() as u64;
+                of_recipe.seconds += took.as_secs_f64();
+                // Its file was broken before.
+                of_recipe.failures.retain(|known| known.path != path);
+                Ok(Arc::new(made))
+            }
+            Err(Fault(reason)) => self.failed(sample, reason),
+        }
+    }
+
+    /// Notes that nothing can be made of a file.
+    fn failed(&self, sample: &Sample, reason: String) -> Made {
+        let failure = Failure { path: sample.original.display().to_string(), reason };
+        let mut status = self.status.lock();
+        let of_recipe = &mut status[sample.nth];
+        of_recipe.failed += 1;
+        if !of_recipe.failures.contains(&failure) {
+            let Failure { path, reason } = &failure;
+            tracing::warn!(%path, derived = %sample.recipe.name, "nothing can be derived: {reason}");
+            of_recipe.failures.retain(|known| known.path != failure.path);
+            if of_recipe.failures.len() == FAILURES_SHOWN {
+                of_recipe.failures.remove(0);
+            }
+            of_recipe.failures.push(failure);
+        }
+        Err(ReadError::Source(Errno::EIO))
+    }
+
+    /// Ends a flight. Others who ask soon get the same if it `keeps`. Never blocks.
+    fn end(&self, version: &Fingerprint, made: Made, keeps: bool) {
+        let mut samples = self.samples.lock();
+        let waiting = samples.flights.remove(version).map(|flight| flight.waiting);
+        if keeps {
+            samples.keep(*version, made.clone());
+        }
+        drop(samples);
+        let (sizes, deliveries): (Vec<_>, Vec<_>) = waiting
+            .into_iter()
+            .flatten()
+            .partition(|(_, waiting)| matches!(waiting, Waiting::Size(_)));
+        for (urgency, waiting) in sizes.into_iter().chain(deliveries) {
+            self.answer(urgency, waiting, made.clone());
+        }
+    }
+}
