@@ -128,6 +128,7 @@ class Derived(Parts):
 
     def jobs(self):
         """Three jobs at the same time."""
+        self.originals.warm()
         with self.mount() as mount, ThreadPoolExecutor(3) as pool:
             mount.await_scan()
             top = f"{mount.mountpoint}/.derived/{COPIES}"

@@ -600,13 +600,20 @@ impl Cache {
         self.flights.for_each(|key, fetching| {
             let is_late = fetching.asked.is_some_and(|asked| asked.elapsed() > late_after);
             let is_needed = fetching.unanswered > 0 && !fetching.waiters.is_empty();
-            if is_late && is_needed && !fetching.is_hedged && times.take_hedge() {
-                fetching.is_hedged = true;
+            if is_late && is_needed && !fetching.is_hedged {
                 late.push((*key, fetching.number));
             }
         });
         for (key, number) in late {
-            if let Some(located) = key.locate(&self.catalog) {
+            let Some(located) = key.locate(&self.catalog) else { continue };
+            // A sample that has to be made is made once, however often it is asked for.
+            let is_made = self.source.unlisted().is_some_and(|top| located.path.starts_with(top));
+            if is_made || !times.take_hedge() {
+                continue;
+            }
+            let is_under_way =
+                self.flights.with(&key, number, |fetching| fetching.is_hedged = true);
+            if is_under_way.is_some() {
                 Attempt::new(self, key, number, located, Urgency::Demand).ask_source();
             }
         }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use nix::errno::Errno::{self, EINVAL, ENAMETOOLONG, ENODATA, EOPNOTSUPP, ERANGE, ESTALE};
 
 use super::{Latencies, Span, Spans, Timings};
-use crate::catalog::is_certain;
+use crate::source::is_certain;
 
 /// Why a reader waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -64,7 +64,6 @@ pub use handed_out::Handed;
 pub use node::NodeId;
 pub use paths::with_listing;
 use reading::Turns;
-pub use reading::is_certain;
 use scan::{Progress, Scan};
 pub use scan::{ScanStatus, give_back};
 use sweep::Sweep;

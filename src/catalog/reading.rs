@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use super::row::{is_unsure, unsure};
 use crate::ids::FileId;
 use crate::limiter::MetadataLimits;
-use crate::source::{Kind, Source, Stat, is_prompt};
+use crate::source::{Kind, Source, Stat, is_certain, is_prompt};
 use crate::sync::{Condvar, Mutex};
 
 /// So many names of a listing show whether their attributes have come along, at a source that is asked for one after
@@ -34,12 +34,6 @@ const CHUNK_MIN: usize = 4;
 /// So many names may be unsure, or one in so many.
 const UNSURE_MAX: usize = 64;
 const UNSURE_SHARE: usize = 16;
-
-/// Whether an error says for certain that a name is gone, or that we may not look at it. Any other error
-/// may pass, and must not make samples vanish.
-pub fn is_certain(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM)
-}
 
 /// Whether so many unsure names are too many.
 pub(super) fn too_many_are(unsure: usize, names: usize) -> bool {

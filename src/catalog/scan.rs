@@ -24,12 +24,12 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::names::Names;
-use super::reading::{Promptly, is_certain, known_stat, too_many_are};
+use super::reading::{Promptly, known_stat, too_many_are};
 use super::row::{is_unsure, unsure};
 use super::{Catalog, Changes};
 use crate::ids::FileId;
 use crate::limiter::MetadataLimits;
-use crate::source::{Kind, Stat};
+use crate::source::{Kind, Stat, is_certain};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// The scan ends after so many things that the source could not tell about, if there are more of

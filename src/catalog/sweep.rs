@@ -16,11 +16,10 @@ use nix::errno::Errno;
 
 use super::doubt::is_other_size;
 use super::node::NodeId;
-use super::reading::is_certain;
 use super::tree::Tree;
 use super::{Catalog, Changes};
 use crate::ids::FileId;
-use crate::source::{Stat, is_prompt};
+use crate::source::{Stat, is_certain, is_prompt};
 use crate::sync::Mutex;
 
 /// Names that are checked at once.

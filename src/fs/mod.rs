@@ -26,11 +26,11 @@ use metadata::{LastSpace, MetadataKey, Questions, Space};
 use nix::errno::Errno;
 
 use crate::cache::{Cache, Cause, Inbox};
-use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, Served, is_certain};
+use crate::catalog::{Attr, Catalog, Changes, FOR_EVER, Listed, NodeId, Served};
 use crate::ids::FileId;
 use crate::plan::Event;
 use crate::process::is_ending;
-use crate::source::{KeyedPool, Kind, Source, Urgency};
+use crate::source::{KeyedPool, Kind, Source, Urgency, is_certain};
 use crate::store::PassthroughFile;
 use reading::PendingRead;
 pub use rights::{Access, Rights};

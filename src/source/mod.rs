@@ -151,6 +151,12 @@ impl Stat {
     }
 }
 
+/// Whether an error says for certain that a name is gone, or that we may not look at it. Any other error
+/// may pass, and must not make samples vanish.
+pub fn is_certain(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
     Source(Errno),

@@ -1,18 +1,21 @@
 //! A source for tests: a directory whose reads a test answers.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
-use super::{PosixSource, ReadRequest, Source, Stat};
+use super::{Kind, PosixSource, ReadRequest, Source, Stat};
 
 pub(crate) struct StubSource<R> {
     directory: PosixSource,
     /// What listings tell of the sizes of files, if they tell a guess.
     guess: Option<u64>,
     is_hedged: bool,
+    /// The name of the files whose attributes cannot be had.
+    broken: Option<&'static str>,
     pub(crate) overloads: AtomicU64,
     read: R,
 }
@@ -20,11 +23,15 @@ pub(crate) struct StubSource<R> {
 impl<R: Fn(ReadRequest) + Send + Sync + 'static> StubSource<R> {
     pub(crate) fn new(directory: PosixSource, read: R) -> Self {
         let overloads = AtomicU64::new(0);
-        StubSource { directory, guess: None, is_hedged: false, overloads, read }
+        StubSource { directory, guess: None, is_hedged: false, broken: None, overloads, read }
     }
 
     pub(crate) fn guessing(directory: PosixSource, guess: u64, read: R) -> Self {
         StubSource { guess: Some(guess), ..Self::new(directory, read) }
+    }
+
+    pub(crate) fn with_broken(self, name: &'static str) -> Self {
+        StubSource { broken: Some(name), ..self }
     }
 
     pub(crate) fn hedged(directory: PosixSource, read: R) -> Self {
@@ -66,7 +73,13 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for StubSource<R> {
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, Errno> {
-        self.directory.stat(path)
+        let is_broken =
+            path.file_name().is_some_and(|name| self.broken.is_some_and(|of| of == name));
+        if is_broken { Err(Errno::EIO) } else { self.directory.stat(path) }
+    }
+
+    fn listed_kinds(&self, directory: &Path) -> HashMap<OsString, Kind> {
+        self.directory.listed_kinds(directory)
     }
 
     fn stat_anew(&self, path: &Path) -> Result<Stat, Errno> {

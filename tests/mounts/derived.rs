@@ -6,15 +6,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 
 use belady::derive::Image;
 use nix::libc;
 use serde_json::Value;
 
-use crate::archives::python;
+use crate::archives::{pack, python};
 use crate::fixture::{Fixture, wait_until};
 use crate::mounted::Mounted;
+use crate::rehearsal::wait_for_offers;
 
 const FILES: usize = 120;
 const CLASS: usize = 60;
@@ -123,9 +125,25 @@ fn the_order_of_a_loader_over_derived_samples_is_found_out() {
     let fixture = Fixture::new();
     make(&fixture);
     let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--set", SMALL]);
-    python(LOADER, &[&mounted.path(".derived/small/train"), Path::new("3")]);
-    let loaders = mounted.status()["loaders"].to_string();
-    assert!(loaders.contains(".derived/small/train"), "{loaders}");
+    // It stays until nobody can write to it any more.
+    let mut loader = Command::new("/usr/bin/python3")
+        .arg("-c")
+        .arg(format!("{LOADER}sys.stdin.read()\n"))
+        .arg(mounted.path(".derived/small/train"))
+        .arg("3")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("its order is found out", || {
+        let status = mounted.status();
+        let mut loaders = status["loaders"].as_array().unwrap().iter();
+        loaders.any(|loader| {
+            let root = "root=.derived/small/train";
+            loader["followed"] == true && loader["spec"].to_string().contains(root)
+        })
+    });
+    drop(loader.stdin.take());
+    assert!(loader.wait().unwrap().success());
     mounted.umount();
 }
 
@@ -255,4 +273,45 @@ fn wrong_recipes_are_refused() {
         let said = mount(recipe);
         assert!(said.contains(reason), "{recipe}: {said}");
     }
+}
+
+#[test]
+fn samples_are_made_of_the_files_in_archives() {
+    let fixture = Fixture::new();
+    make(&fixture);
+    pack(&fixture.path("source"), "train", &fixture.path("train.tar"));
+    let archives = fixture.path("archives");
+    fs::create_dir(&archives).unwrap();
+    fs::rename(fixture.path("train.tar"), archives.join("train.tar")).unwrap();
+    let options = ["--as", "files", "--ram", "64MiB", "--set", SMALL];
+    let mounted = Mounted::at(&fixture, &archives, &fixture.path("mount"), &options);
+    check_all(&mounted, 20);
+    assert_eq!(made(&mounted)["made"], FILES);
+    mounted.umount();
+}
+
+#[test]
+fn a_rehearsal_buffer_may_hold_derived_samples() {
+    const KEPT: usize = 50;
+    let fixture = Fixture::new();
+    make(&fixture);
+    let cache = fixture.path("cache");
+    let size = format!("rehearsal.old.size={KEPT}");
+    let sets = [SMALL, &size, "rehearsal.old.root=.derived/small/train"];
+    let mut options = vec!["--ram", "64MiB", "--cache-dir", cache.to_str().unwrap()];
+    options.extend(sets.iter().flat_map(|set| ["--set", set]));
+    let mounted = Mounted::new(&fixture, &options);
+    check_all(&mounted, 20);
+    wait_for_offers(&fixture, FILES as u64);
+    let view = mounted.path("rehearsal/old/epoch-1");
+    let classes = names(&view).into_iter().map(|class| view.join(class));
+    let kept: Vec<PathBuf> = classes
+        .flat_map(|class| names(&class).into_iter().map(move |name| class.join(name)))
+        .collect();
+    assert_eq!(kept.len(), KEPT);
+    for path in kept {
+        let (width, height) = sides(&path);
+        assert_eq!(width.min(height), 20, "{}", path.display());
+    }
+    mounted.umount();
 }

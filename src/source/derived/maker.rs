@@ -43,7 +43,8 @@ const DELIVERIES: usize = 16;
 /// A larger file is not read.
 const ORIGINAL_MAX: u64 = 256 << 20;
 
-/// The most bytes of originals at once. A larger one is read if there is no other.
+/// The most bytes of originals at once. A larger one is read if there is no other. Those that readers wait for are read at
+/// once, and count.
 const ORIGINALS_BYTES: u64 = 256 << 20;
 
 /// The most bytes at once of images that are being made. A larger one is made if there is no other.
@@ -112,11 +113,50 @@ pub struct DerivedStatus {
     pub failures: Vec<Failure>,
 }
 
+/// An original that is here.
+struct Arrived {
+    sample: Sample,
+    bytes: Vec<u8>,
+    reserved: Reserved,
+    owed: OwedEnd,
+}
+
+/// Ends a flight with an error if it is dropped: a source may panic, or drop a request.
+struct OwedEnd {
+    maker: Weak<Maker>,
+    version: Fingerprint,
+    has_ended: bool,
+}
+
+impl OwedEnd {
+    fn new(maker: &Arc<Maker>, sample: &Sample) -> Self {
+        OwedEnd { maker: Arc::downgrade(maker), version: sample.version, has_ended: false }
+    }
+
+    /// Ends the flight. Others who ask soon get the same if it `keeps`.
+    fn end(mut self, made: Made, keeps: bool) {
+        self.has_ended = true;
+        if let Some(maker) = self.maker.upgrade() {
+            maker.end(&self.version, made, keeps);
+        }
+    }
+}
+
+impl Drop for OwedEnd {
+    fn drop(&mut self) {
+        if let Some(maker) = self.maker.upgrade().filter(|_| !self.has_ended) {
+            maker.end(&self.version, Err(ReadError::Source(Errno::EIO)), false);
+        }
+    }
+}
+
 /// A sample that is being made.
 #[derive(Default)]
 struct Flight {
     /// Whether its original was asked for.
     has_begun: bool,
+    /// Its original, until a thread makes the sample.
+    arrived: Option<Arrived>,
     waiting: Vec<(Urgency, Waiting)>,
 }
 
@@ -217,17 +257,20 @@ impl Maker {
         }
         let flight = samples.flights.entry(sample.version).or_default();
         let is_first = flight.waiting.is_empty();
+        // A prefetch may be far behind in a queue.
+        let is_sooner = urgency == Urgency::Demand && flight.urgency() == Urgency::Prefetch;
         flight.waiting.push((urgency, waiting));
-        // A prefetch may be far behind in the queue.
-        let is_sooner = !flight.has_begun && urgency == Urgency::Demand;
+        let (has_begun, has_arrived) = (flight.has_begun, flight.arrived.is_some());
         drop(samples);
-        if is_first || is_sooner {
+        if is_first || (is_sooner && !has_begun) {
             let (maker, original) = (Arc::downgrade(self), Arc::clone(&sample.original));
             self.askers.submit(urgency, original, move || {
                 if let Some(maker) = maker.upgrade() {
                     maker.begin(sample);
                 }
             });
+        } else if is_sooner && has_arrived {
+            self.submit(&sample.version, urgency);
         }
     }
 
@@ -255,11 +298,11 @@ impl Maker {
             }
             _ => return,
         };
-        match catch_unwind(AssertUnwindSafe(|| self.original_of(&sample))) {
-            Ok(Ok(original)) => self.read(sample, &original, urgency),
+        let owed = OwedEnd::new(&self, &sample);
+        match self.original_of(&sample) {
+            Ok(original) => self.read(sample, &original, urgency, owed),
             // The next time the source may say something else.
-            Ok(Err(error)) => self.end(&sample.version, Err(error), false),
-            Err(_) => self.end(&sample.version, Err(ReadError::Source(Errno::EIO)), false),
+            Err(error) => owed.end(Err(error), false),
         }
     }
 
@@ -278,21 +321,23 @@ impl Maker {
         is_it.then_some(stat).ok_or(ReadError::Changed)
     }
 
-    /// Reads the original. May block until others have less memory.
-    fn read(self: Arc<Self>, sample: Sample, stat: &Stat, urgency: Urgency) {
+    /// Reads the original. A prefetch may block until others have less memory.
+    fn read(self: Arc<Self>, sample: Sample, stat: &Stat, urgency: Urgency, owed: OwedEnd) {
         if stat.size > ORIGINAL_MAX {
             let reason =
                 format!("it has {} bytes; no more than {ORIGINAL_MAX} are read", stat.size);
-            let made = self.failed(&sample, reason);
-            return self.end(&sample.version, made, true);
+            return owed.end(self.failed(&sample, reason), true);
         }
-        let reserved = self.originals.reserve(stat.size);
-        let (path, exact) = (Arc::clone(&sample.original), sample.exact);
-        let maker: Weak<Maker> = Arc::downgrade(&self);
-        let deliver = move |read: Result<Vec<u8>, ReadError>| {
-            if let Some(maker) = maker.upgrade() {
-                maker.arrived(sample, read, reserved);
-            }
+        let reserved = match urgency {
+            Urgency::Demand => self.originals.reserve_now(stat.size),
+            Urgency::Prefetch => self.originals.reserve(stat.size),
+        };
+        let (path, exact, maker) =
+            (Arc::clone(&sample.original), sample.exact, Arc::downgrade(&self));
+        let deliver = move |read: Result<Vec<u8>, ReadError>| match (read, maker.upgrade()) {
+            (Ok(bytes), Some(maker)) => maker.arrived(Arrived { sample, bytes, reserved, owed }),
+            (Err(error), _) => owed.end(Err(error), false),
+            (Ok(_), None) => {}
         };
         if stat.size == 0 {
             return deliver(Ok(Vec::new()));
@@ -309,25 +354,30 @@ impl Maker {
         }]);
     }
 
-    /// The source has answered.
-    fn arrived(
-        self: Arc<Self>,
-        sample: Sample,
-        read: Result<Vec<u8>, ReadError>,
-        reserved: Reserved,
-    ) {
-        let bytes = match read {
-            Ok(bytes) => bytes,
-            Err(error) => return self.end(&sample.version, Err(error), false),
+    /// An original is here.
+    fn arrived(self: Arc<Self>, arrived: Arrived) {
+        let version = arrived.sample.version;
+        let urgency = {
+            let mut samples = self.samples.lock();
+            let Some(flight) = samples.flights.get_mut(&version) else { return };
+            flight.arrived = Some(arrived);
+            flight.urgency()
         };
-        let flights = &self.samples.lock().flights;
-        let urgency = flights.get(&sample.version).map_or(Urgency::Prefetch, Flight::urgency);
-        let maker = Arc::downgrade(&self);
+        self.submit(&version, urgency);
+    }
+
+    /// Has a thread make the sample of an original that is here, unless another one does.
+    fn submit(self: &Arc<Self>, version: &Fingerprint, urgency: Urgency) {
+        let (maker, version) = (Arc::downgrade(self), *version);
         self.makers.submit(urgency, move || {
             let Some(maker) = maker.upgrade() else { return };
-            let made = maker.make(&sample, &bytes);
-            drop((bytes, reserved));
-            maker.end(&sample.version, made, true);
+            let arrived =
+                maker.samples.lock().flights.get_mut(&version).and_then(|it| it.arrived.take());
+            if let Some(Arrived { sample, bytes, reserved, owed }) = arrived {
+                let made = maker.make(&sample, &bytes);
+                drop((bytes, reserved));
+                owed.end(made, true);
+            }
         });
     }
 

@@ -18,7 +18,7 @@ mod maker;
 mod quota;
 
 use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
@@ -29,7 +29,7 @@ use maker::{Made, Maker, Sample, Waiting};
 use nix::errno::Errno;
 
 use super::tree::hash;
-use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat, Urgency};
+use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat, Urgency, is_certain};
 use crate::derive::Recipe;
 use crate::error::{Error, ErrorKind, Result as UserResult};
 
@@ -118,29 +118,6 @@ impl Derived {
         Stat { identity: (device, hash(&[b"derived", &inode.to_le_bytes()])), ..root }
     }
 
-    /// The attributes of a path in the directory of a recipe.
-    fn look(
-        &self,
-        nth: usize,
-        path: &Path,
-        stat: impl Fn(&Path) -> Result<Stat, Errno>,
-    ) -> Result<Stat, Errno> {
-        let recipe = &self.recipes[nth];
-        let original = original_of(recipe, path);
-        match original.map(|original| (stat(&original), original)) {
-            Some((Ok(found), original)) if found.kind == Kind::File => {
-                let taken = recipe.from.chooses(&original);
-                taken.then(|| derived(recipe, &found)).ok_or(Errno::ENOENT)
-            }
-            // A directory may have such a name, too.
-            Some((Ok(found), original)) if original == path => directory_of(recipe, path, found),
-            Some((Err(errno), original)) if original == path || errno != Errno::ENOENT => {
-                Err(errno)
-            }
-            _ => directory_of(recipe, path, stat(path)?),
-        }
-    }
-
     /// The attributes of names in a directory of a recipe. The source may tell of all of them sooner than of each.
     fn look_at_all(
         &self,
@@ -155,37 +132,23 @@ impl Derived {
             .collect();
         let asked: Vec<OsString> = asked.into_iter().collect();
         let found = self.source.stat_all(directory, &asked);
-        let known: HashMap<&OsStr, Result<Stat, Errno>> =
-            asked.iter().map(OsString::as_os_str).zip(found).collect();
+        let paths = asked.iter().map(|name| directory.join(name));
+        let known: HashMap<PathBuf, Result<Stat, Errno>> = paths.zip(found).collect();
+        let stat = |path: &Path| match known.get(path) {
+            Some(found) => *found,
+            None => self.source.stat(path),
+        };
         let kinds = OnceCell::new();
-        let one = |name: &OsString| {
-            let path = directory.join(name);
-            let is_shown = |kind| shows(recipe, &path, kind);
-            let asked = original(name).map(PathBuf::into_os_string);
-            match known.get(asked.as_deref().unwrap_or(name)).copied() {
-                Some(Ok(found)) if found.kind == Kind::File && asked.is_some() => {
-                    let shown = is_shown(Kind::File).then(|| derived(recipe, &found));
-                    shown.ok_or(Errno::ENOENT)
-                }
-                Some(Ok(found)) if asked.as_ref().is_none_or(|asked| asked == name) => {
-                    directory_of(recipe, &path, found)
-                }
-                // A directory may have such a name, too.
-                Some(Ok(_) | Err(Errno::ENOENT))
-                    if asked.as_ref().is_some_and(|asked| asked != name) =>
-                {
-                    directory_of(recipe, &path, self.source.stat(&path)?)
-                }
-                Some(Err(
-                    errno @ (Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM),
-                )) => Err(errno),
-                // What is certainly not shown is not there, whatever else the source cannot say of it.
-                Some(Err(errno)) => {
-                    let kinds = kinds.get_or_init(|| self.shown_kinds(recipe, directory));
-                    Err(if kinds.contains_key(name) { errno } else { Errno::ENOENT })
-                }
-                Some(Ok(_)) | None => Err(Errno::ENOENT),
-            }
+        let is_hidden = |name: &OsString| {
+            let kinds = kinds.get_or_init(|| self.source.listed_kinds(directory));
+            let original = original(name).map(PathBuf::into_os_string);
+            let kind = original.and_then(|original| kinds.get(&original)).or(kinds.get(name));
+            kind.is_some_and(|kind| !shows(recipe, &directory.join(name), *kind))
+        };
+        let one = |name: &OsString| match look(recipe, &directory.join(name), stat) {
+            // What is not shown is not there, although the source does not tell its attributes.
+            Err(errno) if !is_certain(errno) && is_hidden(name) => Err(Errno::ENOENT),
+            found => found,
         };
         names.iter().map(one).collect()
     }
@@ -208,7 +171,7 @@ impl Derived {
         match self.place(path) {
             Place::Source => stat(path),
             Place::Top => Ok(Self::top(stat(Path::new(""))?)),
-            Place::In(nth, path) => self.look(nth, path, stat),
+            Place::In(nth, path) => look(&self.recipes[nth], path, stat),
             Place::Nowhere => Err(Errno::ENOENT),
         }
     }
@@ -262,18 +225,31 @@ impl Derived {
         })
     }
 
-    /// The names that may be in a directory of a recipe. Some of them may turn out to stand for nothing.
-    fn names(recipe: &Recipe, directory: &Path, names: &[OsString]) -> Vec<OsString> {
+    /// The names that may be in a directory of a recipe. Some of them may turn out to stand for nothing. A derived file may
+    /// have the name of another thing of the source, so names with the suffix that were `told` before are left out.
+    fn names(
+        recipe: &Recipe,
+        directory: &Path,
+        names: &[OsString],
+        told: &mut HashSet<OsString>,
+    ) -> Vec<OsString> {
         let suffix = recipe.suffix();
-        let mut found = Vec::with_capacity(names.len());
+        if suffix.is_empty() {
+            return names.to_vec();
+        }
+        let mut found = Vec::with_capacity(2 * names.len());
         for name in names {
-            if !suffix.is_empty() && recipe.from.chooses(&directory.join(name)) {
+            if recipe.from.chooses(&directory.join(name)) {
                 let mut derived = name.clone();
                 derived.push(suffix);
                 found.push(derived);
             }
             found.push(name.clone());
         }
+        let is_new = |name: &OsString| {
+            !name.as_bytes().ends_with(suffix.as_bytes()) || told.insert(name.clone())
+        };
+        found.retain(is_new);
         found
     }
 }
@@ -300,6 +276,26 @@ fn shows(recipe: &Recipe, path: &Path, kind: Kind) -> bool {
         }
         Kind::Directory => recipe.from.may_be_below(path),
         _ => false,
+    }
+}
+
+/// The attributes of a path in the directory of a recipe, by those of the source's files.
+fn look(
+    recipe: &Recipe,
+    path: &Path,
+    stat: impl Fn(&Path) -> Result<Stat, Errno>,
+) -> Result<Stat, Errno> {
+    let Some(original) = original_of(recipe, path) else {
+        return directory_of(recipe, path, stat(path)?);
+    };
+    match stat(&original) {
+        Ok(found) if found.kind == Kind::File && recipe.from.chooses(&original) => {
+            Ok(derived(recipe, &found))
+        }
+        Ok(found) if original == path => directory_of(recipe, path, found),
+        Err(errno) if original == path || errno != Errno::ENOENT => Err(errno),
+        // A directory may have such a name, too.
+        Ok(_) | Err(_) => directory_of(recipe, path, stat(path)?),
     }
 }
 
@@ -388,8 +384,10 @@ impl Source for Derived {
                 if !recipe.from.may_be_below(below) {
                     return Err(Errno::ENOENT);
                 }
-                self.source
-                    .list_in_parts(below, &mut |names| each(&Self::names(recipe, below, names)))
+                let mut told = HashSet::new();
+                self.source.list_in_parts(below, &mut |names| {
+                    each(&Self::names(recipe, below, names, &mut told));
+                })
             }
             Place::Nowhere => Err(Errno::ENOENT),
         }

@@ -240,6 +240,115 @@ fn an_error_of_the_source_is_that_of_the_sample_and_is_not_kept() {
     assert!(source.stat(path).is_ok());
 }
 
+/// The source cannot say what one name stands for. All others are known.
+#[test]
+fn a_name_that_the_source_knows_nothing_of_hides_no_other() {
+    let top = tempfile::tempdir().unwrap();
+    for name in ["1.jpg", "2.jpg", "notes.txt"] {
+        fs::write(top.path().join(name), image("wide.jpg")).unwrap();
+    }
+    for (broken, format) in [
+        ("1.jpg", Format::Npy),
+        ("1.jpg", Format::Png),
+        ("notes.txt", Format::Npy),
+        ("notes.txt", Format::Png),
+    ] {
+        let files = || PosixSource::open(top.path(), 1).unwrap();
+        let source = StubSource::new(files(), |_| ()).with_broken(broken);
+        let source = Derived::open(Arc::new(source), &[recipe("x", "", 20, format)]).unwrap();
+        let directory = Path::new(".derived/x");
+        let mut names = Vec::new();
+        let each = &mut |part: &[OsString]| names.extend_from_slice(part);
+        source.list_in_parts(directory, each).unwrap();
+        let kinds = source.listed_kinds(directory);
+        let found = names.iter().zip(source.stat_all(directory, &names));
+        let (mut unknown, mut known) = (Vec::new(), 0);
+        for (name, stat) in found {
+            match stat {
+                Ok(stat) => known += u32::from(stat.kind == Kind::File),
+                Err(Errno::ENOENT) => {}
+                Err(errno) => unknown.push((name.clone(), errno, kinds.get(name).copied())),
+            }
+        }
+        if broken == "1.jpg" {
+            let name = OsString::from(if format == Format::Npy { "1.jpg.npy" } else { "1.jpg" });
+            assert_eq!((unknown, known), (vec![(name, Errno::EIO, Some(Kind::File))], 1));
+        } else {
+            assert_eq!((unknown, known), (vec![], 2), "it is not shown, whatever it is");
+        }
+    }
+}
+
+/// Nothing is known of any name, so all of them may be shown.
+#[test]
+fn samples_do_not_vanish_if_the_source_fails() {
+    let top = tempfile::tempdir().unwrap();
+    fs::write(top.path().join("1.jpg"), image("wide.jpg")).unwrap();
+    for format in [Format::Npy, Format::Png] {
+        let source = StubSource::new(PosixSource::open(top.path(), 1).unwrap(), |_| ());
+        let source = source.with_broken("1.jpg");
+        let recipes = [recipe("x", "", 20, format)];
+        let source = Derived::open(Arc::new(source), &recipes).unwrap();
+        let gone = top.path().join("1.jpg");
+        fs::rename(&gone, top.path().join("elsewhere")).unwrap();
+        let name = OsString::from(format!("1.jpg{}", recipes[0].suffix()));
+        assert_eq!(source.stat_all(Path::new(".derived/x"), &[name]), [Err(Errno::EIO)]);
+        fs::rename(top.path().join("elsewhere"), gone).unwrap();
+    }
+}
+
+#[test]
+fn a_name_with_the_suffix_is_shown_once() {
+    let top = tempfile::tempdir().unwrap();
+    for (name, bytes) in [("a.jpg", image("wide.jpg")), ("a.jpg.npy", vec![1]), ("b", vec![2])] {
+        fs::write(top.path().join(name), bytes).unwrap();
+    }
+    for directory in ["b.npy", "c.npy"] {
+        fs::create_dir(top.path().join(directory)).unwrap();
+        fs::write(top.path().join(directory).join("d.jpg"), image("tall.jpg")).unwrap();
+    }
+    let source = counted(top.path(), &Arc::default());
+    let source = Derived::open(source, &[recipe("x", "**/*.jpg", 20, Format::Npy)]).unwrap();
+    let mut stand = Vec::new();
+    for directory in ["", "b.npy", "c.npy"] {
+        let directory = Path::new(".derived/x").join(directory);
+        let mut names = Vec::new();
+        let each = &mut |part: &[OsString]| names.extend_from_slice(part);
+        source.list_in_parts(&directory, each).unwrap();
+        let found = names.iter().zip(source.stat_all(&directory, &names));
+        let shown = found.filter_map(|(name, stat)| Some((name.clone(), stat.ok()?.kind)));
+        stand.extend(shown);
+    }
+    stand.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    let expected = [
+        ("a.jpg.npy", Kind::File),
+        ("b.npy", Kind::Directory),
+        ("c.npy", Kind::Directory),
+        ("d.jpg.npy", Kind::File),
+        ("d.jpg.npy", Kind::File),
+    ];
+    assert_eq!(stand, expected.map(|(name, kind)| (OsString::from(name), kind)));
+}
+
+/// The first request is dropped.
+#[test]
+fn a_source_that_drops_a_request_costs_an_error_and_no_more() {
+    let top = tempfile::tempdir().unwrap();
+    fs::write(top.path().join("1.jpg"), image("wide.jpg")).unwrap();
+    let (files, drops) = (PosixSource::open(top.path(), 1).unwrap(), AtomicU64::new(1));
+    let read = move |request: ReadRequest| {
+        if drops.swap(0, Ordering::Relaxed) == 0 {
+            files.read(vec![request]);
+        }
+    };
+    let source = StubSource::new(PosixSource::open(top.path(), 1).unwrap(), read);
+    let recipes = [recipe("x", "", 20, Format::Png)];
+    let source = Derived::open(Arc::new(source), &recipes).unwrap();
+    let path = Path::new(".derived/x/1.jpg");
+    assert_eq!(source.stat(path).err(), Some(Errno::EIO));
+    assert!(source.stat(path).is_ok());
+}
+
 #[test]
 fn a_source_that_cannot_have_derived_samples_is_refused() {
     let top = tempfile::tempdir().unwrap();
