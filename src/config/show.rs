@@ -13,7 +13,7 @@ use super::schema::{Config, DERIVED_KEYS, DerivedConfig, KEYS, REHEARSAL_KEYS, R
 struct Example {
     section: &'static str,
     title: &'static str,
-    /// Values other than the defaults.
+    /// Its values that are not the defaults.
     needs: &'static [(&'static str, &'static str)],
 }
 
@@ -90,7 +90,7 @@ pub fn default_toml() -> String {
             };
         }
         let mark = if example.is_some() { "# " } else { "" };
-        // Without this value there is none.
+        // The example sets some values.
         let needed = example.and_then(|example| example.needs.iter().find(|(of, _)| *of == leaf));
         let value = needed.map_or(value.as_str(), |(_, value)| value);
         key.help.iter().for_each(|line| out += &format!("{mark}#{line}\n"));
