@@ -292,8 +292,8 @@ sections! {
     [derived] DerivedConfig {
         /// They are in the directory .derived/NAME of the mount, which is found by name and not listed.
         name: String = String::new(),
-        /// The files that they are made of, a pattern such as "train/**/*.JPEG"; empty: all JPEG and PNG
-        /// images.
+        /// A pattern of the files that they are made of, such as "train/**/*.JPEG". If it is empty, they
+        /// are made of all JPEG and PNG images.
         from: String = String::new(),
         /// The pixels of the shorter side afterwards; 0: as many as before.
         resize: u32 = 0,

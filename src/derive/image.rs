@@ -137,22 +137,23 @@ impl Head {
     /// # Errors
     /// If the file is no image, is broken there, or has too many pixels.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, Fault> {
-        let (width, height, decoding_bytes) = match Kind::of(bytes)? {
+        match Kind::of(bytes)? {
             Kind::Jpeg => {
                 let (width, height) = jpeg_decoder(bytes)?.dimensions().unwrap_or_default();
-                let pixels = check_pixels(width as u64, height as u64)? / DEPTH as u64;
+                let pixel_bytes = check_pixels(width as u64, height as u64)?;
                 // A progressive image of four colours is decoded to numbers of two bytes first.
-                (width as u32, height as u32, pixels * (2 * 4 + DEPTH as u64))
+                let decoding_bytes = pixel_bytes / DEPTH as u64 * (2 * 4 + DEPTH as u64);
+                let (width, height) = (width as u32, height as u32);
+                Ok(Head { width, height, pixel_bytes, decoding_bytes })
             }
             Kind::Png => {
                 let decoder = png_decoder(bytes)?;
                 let (width, height) = decoder.dimensions();
-                let size = check_pixels(width.into(), height.into())?;
-                (width, height, decoder.total_bytes().saturating_add(size + PNG_BYTES))
+                let pixel_bytes = check_pixels(width.into(), height.into())?;
+                let decoding_bytes = decoder.total_bytes().saturating_add(pixel_bytes + PNG_BYTES);
+                Ok(Head { width, height, pixel_bytes, decoding_bytes })
             }
-        };
-        let pixel_bytes = check_pixels(width.into(), height.into())?;
-        Ok(Head { width, height, pixel_bytes, decoding_bytes })
+        }
     }
 }
 

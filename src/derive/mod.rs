@@ -1,8 +1,9 @@
 //! Samples that are made from samples: which files they are made of, and the bytes of one from those of another.
 //!
-//! 1. A [`Recipe`] chooses files by their paths ([`Choice`]), and says what is made of each of them ([`Steps`]).
-//! 2. [`Recipe::memory`] tells by the head of a file how much memory that takes. [`Image::decode`] decodes a JPEG or a PNG to pixels. Broken and much too large images are refused.
-//! 3. The pixels are resized and cropped ([`Image::resized`], [`Image::cropped`]), and encoded in a [`Format`].
+//! 1. A [`Recipe`] chooses files by their paths ([`Choice`]). Its [`Steps`] say what is made of each of them.
+//! 2. [`Recipe::memory`] reads the head of a file. It tells how much memory the next steps take.
+//! 3. [`Image::decode`] decodes a JPEG or a PNG to pixels. Broken and much too large images are refused.
+//! 4. The pixels are resized and cropped ([`Image::resized`], [`Image::cropped`]), and encoded in a [`Format`].
 //!
 //! All of it computes from bytes to bytes. The same recipe gives the same bytes of the same file, so that a sample may
 //! be kept as long as its original and the recipe stay.

@@ -86,9 +86,14 @@ impl<'a> Listing<'a> {
         path.strip_prefix(self.unlisted?.as_bytes())?.strip_prefix(b"/")
     }
 
-    /// The entries that a reader finds who goes through all directories.
+    /// Whether a reader finds a path who goes through all directories.
+    pub fn is_listed(&self, path: &[u8]) -> bool {
+        self.unlisted_path(path).is_none()
+    }
+
+    /// The entries that such a reader finds.
     pub fn listed(&self) -> impl Iterator<Item = &Entry<'a>> {
-        self.entries.iter().filter(|entry| self.unlisted_path(entry.path).is_none())
+        self.entries.iter().filter(|entry| self.is_listed(entry.path))
     }
 
     /// The entries below a directory, with their paths from there.
@@ -102,7 +107,7 @@ impl<'a> Listing<'a> {
                 b"" => entry.path,
                 root => entry.path.strip_prefix(root)?.strip_prefix(b"/")?,
             };
-            (is_named || self.unlisted_path(entry.path).is_none()).then_some((rest, entry))
+            (is_named || self.is_listed(entry.path)).then_some((rest, entry))
         };
         self.entries.iter().filter_map(below)
     }

@@ -145,7 +145,6 @@ fn matching(pattern: &str, listing: &Listing<'_>) -> Result<Parts> {
 fn named(names: &[u8], listing: &Listing<'_>, prefixes: &[PathBuf]) -> Parts {
     let mut entries: Vec<&Entry<'_>> = listing.entries().iter().collect();
     entries.sort_unstable_by_key(|entry| entry.path);
-    let listed: HashSet<FileId> = listing.listed().map(|entry| entry.file).collect();
     let mut parts = Parts::default();
     for line in names.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -165,7 +164,7 @@ fn named(names: &[u8], listing: &Listing<'_>, prefixes: &[PathBuf]) -> Parts {
         let at = entries.partition_point(|entry| entry.path < below.as_slice());
         let inside = entries[at..].iter().take_while(|entry| entry.path.starts_with(&below));
         // The source itself is what is listed of it.
-        let inside = inside.filter(|entry| !name.is_empty() || listed.contains(&entry.file));
+        let inside = inside.filter(|entry| !name.is_empty() || listing.is_listed(entry.path));
         parts.parts.extend(inside.map(whole));
         parts.missing += u64::from(parts.parts.len() == before);
     }

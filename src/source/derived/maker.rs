@@ -26,18 +26,18 @@ use crate::source::{
 };
 use crate::sync::{Mutex, lower_priority};
 
-/// Originals that are asked for at once, and further ones that readers wait for.
+/// The most originals that are asked for at once, and how many more if readers wait for them.
 const ASKED: usize = 64;
 const ASKED_RESERVED: usize = 16;
 
-/// An original that takes longer is held up. So many may be held up.
+/// An original that takes longer is held up. This many may be held up.
 const ASKING_PATIENCE: Duration = Duration::from_secs(1);
 const HELD_UP_MAX: usize = 1024;
 
 /// The nice value of the threads that make samples.
 const NICE: u32 = 10;
 
-/// Deliveries that are made at once, and further ones for readers.
+/// The most deliveries that are made at once, and how many more if readers wait for them.
 const DELIVERIES: usize = 16;
 
 /// A larger file is not read.
@@ -74,7 +74,6 @@ pub(super) enum Waiting {
 }
 
 /// A version of a file that is to be made.
-#[derive(Clone)]
 pub(super) struct Sample {
     /// The number of its recipe.
     pub(super) nth: usize,

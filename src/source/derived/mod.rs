@@ -58,8 +58,8 @@ enum Place<'a> {
     Nowhere,
 }
 
-/// A source with samples that are made of its samples by these recipes. Without any, it is the source itself. Requests
-/// to the given source are those for originals, so it may be one that times them.
+/// A source with samples that are made of its samples by these recipes. Without recipes it is the source itself. The
+/// given source is asked for the originals. If it times its requests, it times those for originals, too.
 ///
 /// # Errors
 /// If the source does not tell the sizes of its files, or has a directory of that name itself.
@@ -359,15 +359,10 @@ impl Source for Derived {
     fn list_in_parts(&self, path: &Path, each: &mut dyn FnMut(&[OsString])) -> Result<(), Errno> {
         match self.place(path) {
             Place::Source if path.as_os_str().is_empty() => {
-                // Such a name may come to the source during the mount.
-                self.source.list_in_parts(path, &mut |names| match names
-                    .iter()
-                    .any(|n| n == DERIVED)
-                {
-                    true => {
-                        each(&names.iter().filter(|n| *n != DERIVED).cloned().collect::<Vec<_>>())
-                    }
-                    false => each(names),
+                self.source.list_in_parts(path, &mut |names| {
+                    // Such a name may come to the source during the mount.
+                    let others = names.iter().filter(|name| *name != DERIVED);
+                    each(&others.cloned().collect::<Vec<_>>());
                 })?;
                 each(&[DERIVED.into()]);
                 Ok(())
