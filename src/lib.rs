@@ -33,6 +33,7 @@ pub mod process;
 pub mod profiler;
 pub mod rehearsal;
 pub mod run;
+pub mod sandbox;
 pub mod sim;
 pub mod source;
 pub mod stall;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: [&[&str]; 17] = [
     &["ids", "error", "paths", "privileges", "process", "stall", "state_directory", "sync"],
     &["order", "buffer", "derive", "disk", "input", "page_size", "tls", "track"],
-    &["config"],
+    &["config", "sandbox"],
     &["cluster", "learn", "limiter", "profiler"],
     &["plan"],
     &["sim", "doctor", "peers", "source"],
@@ -55,7 +55,7 @@ const IMPURE: [&str; 15] = [
 ];
 
 /// Crates that only some rooms may use.
-const HOMES: [(&str, &[&str]); 22] = [
+const HOMES: [(&str, &[&str]); 23] = [
     ("fuser::", &["fuse"]),
     ("clap::", &["cli"]),
     ("indicatif::", &["cli"]),
@@ -69,6 +69,7 @@ const HOMES: [(&str, &[&str]); 22] = [
     ("redis::", &["peers", "source"]),
     ("rustls::", &["peers", "source", "tls"]),
     ("scylla::", &["source"]),
+    ("seccompiler::", &["sandbox"]),
     ("tokio_rustls::", &["peers"]),
     ("tokio::", &["control", "mount", "peers", "source"]),
     ("tar::", &["source"]),

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use super::flights::{Fetching, FlightKey, part_of};
 use super::landing::{Landed, Push, PushJob};
 use super::on_drop::FailOnDrop;
-use super::sharing::Gift;
+use super::sharing::{Gift, length_of};
 use super::{Cache, Charge, ReadFailure};
 use crate::catalog::{Handed, Located, Received};
 use crate::cluster::{Search, Step};
@@ -71,8 +71,7 @@ impl Attempt {
     /// Has a block brought from the store if it is there, else from the source.
     pub(super) fn begin(self) {
         let Cache { store_tier, flights, inbox, .. } = &*self.cache;
-        // Only the source tells a size that is not known.
-        let tier = store_tier.as_ref().filter(|_| self.located.is_sized);
+        let tier = store_tier.as_ref().filter(|_| self.located.may_have_copies());
         let Some(tier) = tier else { return self.ask_members() };
         if tier.claim_read(&self.located) {
             let asked = flights.with(&self.key, self.flight, |fetching| {
@@ -123,8 +122,7 @@ impl Attempt {
                 let Some(tier) = tier.map(Arc::clone) else { return };
                 match tier.get(attempt.key.block, &attempt.located) {
                     Some(bytes) => {
-                        let bytes = bytes.holding(charge.fetched());
-                        attempt.arrived(bytes, Place::Tier(tier.number), None);
+                        attempt.copied(bytes.holding(charge.fetched()), Place::Tier(tier.number));
                     }
                     None => {
                         drop(charge);
@@ -181,16 +179,20 @@ impl Attempt {
             return self.not_at_members();
         };
         let Some(sharing) = sharing else { return };
-        let (length, urgency) = (self.located.length, self.urgency);
+        let (length, urgency) = (length_of(&self.located), self.urgency);
         sharing.ask(question, (name, length), urgency, move |answer| {
             let (failing, charge) = held;
             match answer {
+                // Without the size of the file it is of no use.
+                Answer::Found(bytes) if !self.located.may_have(bytes.len()) => {
+                    drop((failing.taken(), charge));
+                    self.not_at_members();
+                }
                 Answer::Found(bytes) => {
                     let _failing = failing.taken();
                     let left = search.found();
                     self.note_gift(&search, left);
-                    let bytes = Buffer::from(bytes).holding(charge.fetched());
-                    self.arrived(bytes, Place::Member, None);
+                    self.copied(Buffer::from(bytes).holding(charge.fetched()), Place::Member);
                 }
                 // The source was faster.
                 Answer::Lacks(_) if !self.is_awaited() => drop(failing.taken()),
@@ -292,20 +294,36 @@ impl Attempt {
     /// All bytes of a file are here whose size was not known before.
     fn sized(mut self, mut bytes: Vec<u8>, charge: Charge, asked: u32) {
         self.count_answer();
-        let (cache, node, size) = (&self.cache, self.located.node, bytes.len() as u64);
+        if !self.take_size(bytes.len() as u64) {
+            return self.refused(ReadFailure::PastVersion);
+        }
+        bytes.drain(..self.located.offset as usize);
+        bytes.truncate(self.located.length);
+        bytes.shrink_to_fit();
+        let bytes = Buffer::from(bytes).holding(charge.fetched());
+        self.arrived(bytes, Place::Source, Some(asked));
+    }
+
+    /// A copy of the block is here. If the size of the file was not known before, it is one of the whole file.
+    fn copied(mut self, bytes: Buffer, from: Place) {
+        if self.located.is_sized || self.take_size(bytes.len() as u64) {
+            self.arrived(bytes, from, None);
+        } else if self.is_awaited() {
+            // Whoever else has the block has another version of it by now.
+            self.cache.fail(self.key, ReadFailure::PastVersion);
+        }
+    }
+
+    /// Takes the size of a file, which was not known before. Says whether the block still is one of it: the file may have
+    /// more blocks than was guessed, or none.
+    fn take_size(&mut self, size: u64) -> bool {
+        let (cache, node) = (&self.cache, self.located.node);
         if let Some(file) = node.file().filter(|_| cache.catalog.set_size(node, size)) {
             let event = Event::Changed { layout: cache.catalog.layout(), files: vec![file] };
             cache.inbox.put(event, None);
         }
         let located = self.key.locate(&cache.catalog).filter(|at| at.fingerprint.size() == size);
-        // The block may be none of the file any more, since it has more of them, or none.
-        let Some(located) = located else { return self.refused(ReadFailure::PastVersion) };
-        bytes.drain(..located.offset as usize);
-        bytes.truncate(located.length);
-        bytes.shrink_to_fit();
-        self.located = located;
-        let bytes = Buffer::from(bytes).holding(charge.fetched());
-        self.arrived(bytes, Place::Source, Some(asked));
+        located.map(|located| self.located = located).is_some()
     }
 
     /// The file seems to be another version than the catalog thinks: the catalog looks at it again.

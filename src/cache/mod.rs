@@ -53,11 +53,11 @@ mod whole_file;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 
 use nix::errno::Errno;
 
-use crate::catalog::{Catalog, NodeId};
+use crate::catalog::{Catalog, Located, NodeId};
 use crate::cluster::{Homes, Worth};
 use crate::disk::{Alarm, Buffer, DiskState};
 use crate::ids::{BlockId, FileId, PageRange};
@@ -463,6 +463,25 @@ impl Cache {
                 Some(at) => Attempt::new(self, key, number, at, Urgency::Demand).begin(),
                 None => self.fail(key, ReadFailure::PastVersion),
             },
+        }
+    }
+
+    /// Finds out the size of a version of a file, if it is not known, and a copy may be nearer than the source. Blocks.
+    pub fn find_size(self: &Arc<Self>, node: NodeId) {
+        let Ok((file, _)) = self.catalog.file(node) else { return };
+        let first = self.catalog.layout().blocks_of(file).next();
+        let is_it = |at: &Located| at.node == node && !at.is_sized && at.may_have_copies();
+        let Some((block, at)) =
+            first.and_then(|block| Some((block, self.catalog.locate(block).filter(is_it)?)))
+        else {
+            return;
+        };
+        let may_share = || self.sharing.get().is_some_and(|it| it.may_have(block, &at));
+        if self.store_tier.as_ref().is_some_and(|tier| tier.holds(&at)) || may_share() {
+            let (brought, is_over) = mpsc::channel();
+            self.bring(block, node, Box::new(move |_| _ = brought.send(())));
+            // If nobody sends any more, it is over, too.
+            let _ = is_over.recv();
         }
     }
 

@@ -203,7 +203,7 @@ impl Sharing {
 
     /// The homes, if a block may come from members.
     fn placed_for(&self, at: &Located) -> Option<Placed> {
-        let may_come = at.is_sized && self.user.may_read(at.rights);
+        let may_come = at.may_have_copies() && self.user.may_read(at.rights);
         self.placed.read().clone().filter(|_| may_come)
     }
 
@@ -227,11 +227,17 @@ impl Sharing {
         Some((Search::new(holders, patience), key(&membership, at)))
     }
 
+    /// Whether a member may have a block.
+    pub(super) fn may_have(&self, block: BlockId, at: &Located) -> bool {
+        let placed = self.placed_for(at);
+        placed.is_some_and(|placed| !placed.homes.holders(block.0, None).is_empty())
+    }
+
     /// Asks a member. If it has the block, `deliver` is called by a thread that may block.
     pub(super) fn ask(
         &self,
         Question { member, lease, load, after }: Question,
-        (key, length): (Key, usize),
+        (key, length): (Key, Option<usize>),
         urgency: Urgency,
         deliver: impl FnOnce(Answer) + Send + 'static,
     ) {
@@ -259,7 +265,7 @@ impl Sharing {
         let to = holders.iter().find(is_home).map(|home| home.id).into_iter().collect();
         let gift = Gift { to, left: Some(member) };
         let (sharing, memory, at) = (Arc::clone(self), memory.clone(), at.clone());
-        let (key, length) = (key(&membership, &at), at.length);
+        let (key, length) = (key(&membership, &at), length_of(&at));
         self.moving.fetch_add(1, Ordering::Relaxed);
         self.ask(Question::for_bytes(member), (key, length), Urgency::Prefetch, move |answer| {
             sharing.moving.fetch_sub(1, Ordering::Relaxed);
@@ -312,15 +318,25 @@ impl Sharing {
     pub(super) fn ask_own(&self, at: &Located, deliver: impl FnOnce(Vec<u8>) + Send + 'static) {
         let Some(Placed { membership, .. }) = self.placed_for(at) else { return };
         let (member, key) = (membership.own, key(&membership, at));
-        self.ask(Question::for_bytes(member), (key, at.length), Urgency::Prefetch, move |answer| {
-            if let Answer::Found(bytes) = answer {
-                deliver(bytes);
-            }
-        });
+        self.ask(
+            Question::for_bytes(member),
+            (key, length_of(at)),
+            Urgency::Prefetch,
+            move |answer| {
+                if let Answer::Found(bytes) = answer {
+                    deliver(bytes);
+                }
+            },
+        );
     }
+}
+
+/// The length of a block, if it is known.
+pub(super) fn length_of(at: &Located) -> Option<usize> {
+    at.is_sized.then_some(at.length)
 }
 
 fn key(membership: &Membership, at: &Located) -> Key {
     let path = at.path.as_os_str().as_bytes();
-    membership.keys.key(path, at.fingerprint.lasting(), at.offset)
+    membership.keys.key(path, at.copied_version().lasting(), at.offset)
 }

@@ -83,8 +83,6 @@ impl StoreTier {
     /// Tells the planner which blocks the store holds. Other samples are given up if `all_known`. To
     /// be called before anything else.
     pub(super) fn adopt(self: &Arc<Self>, all_known: bool) {
-        // The version of a sample has its size.
-        let all_known = all_known && self.catalog.tells_sizes();
         let (blocks, stray) = self.stored.look_up_all(all_known);
         self.submit(Job::Forget(stray));
         self.inbox.put(Event::Found { tier: self.number, blocks }, None);
@@ -127,7 +125,9 @@ impl StoreTier {
             took,
         });
         match read {
-            ReadOutcome::Whole(bytes) if bytes.len() == at.length => return Some(bytes),
+            ReadOutcome::Whole(bytes) if at.may_have(bytes.len()) => return Some(bytes),
+            // Without the size of the file it is of no use yet.
+            ReadOutcome::Whole(_) if !at.is_sized => return None,
             ReadOutcome::Missing => {}
             ReadOutcome::Whole(_) | ReadOutcome::Damaged => {
                 tracing::warn!(path = %at.path.display(), "a stored sample is damaged");
@@ -284,7 +284,7 @@ impl StoreTier {
 
     fn large_block(&self, at: &Located) -> Option<LargeBlock> {
         let (_, size) = self.catalog.file(at.node).ok()?;
-        self.store.large_block(&at.path, &at.fingerprint, at.offset, size)
+        self.store.large_block(&at.path, &at.copied_version(), at.offset, size)
     }
 
     /// Does the jobs that store nothing.

@@ -22,6 +22,13 @@ const ASKED_AT_ONCE: usize = 1024;
 /// Rows that are worth a thread of their own: a millisecond.
 const ROWS_MIN: usize = 1 << 12;
 
+/// Blocks that the store holds.
+struct Looked {
+    found: Vec<(BlockId, Key)>,
+    /// Whether the keys of all blocks are known.
+    is_all: bool,
+}
+
 pub(super) struct StoredBlocks {
     catalog: Arc<Catalog>,
     store: Arc<Store>,
@@ -35,7 +42,7 @@ impl StoredBlocks {
 
     /// The key that a version of a block has.
     pub(super) fn key_of(&self, at: &Located) -> Key {
-        self.store.key(&at.path, &at.fingerprint, at.offset)
+        self.store.key(&at.path, &at.copied_version(), at.offset)
     }
 
     /// The key by which a block is stored.
@@ -58,7 +65,7 @@ impl StoredBlocks {
     }
 
     /// Looks every block up. Returns those that were not known to be stored, in the order of their
-    /// numbers, and the keys of no block if `all_known`.
+    /// numbers, and the keys of no block if `all_known`. If the keys of some blocks are not known yet, no keys are returned.
     pub(super) fn look_up_all(&self, all_known: bool) -> (Vec<BlockId>, Vec<Key>) {
         let layout = self.catalog.layout();
         if self.store.totals().0 == 0 {
@@ -66,12 +73,12 @@ impl StoredBlocks {
         }
         let mut keys = self.keys.read().clone();
         keys.resize(keys.len().max(layout.blocks()), None);
-        let found = self.find(&layout, &keys);
+        let Looked { found, is_all } = self.find(&layout, &keys);
         found.iter().for_each(|(block, key)| keys[block.index()] = Some(*key));
         let found = found.into_iter().map(|(block, _)| block).collect();
         // No two blocks have the same key.
         let known = keys.iter().flatten().count() as u64;
-        let stray = if !all_known || known == self.store.totals().0 {
+        let stray = if !all_known || !is_all || known == self.store.totals().0 {
             Vec::new()
         } else {
             let wanted: HashSet<Key> = keys.iter().copied().flatten().collect();
@@ -83,7 +90,7 @@ impl StoredBlocks {
 
     /// The blocks that the store holds by other keys than are `known`, with these keys. A mount waits for
     /// this: processors take shares of the files.
-    fn find(&self, layout: &Layout, known: &[Option<Key>]) -> Vec<(BlockId, Key)> {
+    fn find(&self, layout: &Layout, known: &[Option<Key>]) -> Looked {
         let rows = self.catalog.rows();
         let threads =
             thread::available_parallelism().map_or(1, NonZero::get).min(rows / ROWS_MIN + 1);
@@ -95,28 +102,27 @@ impl StoredBlocks {
                 thread.spawn_scoped(scope, move || look(nth)).map_err(|_| nth)
             };
             let others: Vec<_> = (1..threads).map(other).collect();
-            let mut found = look(0);
+            let mut all = look(0);
             for other in others {
-                found.extend(match other {
+                let mut looked = match other {
                     Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
                     // No thread was to be had.
                     Err(nth) => look(nth),
-                });
+                };
+                all.found.append(&mut looked.found);
+                all.is_all &= looked.is_all;
             }
-            found
+            all
         })
     }
 
     /// As [`find`](Self::find), of some rows.
-    fn find_in(
-        &self,
-        layout: &Layout,
-        known: &[Option<Key>],
-        rows: Range<usize>,
-    ) -> Vec<(BlockId, Key)> {
+    fn find_in(&self, layout: &Layout, known: &[Option<Key>], rows: Range<usize>) -> Looked {
         let (mut found, mut asked) = (Vec::new(), Vec::with_capacity(ASKED_AT_ONCE));
+        let mut is_all = true;
         self.catalog.for_each_file_in(rows, |path, file, stat| {
-            let version = stat.fingerprint();
+            is_all &= stat.is_sized || !stat.version_has_size;
+            let version = stat.copied_version();
             for block in layout.blocks_of(file) {
                 let key = self.store.key(path, &version, layout.range(block).0);
                 if known[block.index()] != Some(key) {
@@ -130,6 +136,6 @@ impl StoredBlocks {
         });
         self.store.retain_held(&mut asked);
         found.append(&mut asked);
-        found
+        Looked { found, is_all }
     }
 }

@@ -48,11 +48,11 @@ use nix::errno::Errno;
 use serde::Serialize;
 
 use crate::disk::AtomicFile;
-use crate::ids::{BlockId, FileId};
+use crate::ids::{BLOCK_BYTES, BlockId, FileId};
 use crate::limiter::MetadataLimits;
 use crate::order::Order;
 use crate::plan::Layout;
-use crate::source::{Fingerprint, Rights, Source, Stat};
+use crate::source::{Fingerprint, Rights, Source, Stat, copied_version};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use bits::Bits;
 use checks::Clock;
@@ -111,11 +111,34 @@ pub struct Located {
     pub fingerprint: Fingerprint,
     /// Whether its size is known.
     pub is_sized: bool,
+    /// Whether the version is told from others by its size, too.
+    pub version_has_size: bool,
     /// Who may read it.
     pub rights: Rights,
     /// First byte in the file.
     pub offset: u64,
     pub length: usize,
+}
+
+impl Located {
+    /// The version by which copies of the file are named.
+    pub fn copied_version(&self) -> Fingerprint {
+        copied_version(self.fingerprint, self.is_sized, self.version_has_size)
+    }
+
+    /// Whether copies of the file can be found.
+    pub fn may_have_copies(&self) -> bool {
+        self.is_sized || !self.version_has_size
+    }
+
+    /// Whether a copy of so many bytes may be one of the block. If the size of the file is not known, it has to be one of
+    /// the whole file: it is shorter than the longest block.
+    pub fn may_have(&self, bytes: usize) -> bool {
+        match self.is_sized {
+            true => bytes == self.length,
+            false => self.offset == 0 && (bytes as u64) < BLOCK_BYTES,
+        }
+    }
 }
 
 /// One name of a directory's listing.
@@ -447,6 +470,14 @@ impl Catalog {
         (believe || may_be_told).then_some(Ok(attr))
     }
 
+    /// The node of a file of which the size is not known.
+    pub fn without_size(&self, parent: NodeId, name: &OsStr) -> Option<NodeId> {
+        let tree = self.read();
+        let entry = tree.entry(tree.resolve(parent).ok()?, name)?;
+        let file = tree.target(entry);
+        (tree.is_regular(file) && !tree.stat(file).is_sized).then(|| tree.node(file))
+    }
+
     /// The listing of a directory, sorted by name. `None` if it must be
     /// [refreshed](Self::refresh_directory) first.
     ///
@@ -576,6 +607,7 @@ impl Catalog {
             path: tree.path(file).into(),
             fingerprint: stat.fingerprint(),
             is_sized: stat.is_sized,
+            version_has_size: stat.version_has_size,
             rights: Rights::of(&stat),
             offset,
             length: length as usize,

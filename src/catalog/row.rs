@@ -16,6 +16,7 @@ pub(super) struct Class {
     pub(super) rdev: u32,
     pub(super) device: u64,
     pub(super) is_sized: bool,
+    pub(super) version_has_size: bool,
 }
 
 impl Class {
@@ -29,6 +30,7 @@ impl Class {
             rdev: stat.rdev,
             device: stat.identity.0,
             is_sized: stat.is_sized,
+            version_has_size: stat.version_has_size,
         }
     }
 }
@@ -58,6 +60,7 @@ pub(super) fn unsure(kind: Kind) -> Stat {
         rdev: 0,
         size: 0,
         is_sized: true,
+        version_has_size: true,
         blocks: 0,
         atime_ns: 0,
         mtime_ns: 0,
@@ -134,6 +137,7 @@ impl Row {
             rdev: class.rdev,
             size: self.size,
             is_sized: class.is_sized,
+            version_has_size: class.version_has_size,
             blocks: self.blocks,
             atime_ns: self.mtime_ns,
             mtime_ns: self.mtime_ns,

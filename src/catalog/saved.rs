@@ -18,7 +18,7 @@ use super::tables::Tables;
 use crate::disk::AtomicFile;
 
 /// The format and its version.
-const MAGIC: &[u8; 16] = b"belady catalog 3";
+const MAGIC: &[u8; 16] = b"belady catalog 4";
 
 /// Before the tables: the magic, their length and their checksum.
 const HEAD_BYTES: usize = 16 + 8 + 4;

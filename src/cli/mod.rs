@@ -16,6 +16,7 @@ mod order;
 mod rehearse;
 mod report;
 mod run;
+mod runner;
 mod scan;
 mod settings;
 mod simulate;
@@ -37,6 +38,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use crate::control;
 use crate::error::{self, Error, ErrorKind};
 use crate::mount::{WATCHER, absolute};
+use crate::sandbox;
 use terminal::{say, say_data, say_json, warn};
 
 /// Reads training data ahead of the loader, in the order the loader will read it.
@@ -90,6 +92,9 @@ enum Verb {
     /// Watch over a daemon
     #[command(name = WATCHER, hide = true)]
     Watcher(watcher::Args),
+    /// Run a command on inputs
+    #[command(name = sandbox::VERB, hide = true)]
+    Runner(runner::Args),
 }
 
 pub fn main() -> ExitCode {
@@ -118,6 +123,7 @@ pub fn main() -> ExitCode {
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Watcher(args) => watcher::run(&args),
+        Verb::Runner(args) => runner::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -115,7 +115,7 @@ fn render_derived(out: &mut String, derived: &DerivedStatus) {
     let DerivedStatus { name, made, bytes, seconds, failed, failures, .. } = derived;
     let _ = write!(out, "  derived  {name}: {made} made, {}", human(*bytes));
     if *made > 0 {
-        let _ = write!(out, ", {:.1} ms of a processor each", seconds * 1e3 / *made as f64);
+        let _ = write!(out, ", {:.1} ms each", seconds * 1e3 / *made as f64);
     }
     let _ = writeln!(out, "; {failed} failed");
     for Failure { path, reason } in failures {

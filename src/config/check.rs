@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
@@ -13,13 +14,19 @@ use super::schema::{
     SourceConfig, StreamConfig,
 };
 use super::settings::{DiskSettings, RehearsalSettings, SourceSettings};
-use super::units::Bytes;
+use super::units::{Bytes, Period};
 use crate::buffer::{Capacity, Classes, Rules};
-use crate::derive::{Choice, Format, Recipe, Steps};
+use crate::derive::{Choice, Command, Format, Limits, Recipe, Steps, Work};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most pixels of a side that an image is resized or cropped to.
 const SIDE_MAX: u32 = 8192;
+
+/// How much memory the command of a recipe may have.
+const MEMORY_LIMITS: RangeInclusive<Bytes> = Bytes(64 << 20)..=Bytes(1 << 40);
+
+/// How large a sample may be that a command makes.
+const OUTPUT_LIMITS: RangeInclusive<Bytes> = Bytes(1)..=Bytes(256 << 20);
 
 /// Names of buffers and of derived samples are names of directories.
 const NAME_BYTES: usize = 64;
@@ -162,7 +169,7 @@ pub(super) fn rehearsal(
 
 pub(super) fn derived(all: &[DerivedConfig]) -> Result<Vec<Recipe>> {
     let recipe = |(index, derived): (usize, &DerivedConfig)| {
-        let DerivedConfig { name, from, resize, crop, format, quality } = derived;
+        let name = &derived.name;
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         let key = format!("derived[{index}]");
         if name.is_empty() || name.len() > NAME_BYTES || !name.chars().all(plain) {
@@ -175,28 +182,72 @@ pub(super) fn derived(all: &[DerivedConfig]) -> Result<Vec<Recipe>> {
             return Err(config_error(format!("two [[derived]] are called `{name}`"))
                 .hint("their samples are in directories of these names"));
         }
-        let some = |key: String, pixels: u32| {
-            let pixels = within(&key, pixels, 0..=SIDE_MAX)?;
-            Ok::<_, Error>((pixels > 0).then_some(pixels))
+        let from =
+            Choice::parse(&derived.from).map_err(|error| error.context(format!("{key}.from")))?;
+        let work = match derived.command.is_empty() {
+            true => Work::Image(steps(&key, derived)?),
+            false => Work::Command(command(&key, derived)?),
         };
-        let resize = some(format!("{key}.resize"), *resize)?;
-        let crop = some(format!("{key}.crop"), *crop)?;
-        if let (Some(resize), Some(crop)) = (resize, crop)
-            && crop > resize
-        {
-            let message = format!("{key}.crop {crop} is more than {key}.resize {resize}");
-            return Err(config_error(message).hint("a square is cut out of what is left"));
-        }
-        let quality = within(&format!("{key}.quality"), *quality, 1..=100)?;
-        let format = match format {
-            DerivedFormat::Jpeg => Format::Jpeg { quality: quality as u8 },
-            DerivedFormat::Png => Format::Png,
-            DerivedFormat::Npy => Format::Npy,
-        };
-        let from = Choice::parse(from).map_err(|error| error.context(format!("{key}.from")))?;
-        Ok(Recipe { name: name.clone(), from, steps: Steps { resize, crop, format } })
+        let at = path(&format!("{key}.at"), &derived.at)?;
+        Ok(Recipe { name: name.clone(), at, from, work })
     };
     all.iter().enumerate().map(recipe).collect()
+}
+
+/// What is made of an image.
+fn steps(key: &str, derived: &DerivedConfig) -> Result<Steps> {
+    if !derived.suffix.is_empty() {
+        let message = format!("{key}.suffix needs {key}.command");
+        return Err(config_error(message).hint("the name of an image tells its format already"));
+    }
+    let some = |key: String, pixels: u32| {
+        let pixels = within(&key, pixels, 0..=SIDE_MAX)?;
+        Ok::<_, Error>((pixels > 0).then_some(pixels))
+    };
+    let resize = some(format!("{key}.resize"), derived.resize)?;
+    let crop = some(format!("{key}.crop"), derived.crop)?;
+    if let (Some(resize), Some(crop)) = (resize, crop)
+        && crop > resize
+    {
+        let message = format!("{key}.crop {crop} is more than {key}.resize {resize}");
+        return Err(config_error(message).hint("a square is cut out of what is left"));
+    }
+    let quality = within(&format!("{key}.quality"), derived.quality, 1..=100)?;
+    let format = match derived.format {
+        DerivedFormat::Jpeg => Format::Jpeg { quality: quality as u8 },
+        DerivedFormat::Png => Format::Png,
+        DerivedFormat::Npy => Format::Npy,
+    };
+    Ok(Steps { resize, crop, format })
+}
+
+/// The command of a recipe.
+fn command(key: &str, derived: &DerivedConfig) -> Result<Command> {
+    let DerivedConfig { command, suffix, time_limit, memory_limit, output_limit, .. } = derived;
+    let default = DerivedConfig::default();
+    if (derived.resize, derived.crop, derived.format, derived.quality)
+        != (default.resize, default.crop, default.format, default.quality)
+    {
+        let message = format!("{key} has a command, and resize, crop, format or quality");
+        return Err(config_error(message).hint("let the command do all that is to be done"));
+    }
+    if command.contains('\0') {
+        return Err(config_error(format!("{key}.command contains a zero byte")));
+    }
+    if suffix.len() > NAME_BYTES || suffix.contains(['/', '\0']) {
+        let message = format!("{key}.suffix {suffix:?} is not the end of a name");
+        return Err(config_error(message).hint("write it like \".wav\""));
+    }
+    let times = Period(Duration::from_secs(1))..=Period(Duration::from_secs(3600));
+    Ok(Command {
+        line: command.clone(),
+        suffix: suffix.clone(),
+        limits: Limits {
+            time: within(&format!("{key}.time-limit"), *time_limit, times)?.0,
+            memory: within(&format!("{key}.memory-limit"), *memory_limit, MEMORY_LIMITS)?.0,
+            output: within(&format!("{key}.output-limit"), *output_limit, OUTPUT_LIMITS)?.0,
+        },
+    })
 }
 
 /// A path within the dataset, in the form in which paths are compared.

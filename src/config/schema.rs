@@ -292,6 +292,9 @@ sections! {
     [derived] DerivedConfig {
         /// They are in the directory .derived/NAME of the mount, which is found by name and not listed.
         name: String = String::new(),
+        /// A path at which they are to be found as well: there is a link to that directory while it is
+        /// mounted.
+        at: PathBuf = PathBuf::new(),
         /// A pattern of the files that they are made of, such as "train/**/*.JPEG". If it is empty, they
         /// are made of all JPEG and PNG images.
         from: String = String::new(),
@@ -304,6 +307,17 @@ sections! {
         format: DerivedFormat = DerivedFormat::Jpeg,
         /// The quality of a JPEG, 1 to 100.
         quality: u32 = 90,
+        /// A shell command that makes a sample instead. It reads a file from its standard input and
+        /// writes the sample to its standard output. It can neither change files nor use the network.
+        command: String = String::new(),
+        /// What the name of a sample that a command makes has after that of its original, such as ".wav".
+        suffix: String = String::new(),
+        /// How long the command may take for a sample, 1 s to 1 h.
+        time_limit: Period = Period(Duration::from_secs(60)),
+        /// The memory of each process of the command, and of its temporary files.
+        memory_limit: Bytes = Bytes(2 << 30),
+        /// The size of a sample that a command makes, at most "256MiB".
+        output_limit: Bytes = Bytes(64 << 20),
     }
 }
 

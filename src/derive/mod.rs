@@ -1,7 +1,8 @@
 //! Samples that are made from samples: which files they are made of, and the bytes of one from those of another.
 //!
-//! 1. A [`Recipe`] chooses files by their paths ([`Choice`]). Its [`Steps`] say what is made of each of them.
-//! 2. [`Recipe::memory`] reads the head of a file. It tells how much memory the next steps take.
+//! 1. A [`Recipe`] chooses files by their paths ([`Choice`]). Its [`Steps`] say what is made of each image.
+//!    A recipe with a [`Command`] has it run by others.
+//! 2. [`Steps::memory`] reads the head of a file. It tells how much memory the next steps take.
 //! 3. [`Image::decode`] decodes a JPEG or a PNG to pixels. Broken and much too large images are refused.
 //! 4. The pixels are resized and cropped ([`Image::resized`], [`Image::cropped`]), and encoded in a [`Format`].
 //!
@@ -9,15 +10,18 @@
 //! be kept as long as its original and the recipe stay.
 
 mod choice;
+mod command;
 mod encode;
 mod image;
 
 use std::fmt;
 use std::hash::Hasher;
+use std::path::PathBuf;
 
 use siphasher::sip::SipHasher24;
 
 pub use choice::Choice;
+pub use command::{Command, Limits};
 pub use encode::Format;
 pub use image::Image;
 use image::{Head, PIXELS_MAX, resized_bytes};
@@ -48,35 +52,65 @@ pub struct Steps {
     pub format: Format,
 }
 
+/// How a sample is made of its original.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    Image(Steps),
+    Command(Command),
+}
+
 /// Which samples are made, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     /// The name of their directory.
     pub name: String,
+    /// Another path at which this directory is found.
+    pub at: Option<PathBuf>,
     pub from: Choice,
-    pub steps: Steps,
+    pub work: Work,
 }
 
 impl Recipe {
-    /// A number that differs if the recipe may make other bytes of a file.
+    /// A number that differs if the recipe may make other bytes of a file, or gives another name to a sample.
     pub fn key(&self) -> u64 {
         let mut hasher = SipHasher24::new();
-        let Steps { resize, crop, format } = &self.steps;
-        hasher.write(format!("{REVISION} {resize:?} {crop:?} {format:?}").as_bytes());
+        let text = match &self.work {
+            Work::Image(Steps { resize, crop, format }) => {
+                format!("{REVISION} {resize:?} {crop:?} {format:?}")
+            }
+            Work::Command(Command { line, suffix, .. }) => format!("{line:?} {suffix:?}"),
+        };
+        hasher.write(text.as_bytes());
         hasher.finish()
     }
 
     /// What the name of a sample has after that of its original.
-    pub fn suffix(&self) -> &'static str {
-        match self.steps.format {
-            Format::Jpeg { .. } | Format::Png => "",
-            Format::Npy => ".npy",
+    pub fn suffix(&self) -> &str {
+        match &self.work {
+            Work::Image(steps) => steps.suffix(),
+            Work::Command(command) => &command.suffix,
         }
     }
 
     /// About how many bytes a sample has, if its original has so many.
     pub fn guess(&self, original: u64) -> u64 {
-        let Steps { resize, crop, format } = &self.steps;
+        match &self.work {
+            Work::Image(steps) => steps.guess(original),
+            Work::Command(command) => original.clamp(1, command.limits.output),
+        }
+    }
+}
+
+impl Steps {
+    fn suffix(&self) -> &'static str {
+        match self.format {
+            Format::Jpeg { .. } | Format::Png => "",
+            Format::Npy => ".npy",
+        }
+    }
+
+    fn guess(&self, original: u64) -> u64 {
+        let Steps { resize, crop, format } = self;
         let side = |side: &u32| u64::from(*side);
         // Most photographs are a third longer than wide.
         let pixels = match (crop, resize) {
@@ -99,7 +133,7 @@ impl Recipe {
     /// If nothing can be made of it.
     pub fn memory(&self, original: &[u8]) -> Result<u64, Fault> {
         let head = Head::read(original)?;
-        let after = match self.steps.resize {
+        let after = match self.resize {
             Some(shorter) => resized_bytes(head.width, head.height, shorter)?,
             None => head.pixel_bytes,
         };
@@ -112,7 +146,7 @@ impl Recipe {
     /// # Errors
     /// If the format cannot hold it.
     pub fn make(&self, image: Image) -> Result<Vec<u8>, Fault> {
-        let Steps { resize, crop, format } = &self.steps;
+        let Steps { resize, crop, format } = self;
         let image = match resize {
             Some(shorter) => image.resized(*shorter)?,
             None => image,

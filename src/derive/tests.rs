@@ -27,14 +27,18 @@ fn decode(bytes: &[u8]) -> Result<Image, Fault> {
     Image::decode(bytes)
 }
 
-fn recipe(resize: u32, crop: u32, format: Format) -> Recipe {
+fn steps(resize: u32, crop: u32, format: Format) -> Steps {
     let some = |pixels: u32| (pixels > 0).then_some(pixels);
-    let steps = Steps { resize: some(resize), crop: some(crop), format };
-    Recipe { name: "x".into(), from: Choice::parse("").unwrap(), steps }
+    Steps { resize: some(resize), crop: some(crop), format }
 }
 
-fn make(recipe: &Recipe, bytes: &[u8]) -> Result<Vec<u8>, Fault> {
-    recipe.make(decode(bytes)?)
+fn recipe(resize: u32, crop: u32, format: Format) -> Recipe {
+    let work = Work::Image(steps(resize, crop, format));
+    Recipe { name: "x".into(), at: None, from: Choice::parse("").unwrap(), work }
+}
+
+fn make(steps: &Steps, bytes: &[u8]) -> Result<Vec<u8>, Fault> {
+    steps.make(decode(bytes)?)
 }
 
 /// Height and width of an array that NumPy wrote, and its values.
@@ -74,7 +78,7 @@ fn pixels_are_those_of_pillow() {
 #[test]
 fn resizing_and_cropping_are_those_of_torchvision() {
     for name in IMAGES.into_iter().filter(|name| name.ends_with(".png")) {
-        let made = make(&recipe(24, 17, Format::Npy), &read(name)).unwrap();
+        let made = make(&steps(24, 17, Format::Npy), &read(name)).unwrap();
         let (expected, made) = (read(&format!("{name}.small.npy")), array(&made));
         let (height, width, pixels) = array(&expected);
         assert_eq!((made.0, made.1), (height, width), "{name}");
@@ -117,16 +121,16 @@ fn a_crop_is_in_the_middle() {
 fn each_format_gives_the_image_back() {
     let original = decode(&read("wide.jpg")).unwrap();
     for format in [Format::Png, Format::Jpeg { quality: 95 }] {
-        let again = decode(&make(&recipe(0, 0, format), &read("wide.jpg")).unwrap()).unwrap();
+        let again = decode(&make(&steps(0, 0, format), &read("wide.jpg")).unwrap()).unwrap();
         assert_eq!((again.width, again.height), (original.width, original.height));
         let (most, mean) = difference(&again.pixels, &original.pixels);
         assert!(mean < 3.0, "{format:?}: {most} {mean}");
         assert!(format != Format::Png || most == 0);
     }
-    let npy = make(&recipe(0, 0, Format::Npy), &read("wide.jpg")).unwrap();
+    let npy = make(&steps(0, 0, Format::Npy), &read("wide.jpg")).unwrap();
     assert_eq!(array(&npy), (original.height, original.width, &original.pixels[..]));
     let sizes = [50, 90].map(|quality| {
-        make(&recipe(0, 0, Format::Jpeg { quality }), &read("wide.jpg")).unwrap().len()
+        make(&steps(0, 0, Format::Jpeg { quality }), &read("wide.jpg")).unwrap().len()
     });
     assert!(sizes[0] < sizes[1], "{sizes:?}");
 }
@@ -134,7 +138,8 @@ fn each_format_gives_the_image_back() {
 #[test]
 fn the_same_recipe_makes_the_same_bytes() {
     let jpeg = recipe(32, 0, Format::Jpeg { quality: 90 });
-    assert_eq!(make(&jpeg, &read("tall.jpg")), make(&jpeg, &read("tall.jpg")));
+    let made = || make(&steps(32, 0, Format::Jpeg { quality: 90 }), &read("tall.jpg"));
+    assert_eq!(made(), made());
     let others = [
         recipe(32, 0, Format::Jpeg { quality: 91 }),
         recipe(33, 0, Format::Jpeg { quality: 90 }),
@@ -194,8 +199,8 @@ fn images_of_too_many_pixels_are_refused_by_their_heads() {
     let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
     jpeg[frame + 5..frame + 9].fill(0xff);
     for image in [png, jpeg] {
-        let recipe = recipe(20, 0, Format::Png);
-        for refused in [recipe.memory(&image).map(drop), decode(&image).map(drop)] {
+        let steps = steps(20, 0, Format::Png);
+        for refused in [steps.memory(&image).map(drop), decode(&image).map(drop)] {
             let Fault(reason) = refused.unwrap_err();
             assert!(reason.contains("pixels; more than"), "{reason}");
         }
@@ -238,26 +243,26 @@ fn files_are_chosen_by_their_paths() {
 fn memory_is_that_of_what_is_decoded_and_resized() {
     let wide = read("wide.jpg");
     let pixels = 64 * 45 * 3;
-    let as_it_is = recipe(0, 0, Format::Npy).memory(&wide).unwrap();
+    let as_it_is = steps(0, 0, Format::Npy).memory(&wide).unwrap();
     assert!((3 * pixels..8 * pixels).contains(&as_it_is), "{as_it_is}");
-    let larger = recipe(450, 0, Format::Npy).memory(&wide).unwrap();
+    let larger = steps(450, 0, Format::Npy).memory(&wide).unwrap();
     assert!(larger > 2 * 640 * 450 * 3, "{larger}");
-    assert!(recipe(8192, 0, Format::Npy).memory(&wide).is_err(), "95 million pixels");
-    assert!(recipe(0, 0, Format::Npy).memory(b"x").is_err());
+    assert!(steps(8192, 0, Format::Npy).memory(&wide).is_err(), "95 million pixels");
+    assert!(steps(0, 0, Format::Npy).memory(b"x").is_err());
 }
 
 #[test]
 fn a_guess_is_near() {
     let bytes = read("wide.jpg");
-    for recipe in [
-        recipe(32, 0, Format::Jpeg { quality: 90 }),
-        recipe(32, 32, Format::Npy),
-        recipe(0, 0, Format::Jpeg { quality: 90 }),
+    for steps in [
+        steps(32, 0, Format::Jpeg { quality: 90 }),
+        steps(32, 32, Format::Npy),
+        steps(0, 0, Format::Jpeg { quality: 90 }),
     ] {
         let (made, guess) =
-            (make(&recipe, &bytes).unwrap().len() as u64, recipe.guess(bytes.len() as u64));
-        assert!(guess >= made / 8 && guess <= made * 8, "{recipe:?}: {made} {guess}");
+            (make(&steps, &bytes).unwrap().len() as u64, steps.guess(bytes.len() as u64));
+        assert!(guess >= made / 8 && guess <= made * 8, "{steps:?}: {made} {guess}");
     }
-    assert_eq!(recipe(0, 0, Format::Png).guess(0), 1);
-    assert!(recipe(0, 0, Format::Npy).guess(u64::MAX) < 1 << 30);
+    assert_eq!(steps(0, 0, Format::Png).guess(0), 1);
+    assert!(steps(0, 0, Format::Npy).guess(u64::MAX) < 1 << 30);
 }

@@ -49,6 +49,7 @@ pub(super) fn start(
         let published = published.lock().clone();
         let lead = flow.lock().lead(&published, Instant::now());
         let Published { counters, accounts, streams, .. } = published;
+        let derived = cache.source().derived();
         let places = streams.iter().map(|(_, it)| Place { task: it.reader, epoch: it.begun });
         Meters {
             causes: causes.collect(),
@@ -57,6 +58,8 @@ pub(super) fn start(
             source_bytes: counters.source_bytes,
             disk_bytes: counters.tier_bytes,
             member_bytes: counters.member_bytes,
+            made: derived.iter().map(|of_recipe| of_recipe.made).sum(),
+            making_s: derived.iter().map(|of_recipe| of_recipe.seconds).sum(),
             busy_s: busy.seconds(),
             staged_bytes: accounts.staged,
             lead_s: lead.and_then(|lead| lead.seconds),

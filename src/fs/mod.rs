@@ -60,6 +60,9 @@ const PEEK_THREADS: usize = 4;
 /// A read that takes longer is held up: a page may be locked as long as the source takes.
 const PEEK_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How often a name is checked until its size is known.
+const NAME_CHECKS: usize = 2;
+
 /// How long a request waits for a hanging cache disk at least: its answer may need no disk.
 const DISK_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -288,7 +291,7 @@ impl Dataset {
         };
         let (dataset, key) = (Arc::clone(self), MetadataKey::of_name(parent, &name));
         self.questions.ask_for(cause, key, task, answer, move || {
-            let checked = dataset.report_changes(dataset.catalog.refresh(parent, &name));
+            let checked = dataset.refresh_name(parent, &name);
             let known = || {
                 let known = dataset.catalog.lookup(parent, &name, true);
                 known.unwrap_or(Err(Errno::EIO)).and_then(sized)
@@ -302,6 +305,21 @@ impl Dataset {
             dataset.tell_looked_up(&result, task);
             Ok(result.map_err(NotFound::from))
         });
+    }
+
+    /// Checks a name at the source, and finds out its size. Blocks.
+    fn refresh_name(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        for _ in 0..NAME_CHECKS {
+            if let Some(node) = self.catalog.without_size(parent, name) {
+                self.cache.find_size(node);
+            }
+            self.report_changes(self.catalog.refresh(parent, name))?;
+            // A name that was not known before is found by a listing, which may tell no size.
+            if self.catalog.without_size(parent, name).is_none() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// A lookup of a regular file shows its reader. The planner is told before the reply, after which the

@@ -192,6 +192,7 @@ mod tests {
             rdev: 0,
             size: 0,
             is_sized: true,
+            version_has_size: true,
             blocks: 0,
             atime_ns: 0,
             mtime_ns: 0,

@@ -7,6 +7,7 @@
 //! 3. It waits for a signal, a command, or an unmount from outside, and takes everything down.
 
 mod access;
+mod derived_links;
 pub mod host;
 mod kernel;
 pub mod namespace;
@@ -31,6 +32,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::device_of;
 use crate::peers::Peers;
 use crate::source::{Location, Opening};
+use derived_links::DerivedLinks;
 pub use point::{
     check_apart, check_outside, cut_off_by_force, cut_off_killed, is_dead, is_noted, prepare,
     take_away,
@@ -114,12 +116,14 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         true => access::check_directories(engine.catalog(), engine.source(), plan.source.name()),
         false => Ok(()),
     };
-    let beside = Beside { watcher: start_watcher(), peers: OnceLock::new() };
+    let mut beside =
+        Beside { watcher: start_watcher(), peers: OnceLock::new(), links: OnceLock::new() };
     let served =
         checked.and_then(|()| serve(plan, &engine, &directory, &beside, identity, notes, ready));
     // After a signal the mount is taken away even if it is in use.
     let attached = engine.serving().attached();
     let unmounted = engine.serving().unmount(true);
+    drop(beside.links.take());
     tell_watcher(&beside.watcher, &engine);
     for directory in attached.iter().map(|path| MountDirectory::of(path)).chain([directory]) {
         directory.clear_own();
@@ -151,6 +155,8 @@ struct Beside {
     watcher: Option<Arc<Watcher>>,
     /// Set if there is a cluster.
     peers: OnceLock<Arc<Peers>>,
+    /// Set once the mount serves.
+    links: OnceLock<DerivedLinks>,
 }
 
 fn start_watcher() -> Option<Arc<Watcher>> {
@@ -174,7 +180,7 @@ fn serve(
     plan: &Plan,
     engine: &Arc<Engine>,
     directory: &MountDirectory,
-    Beside { watcher, peers }: &Beside,
+    Beside { watcher, peers, links }: &Beside,
     identity: (u64, u64),
     mut notes: Vec<String>,
     ready: impl FnOnce(&Ready),
@@ -207,6 +213,9 @@ fn serve(
     // Before anything is mounted: after a signal the mount must be taken down.
     signals::listen(move || drop(signalled.send(Message::End)))?;
     engine.serving().serve(&plan.mountpoint)?;
+    let derived = &plan.settings.derived;
+    let made = DerivedLinks::make(derived, &plan.source, &plan.mountpoint)?;
+    drop(links.set(made));
     note.device = device_of(&plan.mountpoint);
     engine.serve_control()?;
     engine.serving().serve_views()?;

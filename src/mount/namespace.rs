@@ -7,15 +7,15 @@
 //! A site may forbid all that, and it may let a process enter a user namespace and then refuse mounts there. So a child
 //! tries it first.
 
-use std::fs::{self, File};
+use std::fs::File;
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork, getegid, geteuid};
+use nix::unistd::{ForkResult, fork};
 
-use crate::privileges::may_mount;
+use crate::privileges::{enter_user_namespace, may_mount};
 
 /// What was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,19 +74,9 @@ fn enter_now() -> Result<Entered, Errno> {
         unshare(CloneFlags::CLONE_NEWNS)?;
         Entered::Mounts
     } else {
-        let (user, group) = (geteuid(), getegid());
-        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
-        // Without this, nobody without rights may set a map of groups.
-        write("setgroups", "deny")?;
-        write("uid_map", &format!("{user} {user} 1"))?;
-        write("gid_map", &format!("{group} {group} 1"))?;
+        enter_user_namespace(CloneFlags::CLONE_NEWNS)?;
         Entered::UsersAndMounts
     };
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
     Ok(entered)
-}
-
-fn write(file: &str, text: &str) -> Result<(), Errno> {
-    let written = fs::write(format!("/proc/self/{file}"), text);
-    written.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
 }

@@ -157,7 +157,7 @@ pub(super) fn check_directories_apart(cache: &Path, what: &str, path: &Path) -> 
 
 /// Whether a file or a mount at `path` shows inside `directory`. With bind mounts one tree is at several
 /// places, and a mount at one of them propagates to all of them.
-fn is_inside(path: &Path, directory: &Path) -> bool {
+pub(super) fn is_inside(path: &Path, directory: &Path) -> bool {
     let (path, directory) = (resolved(path), resolved(directory));
     let by_another_mount = || {
         let ((device, place), (same, around)) =

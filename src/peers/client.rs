@@ -419,10 +419,10 @@ impl Link {
         }
     }
 
-    /// Asks for a block of this key and length.
+    /// Asks for a block of this key, and of this length if that is known.
     async fn answer(
         &self,
-        (key, length): (Key, usize),
+        (key, length): (Key, Option<usize>),
         lease: Option<Duration>,
         shared: &Shared,
     ) -> Answer {

@@ -37,8 +37,8 @@ pub struct Ask {
     /// The id of the member.
     pub member: u64,
     pub key: Key,
-    /// Bytes of the block. A value of another length is none.
-    pub length: usize,
+    /// Bytes of the block, if it is known how many. Then a value of another length is none.
+    pub length: Option<usize>,
     /// For how long the block is leased to this member if it is not there; `None` for no lease.
     pub lease: Option<Duration>,
     /// Whether its daemon is asked before the pause to bring the block from its disk.

@@ -125,11 +125,12 @@ pub(super) fn trailer(key: Key, bytes: &[u8]) -> [u8; TRAILER] {
 }
 
 /// The block of a value; `None` if it is damaged, or not a block of this key and length.
-pub(super) fn open(key: Key, length: usize, mut value: Vec<u8>) -> Option<Vec<u8>> {
-    let (bytes, found) = value.split_at_checked(value.len().checked_sub(TRAILER)?)?;
-    let is_right = bytes.len() == length && found == trailer(key, bytes);
+pub(super) fn open(key: Key, length: Option<usize>, mut value: Vec<u8>) -> Option<Vec<u8>> {
+    let end = value.len().checked_sub(TRAILER)?;
+    let (bytes, found) = value.split_at_checked(end)?;
+    let is_right = length.is_none_or(|length| length == end) && found == trailer(key, bytes);
     is_right.then(|| {
-        value.truncate(length);
+        value.truncate(end);
         value
     })
 }
@@ -200,23 +201,28 @@ impl Seal {
     /// The text of such a value; `None` if no member has made it.
     pub(super) fn open_text(&self, keys: &Keys, name: &str, value: Vec<u8>) -> Option<Vec<u8>> {
         let Seal::Cipher(_) = self else { return Some(value) };
-        let length = value.len().checked_sub(CIPHER_TRAILER)?;
-        self.open(keys.text(name), length, value)
+        self.open(keys.text(name), None, value)
     }
 
     /// The block of a value; `None` if it is damaged, or not a block of this key and length.
-    pub(super) fn open(&self, key: Key, length: usize, mut value: Vec<u8>) -> Option<Vec<u8>> {
+    pub(super) fn open(
+        &self,
+        key: Key,
+        length: Option<usize>,
+        mut value: Vec<u8>,
+    ) -> Option<Vec<u8>> {
         let cipher = match self {
             Seal::Checksum => return open(key, length, value),
             Seal::Cipher(cipher) => cipher,
         };
-        if value.len().checked_sub(CIPHER_TRAILER) != Some(length) {
+        let end = value.len().checked_sub(CIPHER_TRAILER)?;
+        if length.is_some_and(|length| length != end) {
             return None;
         }
-        let (bytes, nonce) = value.split_at_mut(length + TAG);
+        let (bytes, nonce) = value.split_at_mut(end + TAG);
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         cipher.open_in_place(nonce, Aad::from(key.0.to_le_bytes()), bytes).ok()?;
-        value.truncate(length);
+        value.truncate(end);
         Some(value)
     }
 }
@@ -236,21 +242,22 @@ mod tests {
         for length in [0, 1, 5000] {
             let block: Vec<u8> = (0..length).map(|at| at as u8).collect();
             let value = seal(key, &block);
-            assert_eq!(open(key, length, value.clone()), Some(block.clone()));
+            assert_eq!(open(key, Some(length), value.clone()), Some(block.clone()));
+            assert_eq!(open(key, None, value.clone()), Some(block.clone()));
             for bit in 0..value.len() * 8 {
                 let mut damaged = value.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(open(key, length, damaged), None, "bit {bit} of {length} bytes");
+                assert_eq!(open(key, None, damaged), None, "bit {bit} of {length} bytes");
             }
             let longer = [&value[..], &[0]].concat();
             for other in [&longer, &value[1..], &value[..value.len() - 1], LEASE, ON_DISK, b""] {
-                assert_eq!(open(key, length, other.to_vec()), None);
+                assert_eq!(open(key, None, other.to_vec()), None);
             }
-            assert_eq!(open(key, length + 1, value.clone()), None);
+            assert_eq!(open(key, Some(length + 1), value.clone()), None);
             let others =
                 [(&b"a/b"[..], &b"versioo"[..], 0), (b"a/b", b"version", 1), (b"a", b"/b", 0)];
             for (path, version, offset) in others {
-                assert_eq!(open(keys.key(path, version, offset), length, value.clone()), None);
+                assert_eq!(open(keys.key(path, version, offset), None, value.clone()), None);
             }
         }
     }
@@ -262,27 +269,28 @@ mod tests {
         let seal = Seal::cipher("secret").unwrap();
         let value = || seal.close(key, &Arc::new(Buffer::from(block.clone()))).unwrap().all();
         let sealed = value();
-        assert_eq!(seal.open(key, block.len(), sealed.clone()), Some(block.clone()));
+        assert_eq!(seal.open(key, Some(block.len()), sealed.clone()), Some(block.clone()));
+        assert_eq!(seal.open(key, None, sealed.clone()), Some(block.clone()));
         assert_ne!(sealed, value(), "a nonce is used once");
         assert!(!sealed.windows(8).any(|part| block.windows(8).any(|plain| plain == part)));
         for bit in 0..sealed.len() * 8 {
             let mut damaged = sealed.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(seal.open(key, block.len(), damaged), None, "bit {bit}");
+            assert_eq!(seal.open(key, None, damaged), None, "bit {bit}");
         }
         for other in [&sealed[1..], &sealed[..sealed.len() - 1], LEASE, b"", &block] {
-            assert_eq!(seal.open(key, block.len(), other.to_vec()), None);
+            assert_eq!(seal.open(key, None, other.to_vec()), None);
         }
-        assert_eq!(seal.open(key, block.len() + 1, sealed.clone()), None);
-        assert_eq!(seal.open(key, usize::MAX - 20, sealed.clone()), None);
+        assert_eq!(seal.open(key, Some(block.len() + 1), sealed.clone()), None);
+        assert_eq!(seal.open(key, Some(usize::MAX - 20), sealed.clone()), None);
         let text = seal.close_text(&keys, "w:1", b"{}");
         assert_eq!(seal.open_text(&keys, "w:1", text.clone()), Some(b"{}".to_vec()));
         assert_eq!(seal.open_text(&keys, "w:2", text), None);
         assert_eq!(seal.open_text(&keys, "w:1", b"{}".to_vec()), None);
         let elsewhere = keys.key(b"a/c", b"version", 0);
-        assert_eq!(seal.open(elsewhere, block.len(), sealed.clone()), None);
+        assert_eq!(seal.open(elsewhere, None, sealed.clone()), None);
         let stranger = Seal::cipher("other").unwrap();
-        assert_eq!(stranger.open(key, block.len(), sealed), None);
+        assert_eq!(stranger.open(key, None, sealed), None);
     }
 
     #[test]

@@ -362,7 +362,7 @@ impl Listener<'_> {
             let (name, key) = part_of_answer(&self.own_list.tag, &keys, id, part);
             let value: Option<Vec<u8>> = cmd("GET").arg(&name).query(connection)?;
             cmd("UNLINK").arg(&name).query::<()>(connection)?;
-            match value.and_then(|value| seal.open(key, *length, value)) {
+            match value.and_then(|value| seal.open(key, Some(*length), value)) {
                 Some(bytes) => answer.extend(bytes),
                 None => is_whole = false,
             }

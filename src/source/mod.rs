@@ -53,6 +53,8 @@ pub use prompt::is_prompt;
 pub use rights::{Rights, User};
 use serde::{Deserialize, Serialize};
 
+use crate::ids::BLOCK_BYTES;
+
 /// Identity of one version of a file: device, inode, size, modification time and change time. Equal
 /// fingerprints mean equal content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,6 +71,12 @@ impl Fingerprint {
         let mut size = [0; 8];
         size.copy_from_slice(&self.0[16..24]);
         u64::from_le_bytes(size)
+    }
+
+    /// The same without the size, which is not always known.
+    pub fn without_size(mut self) -> Self {
+        self.0[16..24].fill(0);
+        self
     }
 
     /// Whether both are of one inode and have one size.
@@ -116,6 +124,8 @@ pub struct Stat {
     pub size: u64,
     /// Whether the file has this size. If not, the size is a guess, and readers are not told of it.
     pub is_sized: bool,
+    /// Whether its version is told from others by the size, too. If not, it is known before the size is.
+    pub version_has_size: bool,
     /// Blocks of 512 bytes.
     pub blocks: u64,
     /// Times of last access, modification and change in nanoseconds since 1970.
@@ -137,6 +147,11 @@ impl Stat {
         Fingerprint(bytes)
     }
 
+    /// The version by which copies are named.
+    pub fn copied_version(&self) -> Fingerprint {
+        copied_version(self.fingerprint(), self.is_sized, self.version_has_size)
+    }
+
     /// The same, of a file that turns out to have this size.
     pub fn with_size(self, size: u64) -> Self {
         Stat { size, is_sized: true, blocks: size.div_ceil(512), ..self }
@@ -149,6 +164,14 @@ impl Stat {
         let is_same = sized.fingerprint() == known.fingerprint();
         if !self.is_sized && is_same { sized } else { self }
     }
+}
+
+/// The version by which copies of a file are named. If the size does not tell versions apart, copies of a file of one block
+/// are named without it, so that they can be found before it is known. Without the size, blocks of a larger file would
+/// not be known to belong together.
+pub fn copied_version(version: Fingerprint, is_sized: bool, has_size: bool) -> Fingerprint {
+    let needs_size = has_size || is_sized && version.size() >= BLOCK_BYTES;
+    if needs_size { version } else { version.without_size() }
 }
 
 /// Whether an error says for certain that a name is gone, or that we may not look at it. Any other error

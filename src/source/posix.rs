@@ -118,6 +118,7 @@ fn convert(stat: &FileStat) -> Stat {
         rdev: stat.st_rdev as u32,
         size: stat.st_size as u64,
         is_sized: true,
+        version_has_size: true,
         blocks: stat.st_blocks as u64,
         atime_ns: nanoseconds(stat.st_atime, stat.st_atime_nsec),
         mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),

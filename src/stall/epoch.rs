@@ -107,6 +107,9 @@ pub struct Meters {
     /// Bytes that came from the cache disk, and from other nodes.
     pub disk_bytes: u64,
     pub member_bytes: u64,
+    /// Derived samples that were made, and the seconds that threads took to make them.
+    pub made: u64,
+    pub making_s: f64,
     /// Processor seconds that everybody on the machine has used. `None` if that is not known, or if this job may not use all
     /// processors.
     pub busy_s: Option<f64>,
@@ -131,6 +134,8 @@ impl Meters {
             source_bytes: self.source_bytes.saturating_sub(then.source_bytes),
             disk_bytes: self.disk_bytes.saturating_sub(then.disk_bytes),
             member_bytes: self.member_bytes.saturating_sub(then.member_bytes),
+            made: self.made.saturating_sub(then.made),
+            making_s: self.making_s - then.making_s,
             busy_s: self.busy_s.zip(then.busy_s).map(|(now, then)| now - then),
             staged_bytes: self.staged_bytes,
             lead_s: self.lead_s,

@@ -168,3 +168,11 @@ fn a_loader_that_sleeps_at_random_gets_no_promise() {
         assert!(finding.gains.is_none() && finding.cap_s.is_none(), "{finding:?}");
     }
 }
+
+#[test]
+fn an_epoch_has_the_samples_that_were_made_meanwhile() {
+    let then = super::Meters { made: 5, making_s: 0.5, ..Default::default() };
+    let now = super::Meters { made: 12, making_s: 2.0, ..Default::default() };
+    let since = now.since(&then);
+    assert_eq!((since.made, since.making_s), (7, 1.5));
+}

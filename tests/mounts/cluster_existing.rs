@@ -15,7 +15,7 @@ use crate::fixture::{Fixture, said, wait_until};
 use crate::free_ports::free_ports;
 use crate::mounted::Mounted;
 use crate::programs::Watchdog;
-use crate::sharing::{ALL, Cluster, FILES, NEVER_CHANGES, SIZE, check};
+use crate::sharing::{ALL, Cluster, FILES, NEVER_CHANGES, check, write_samples};
 
 const PASSWORD: &str = "a-password-of-servers";
 
@@ -23,9 +23,6 @@ const PASSWORD: &str = "a-password-of-servers";
 const RIGHTS: &str = "~b1:* -@all +get +set +setex +expire +unlink +mget +sadd +srem +smembers +rpush +blpop +ping \
                       +auth +info +cluster|nodes +cluster|keyslot";
 const SLOTS: usize = 16_384;
-
-/// The files of a cluster, and their bytes.
-const OF_CLUSTER: (u64, usize) = (FILES, SIZE);
 
 /// Servers. Those of a cluster have all slots.
 pub(crate) struct Servers {
@@ -167,7 +164,7 @@ impl Drop for Servers {
 #[test]
 fn servers_of_others_hold_samples_for_all_nodes() {
     let mut servers = Servers::cluster(3);
-    let cluster = Cluster::joining(&servers.url(), OF_CLUSTER, 2, |_| servers.options());
+    let cluster = Cluster::joining(&servers.url(), write_samples, 2, |_| servers.options());
     cluster.read(0);
     cluster.assert_source_gave(ALL);
     wait_until("all samples are given", || cluster.traffic("given") >= FILES);
@@ -222,7 +219,7 @@ fn servers_of_others_hold_samples_for_all_nodes() {
 #[test]
 fn a_cluster_may_have_one_server() {
     let servers = Servers::cluster(1);
-    let cluster = Cluster::joining(&servers.url(), OF_CLUSTER, 1, |_| servers.options());
+    let cluster = Cluster::joining(&servers.url(), write_samples, 1, |_| servers.options());
     cluster.read(0);
     cluster.await_epoch_without_source();
     let node = &cluster.nodes[0];
@@ -235,7 +232,7 @@ fn a_cluster_may_have_one_server() {
 #[test]
 fn nodes_come_to_servers_with_what_they_hold() {
     let servers = Servers::single(&["--maxmemory", "64mb"]);
-    let mut cluster = Cluster::joining(&servers.url(), OF_CLUSTER, 2, |_| servers.options());
+    let mut cluster = Cluster::joining(&servers.url(), write_samples, 2, |_| servers.options());
     cluster.read(0);
     wait_until("all samples are given", || cluster.traffic("given") >= FILES);
     // A daemon that is gone takes nothing along.
@@ -257,7 +254,7 @@ fn connections_to_servers_may_be_encrypted() {
         let tls = ["--set".to_owned(), trusted.clone()];
         servers.options().into_iter().chain(tls).collect()
     };
-    let cluster = Cluster::joining(&url, OF_CLUSTER, 2, options);
+    let cluster = Cluster::joining(&url, write_samples, 2, options);
     cluster.read(0);
     cluster.assert_source_gave(ALL);
     cluster.await_epoch_without_source();

@@ -35,7 +35,12 @@ impl Buffers {
     fn on(servers: &Servers, shares: &[u64]) -> Self {
         let start = |options: &dyn Fn(usize) -> Vec<String>| {
             let all = |node: usize| servers.options().into_iter().chain(options(node)).collect();
-            Cluster::joining(&servers.url(), (FILES, SIZE), shares.len(), all)
+            Cluster::joining(
+                &servers.url(),
+                |it| it.write_many("d", FILES, SIZE),
+                shares.len(),
+                all,
+            )
         };
         Buffers::of(shares, start)
     }

@@ -15,8 +15,9 @@ use serde_json::Value;
 
 use crate::archives::{pack, python};
 use crate::fixture::{Fixture, wait_until};
-use crate::mounted::Mounted;
+use crate::mounted::{Mounted, Slowpfs};
 use crate::rehearsal::wait_for_offers;
+use crate::sharing::Cluster;
 
 const FILES: usize = 120;
 const CLASS: usize = 60;
@@ -251,6 +252,57 @@ fn stored_samples_are_those_of_one_recipe() {
 }
 
 #[test]
+fn stored_samples_are_found_without_their_sizes() {
+    let fixture = Fixture::new();
+    make(&fixture);
+    let cache = fixture.path("cache");
+    let mount = || {
+        let options = ["--ram", "64MiB", "--disk", "64MiB", "--cache-dir", cache.to_str().unwrap()];
+        let sets = ["--set", "cache.min-free=0%", "--set", SMALL];
+        let order = ["--order", "sequential:root=.derived/small"];
+        Mounted::new(&fixture, &[&options[..], &sets, &order].concat())
+    };
+    let first = mount();
+    check_all(&first, 20);
+    wait_until("all are stored", || {
+        first.status()["disk"]["stored"].as_u64().unwrap() >= FILES as u64 * 4096
+    });
+    first.umount();
+    forget_catalog(&cache);
+    let second = mount();
+    check_all(&second, 20);
+    assert_eq!(made(&second)["made"], 0, "{}", second.status());
+    second.umount();
+}
+
+/// Removes the catalog from a cache directory. It knows the sizes of samples.
+pub(crate) fn forget_catalog(cache: &Path) {
+    let is_catalog = |path: &PathBuf| path.ends_with("catalog");
+    let catalogs: Vec<PathBuf> = walk(cache).into_iter().filter(is_catalog).collect();
+    assert_eq!(catalogs.len(), 1);
+    fs::remove_file(&catalogs[0]).unwrap();
+}
+
+/// All files below a directory.
+fn walk(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn one_node_of_a_cluster_makes_a_sample_and_all_have_it() {
+    let of_node = |_| ["--set", SMALL].map(str::to_owned).to_vec();
+    let cluster = Cluster::of(make, 3, of_node);
+    let made_by = |node: usize| made(&cluster.nodes[node].mounted)["made"].as_u64().unwrap();
+    check_all(&cluster.nodes[0].mounted, 20);
+    assert_eq!(made_by(0), FILES as u64);
+    wait_until("all are given", || cluster.traffic("given") >= FILES as u64);
+    [1, 2].iter().for_each(|node| check_all(&cluster.nodes[*node].mounted, 20));
+    let late = cluster.late();
+    assert!(made_by(1) + made_by(2) <= late, "{} of {late}", made_by(1) + made_by(2));
+}
+
+#[test]
 fn wrong_recipes_are_refused() {
     let fixture = Fixture::new();
     make(&fixture);
@@ -313,5 +365,40 @@ fn a_rehearsal_buffer_may_hold_derived_samples() {
         let (width, height) = sides(&path);
         assert_eq!(width.min(height), 20, "{}", path.display());
     }
+    mounted.umount();
+}
+
+#[test]
+fn derived_samples_are_at_a_path_of_the_user_as_well() {
+    let fixture = Fixture::new();
+    make(&fixture);
+    let at = fixture.path("small");
+    let recipe = format!(r#"derived=[{{name="small", resize=20, at={at:?}}}]"#);
+    let options = ["--ram", "64MiB", "--set", &recipe];
+    let mounted = Mounted::new(&fixture, &options);
+    assert_eq!(sides(&at.join("train/c0/000.jpg")), (20 * 64 / 45, 20));
+    mounted.umount();
+    wait_until("the link is gone", || fs::symlink_metadata(&at).is_err());
+    fs::write(&at, "of the user").unwrap();
+    let (source, point) = (fixture.path("source"), fixture.path("mount"));
+    let words = ["mount", source.to_str().unwrap(), point.to_str().unwrap()];
+    let said = fixture.run(6, &[&words[..], &options].concat());
+    assert!(said.contains("exists already"), "{said}");
+    assert_eq!(fs::read(&at).unwrap(), b"of the user");
+    assert_eq!(fixture.daemons(), Vec::<i32>::new());
+}
+
+/// The scan waits for a directory, so it has not come to the derived samples.
+#[test]
+fn derived_samples_are_there_before_the_source_is_scanned() {
+    let fixture = Fixture::new();
+    make(&fixture);
+    fixture.write("held/file", b"bytes");
+    let slow = Slowpfs::new(&fixture, &[]);
+    slow.ctl(&["fault", "hang", "held", "ops=opendir"]);
+    let options = ["--ram", "64MiB", "--set", SMALL, "--set", "source.scan-threads=1"];
+    let mounted = Mounted::early(&fixture, &slow.point, &fixture.path("mount"), &options);
+    check_all(&mounted, 20);
+    slow.ctl(&["fault", "clear"]);
     mounted.umount();
 }

@@ -28,6 +28,7 @@ mod control;
 #[path = "../cql_server/mod.rs"]
 pub mod cql_server;
 mod derived;
+mod derived_commands;
 mod docs;
 mod doctor;
 #[path = "../documents/mod.rs"]

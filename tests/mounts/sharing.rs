@@ -23,6 +23,11 @@ pub(crate) const FILES: u64 = 90;
 pub(crate) const SIZE: usize = 20_000;
 pub(crate) const ALL: u64 = FILES * SIZE as u64;
 
+/// Writes the samples of a cluster.
+pub(crate) fn write_samples(fixture: &Fixture) {
+    fixture.write_many("d", FILES, SIZE);
+}
+
 /// The fields are dropped in their order: the mount before its directory.
 pub(crate) struct Node {
     pub(crate) mounted: Mounted,
@@ -56,6 +61,15 @@ impl Cluster {
         count: usize,
         options: impl Fn(usize) -> Vec<String>,
     ) -> Self {
+        Cluster::of(|fixture| fixture.write_many("d", files, size), count, options)
+    }
+
+    /// The same over what `write` writes into the source.
+    pub(crate) fn of(
+        write: impl Fn(&Fixture),
+        count: usize,
+        options: impl Fn(usize) -> Vec<String>,
+    ) -> Self {
         let ports = free_ports(count);
         let addresses: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let join = format!("hosts:{}", addresses.join(","));
@@ -64,19 +78,19 @@ impl Cluster {
             let shard = ["--cluster-ram", "32MiB", "--set", &at].map(str::to_owned);
             shard.into_iter().chain(options(nth)).collect()
         };
-        let cluster = Cluster::joining(&join, (files, size), count, with_shard);
+        let cluster = Cluster::joining(&join, write, count, with_shard);
         Cluster { addresses, ..cluster }
     }
 
     /// The same with another value of `cluster.join`.
     pub(crate) fn joining(
         join: &str,
-        (files, size): (u64, usize),
+        write: impl Fn(&Fixture),
         count: usize,
         options: impl Fn(usize) -> Vec<String>,
     ) -> Self {
         let fixture = Fixture::new();
-        fixture.write_many("d", files, size);
+        write(&fixture);
         let slow = Slowpfs::new(&fixture, &[]);
         let secret = format!("cluster.secret={}", fixture.path("secret").display());
         let node = |nth: usize| {

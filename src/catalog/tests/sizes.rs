@@ -85,3 +85,32 @@ fn sizes_that_were_found_out_outlast_mounts_and_other_guesses() {
     let [a, b] = ["a", "b"].map(|name| look(&again, name, true).unwrap());
     assert_eq!([(a.size, a.is_sized), (b.size, b.is_sized)], [(5, true), (GUESS, false)]);
 }
+
+#[test]
+fn copies_of_one_block_are_named_alike_before_and_after_the_size_is_known() {
+    let (_root, _source, catalog) = guessed(&[("file", 5)]);
+    let listed = look(&catalog, "file", true).unwrap();
+    let listed = Stat { version_has_size: false, ..listed };
+    let name = listed.copied_version();
+    assert_eq!(listed.with_size(5).copied_version(), name);
+    assert_eq!(listed.with_size(BLOCK_BYTES - 1).copied_version(), name);
+    let large = listed.with_size(BLOCK_BYTES);
+    assert_eq!(large.copied_version(), large.fingerprint(), "its blocks belong together");
+    let told_by_size = Stat { version_has_size: true, ..listed.with_size(5) };
+    assert_eq!(told_by_size.copied_version(), told_by_size.fingerprint());
+    let later = Stat { mtime_ns: listed.mtime_ns + 1, ..listed };
+    assert_ne!(later.copied_version(), name);
+}
+
+#[test]
+fn a_copy_of_unknown_size_is_that_of_the_whole_file() {
+    let (_root, _source, catalog) = guessed(&[("file", 5)]);
+    let block = catalog.layout().blocks_of(node_of(&catalog, "file").file().unwrap()).next();
+    let at = catalog.locate(block.unwrap()).unwrap();
+    assert!(!at.may_have_copies(), "the size tells versions apart");
+    let at = Located { version_has_size: false, ..at };
+    assert!(at.may_have_copies() && at.may_have(0) && at.may_have(5000));
+    assert!(!at.may_have(BLOCK_BYTES as usize), "there may be more of it");
+    let sized = Located { is_sized: true, ..at };
+    assert!(sized.may_have(sized.length) && !sized.may_have(sized.length + 1));
+}

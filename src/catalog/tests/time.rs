@@ -72,6 +72,7 @@ impl Past {
             rdev: 0,
             size: 8,
             is_sized: true,
+            version_has_size: true,
             blocks: 1,
             atime_ns: 1,
             mtime_ns: 1,

@@ -276,6 +276,16 @@ mod tests {
         report
     }
 
+    #[test]
+    fn samples_that_were_made_are_told_of() {
+        let before = super::super::text(&report(vec![epoch(1, SAMPLES, 50.0)]));
+        assert!(!before.contains("derived"), "{before}");
+        let mut with = epoch(1, SAMPLES, 50.0);
+        (with.mount.made, with.mount.making_s) = (300, 3.0);
+        let told = super::super::text(&report(vec![with]));
+        assert!(told.contains("derived  300 samples were made meanwhile, 10 ms each"), "{told}");
+    }
+
     fn has_note(judged: &Judged, words: &str) -> bool {
         judged.finding.notes.iter().any(|note| note.contains(words))
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::judged::{Judged, Report};
 use crate::config::Bytes;
-use crate::stall::{Epoch, Finding, Gains, Kind, Model, Parts};
+use crate::stall::{Epoch, Finding, Gains, Kind, Meters, Model, Parts};
 use crate::whatif::Prediction;
 
 /// Waits of a cause that are shorter than this share of the workers' time are left out.
@@ -107,6 +107,7 @@ fn render(out: &mut String, epoch: &Epoch, finding: &Finding) {
     render_trainer(out, finding);
     render_parts(out, &finding.parts, epoch);
     render_causes(out, epoch);
+    render_derived(out, epoch);
     render_gains(out, epoch, finding);
     for note in &finding.notes {
         let _ = writeln!(out, "    note     {note}");
@@ -157,6 +158,15 @@ fn render_causes(out: &mut String, epoch: &Epoch) {
             causes.iter().map(|(cause, waited)| format!("{cause} {}", seconds(**waited))).collect();
         let _ =
             writeln!(out, "    mount    all its readers waited meanwhile: {}", words.join(", "));
+    }
+}
+
+/// Samples that the mount has made. Their readers count the wait for them as a wait for files.
+fn render_derived(out: &mut String, epoch: &Epoch) {
+    let Meters { made, making_s, .. } = &epoch.mount;
+    if *made > 0 {
+        let each = seconds(making_s / *made as f64);
+        let _ = writeln!(out, "    derived  {made} samples were made meanwhile, {each} each");
     }
 }
 

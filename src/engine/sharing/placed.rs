@@ -23,6 +23,9 @@ const REST: u32 = 10;
 /// Homes that were in force for less than this time have few blocks.
 const SHORT: Duration = Duration::from_secs(60);
 
+/// What a block counts if its size may not be known to all nodes.
+const UNKNOWN_BYTES: u64 = 128 << 10;
+
 /// All that homes follow from.
 pub(super) struct Wanted {
     pub(super) membership: Arc<Membership>,
@@ -260,7 +263,7 @@ fn for_each_key(
         if file.index() >= layout.files() {
             return;
         }
-        let version = stat.fingerprint();
+        let version = stat.copied_version();
         for block in layout.blocks_of(file).filter(|block| is_wanted(*block)) {
             let offset = layout.range(block).0;
             each(block, membership.keys.key(bytes_of(path), version.lasting(), offset));
@@ -323,14 +326,19 @@ impl Blocks {
         core.catalog.for_each_file(|path, file, stat| {
             // A file may have come meanwhile.
             if file.index() < layout.files() {
-                let version = keys.key(bytes_of(path), stat.fingerprint().lasting(), 0);
-                // The sizes of unlisted files may not be known to all nodes.
+                let version = keys.key(bytes_of(path), stat.copied_version().lasting(), 0);
+                // Other nodes may have other unlisted files.
                 if !unlisted.is_some_and(|name| path.starts_with(name)) {
                     blocks.digest = blocks.digest.wrapping_add(version.upper());
                 }
                 let first = keys.key(bytes_of(path), b"", 0).upper();
                 for (nth, block) in layout.blocks_of(file).enumerate() {
-                    blocks.put(block, mix(first.wrapping_add(nth as u64)), layout.range(block).1);
+                    // Not all nodes know the sizes of all files.
+                    let bytes = match stat.version_has_size {
+                        true => layout.range(block).1,
+                        false => UNKNOWN_BYTES,
+                    };
+                    blocks.put(block, mix(first.wrapping_add(nth as u64)), bytes);
                 }
             }
         });

@@ -145,7 +145,7 @@ fn ask(client: &Client, lease: bool) -> Answer {
     client.ask(Ask {
         member: OTHER,
         key: key(),
-        length: BLOCK.len(),
+        length: Some(BLOCK.len()),
         lease: lease.then(|| Duration::from_secs(1)),
         load: false,
         after: Duration::ZERO,

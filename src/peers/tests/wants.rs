@@ -163,7 +163,7 @@ fn daemons_are_told_of_blocks_that_their_disks_may_have() {
         peers[0].ask(Ask {
             member,
             key,
-            length: bytes.len(),
+            length: Some(bytes.len()),
             lease: None,
             load,
             after: Duration::ZERO,

@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::derived;
 use super::quota::{Quota, Reserved};
-use super::{derived, without_size};
-use crate::derive::{Fault, Image, Recipe};
+use crate::derive::{Fault, Image, Recipe, Steps, Work};
+use crate::error::{Error, ErrorKind, Result as UserResult};
+use crate::sandbox::Sandbox;
 use crate::source::{
     Fingerprint, KeyedPool, Kind, Pool, ReadError, ReadRequest, Source, Stat, Urgency,
 };
@@ -205,6 +207,20 @@ impl Samples {
     }
 }
 
+/// What runs the command of a recipe, if it has one.
+fn sandbox_of(recipe: &Recipe) -> UserResult<Option<Sandbox>> {
+    let Work::Command(command) = &recipe.work else { return Ok(None) };
+    let sandbox = Sandbox::open(command).map_err(|reason| {
+        let message =
+            format!("derived samples `{}` cannot be made by a command: {reason}", recipe.name);
+        Error::new(ErrorKind::Config, message).hint(
+            "a command runs in a user namespace: allow these (`sysctl user.max_user_namespaces`, \
+             `kernel.apparmor_restrict_unprivileged_userns`), or take it out of the configuration",
+        )
+    });
+    Ok(Some(sandbox?))
+}
+
 pub(super) struct Maker {
     source: Arc<dyn Source>,
     askers: KeyedPool<Arc<Path>>,
@@ -212,13 +228,18 @@ pub(super) struct Maker {
     deliveries: Pool,
     originals: Arc<Quota>,
     images: Arc<Quota>,
+    /// By the number of the recipe; `None` if it has no command.
+    sandboxes: Vec<Option<Sandbox>>,
     samples: Mutex<Samples>,
     /// By the number of the recipe.
     status: Mutex<Vec<DerivedStatus>>,
 }
 
 impl Maker {
-    pub(super) fn new(source: Arc<dyn Source>, recipes: &[Arc<Recipe>]) -> Arc<Self> {
+    /// # Errors
+    /// If the command of a recipe cannot be confined here.
+    pub(super) fn new(source: Arc<dyn Source>, recipes: &[Arc<Recipe>]) -> UserResult<Arc<Self>> {
+        let sandboxes: UserResult<Vec<_>> = recipes.iter().map(|it| sandbox_of(it)).collect();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let askers =
             KeyedPool::new("belady-originals", ASKING_PATIENCE, ASKED, ASKED_RESERVED, || ());
@@ -226,25 +247,27 @@ impl Maker {
             name: recipe.name.clone(),
             ..Default::default()
         };
-        Arc::new(Maker {
+        Ok(Arc::new(Maker {
             source,
             askers: askers.with_limits(HELD_UP_MAX, 1),
             makers: Pool::starting("belady-derive", processors, 1, || lower_priority(NICE)),
             deliveries: Pool::new("belady-derived", DELIVERIES, DELIVERIES),
             originals: Quota::new(ORIGINALS_BYTES),
             images: Quota::new(IMAGES_BYTES),
+            sandboxes: sandboxes?,
             samples: Mutex::default(),
             status: Mutex::new(recipes.iter().map(named).collect()),
-        })
+        }))
     }
 
     pub(super) fn status(&self) -> Vec<DerivedStatus> {
         self.status.lock().clone()
     }
 
-    /// Forgets the samples that nobody has asked for in a while.
+    /// Forgets the samples that nobody has asked for in a while, and ends the processes that make none.
     pub(super) fn forget_idle(&self) {
         self.samples.lock().kept.retain(|kept| kept.used.elapsed() < KEPT_FOR);
+        self.sandboxes.iter().flatten().for_each(Sandbox::end_idle);
     }
 
     /// Has a sample made, unless it is there or is being made. Never blocks.
@@ -312,7 +335,7 @@ impl Maker {
             Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => return Err(ReadError::Changed),
             Err(errno) => return Err(ReadError::Source(errno)),
         };
-        let present = without_size(&derived(&sample.recipe, &stat).fingerprint());
+        let present = derived(&sample.recipe, &stat).copied_version();
         let is_it = match sample.exact {
             true => present == sample.version,
             false => present.is_content_of(&sample.version),
@@ -382,28 +405,49 @@ impl Maker {
 
     /// Makes a sample of its original.
     fn make(&self, sample: &Sample, original: &[u8]) -> Made {
-        let recipe = &sample.recipe;
-        let made = catch_unwind(AssertUnwindSafe(|| {
-            let _reserved = self.images.reserve(recipe.memory(original)?);
-            let began = Instant::now();
-            let made = recipe.make(Image::decode(original)?)?;
-            Ok((made, began.elapsed()))
+        let made = catch_unwind(AssertUnwindSafe(|| match &sample.recipe.work {
+            Work::Image(steps) => self.make_image(steps, original),
+            Work::Command(_) => self.run_command(sample.nth, original),
         }));
         match made.unwrap_or_else(|_| Err(Fault("the decoder failed".to_owned()))) {
             Ok((made, took)) => {
-                let path = sample.original.display().to_string();
-                let mut status = self.status.lock();
-                let of_recipe = &mut status[sample.nth];
-                of_recipe.made += 1;
-                of_recipe.bytes += made.len() as u64;
-                of_recipe.originals_bytes += original.len() as u64;
-                of_recipe.seconds += took.as_secs_f64();
-                // Its file was broken before.
-                of_recipe.failures.retain(|known| known.path != path);
+                self.succeeded(sample, original, &made, took);
                 Ok(Arc::new(made))
             }
             Err(Fault(reason)) => self.failed(sample, reason),
         }
+    }
+
+    /// A sample, and how long it took to make it.
+    fn make_image(&self, steps: &Steps, original: &[u8]) -> Result<(Vec<u8>, Duration), Fault> {
+        let _reserved = self.images.reserve(steps.memory(original)?);
+        let began = Instant::now();
+        let made = steps.make(Image::decode(original)?)?;
+        Ok((made, began.elapsed()))
+    }
+
+    /// The same for a recipe with a command.
+    fn run_command(&self, nth: usize, original: &[u8]) -> Result<(Vec<u8>, Duration), Fault> {
+        let none = || Fault("the recipe has no command".to_owned());
+        let sandbox = self.sandboxes[nth].as_ref().ok_or_else(none)?;
+        // The runner has a copy of it.
+        let _reserved = self.images.reserve(original.len() as u64);
+        let began = Instant::now();
+        let made = sandbox.run(original).map_err(Fault)?;
+        Ok((made, began.elapsed()))
+    }
+
+    /// Notes that a sample was made.
+    fn succeeded(&self, sample: &Sample, original: &[u8], made: &[u8], took: Duration) {
+        let path = sample.original.display().to_string();
+        let mut status = self.status.lock();
+        let of_recipe = &mut status[sample.nth];
+        of_recipe.made += 1;
+        of_recipe.bytes += made.len() as u64;
+        of_recipe.originals_bytes += original.len() as u64;
+        of_recipe.seconds += took.as_secs_f64();
+        // Its file was broken before.
+        of_recipe.failures.retain(|known| known.path != path);
     }
 
     /// Notes that nothing can be made of a file.

@@ -95,7 +95,7 @@ impl Derived {
             }
         }
         let recipes: Vec<Arc<Recipe>> = recipes.iter().cloned().map(Arc::new).collect();
-        let maker = Maker::new(Arc::clone(&source), &recipes);
+        let maker = Maker::new(Arc::clone(&source), &recipes)?;
         Ok(Derived { source, recipes, maker })
     }
 
@@ -220,7 +220,7 @@ impl Derived {
             nth,
             recipe: Arc::clone(recipe),
             original,
-            version: without_size(version),
+            version: version.without_size(),
             exact,
         })
     }
@@ -252,13 +252,6 @@ impl Derived {
         found.retain(is_new);
         found
     }
-}
-
-/// A version without its size, which is not always known.
-fn without_size(version: &Fingerprint) -> Fingerprint {
-    let mut rest = *version;
-    rest.0[16..24].fill(0);
-    rest
 }
 
 /// The path of the file from which a path in the directory of a recipe is made, if it is one of a file.
@@ -305,7 +298,8 @@ fn derived(recipe: &Recipe, original: &Stat) -> Stat {
     let parts = [recipe.key(), inode, original.size].map(u64::to_le_bytes);
     let inode = hash(&[&parts[0], &parts[1], &parts[2]]);
     let guess = recipe.guess(original.size);
-    Stat { identity: (device, inode), is_sized: false, ..original.with_size(guess) }
+    let identity = (device, inode);
+    Stat { identity, is_sized: false, version_has_size: false, ..original.with_size(guess) }
 }
 
 /// The attributes of a directory as a recipe shows it.

@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use tempfile::TempDir;
 
 use super::*;
-use crate::derive::{Choice, Format, Steps};
+use crate::derive::{Choice, Format, Steps, Work};
 use crate::source::PosixSource;
 use crate::source::stub::StubSource;
 use crate::source::tests::conformance::{listed_stat, read, read_unsized, read_version};
@@ -20,8 +20,8 @@ fn image(name: &str) -> Vec<u8> {
 }
 
 fn recipe(name: &str, from: &str, resize: u32, format: Format) -> Recipe {
-    let steps = Steps { resize: Some(resize), crop: None, format };
-    Recipe { name: name.into(), from: Choice::parse(from).unwrap(), steps }
+    let work = Work::Image(Steps { resize: Some(resize), crop: None, format });
+    Recipe { name: name.into(), at: None, from: Choice::parse(from).unwrap(), work }
 }
 
 /// A directory of images, and how often each file of it was read.

@@ -104,6 +104,8 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
     /// Number of kills or cycles.
     pub(crate) rounds: u32,
+    /// Whether there are derived samples, and readers read these, too. Each is a copy that a command makes.
+    pub(crate) is_copied: bool,
     /// Whether hangs of the source and of the cache disk last for many seconds.
     pub(crate) has_long_hangs: bool,
     /// Milliseconds from the mount to the last moment at which a fault begins.
@@ -115,6 +117,9 @@ const ROUNDS: u32 = 16;
 
 /// Milliseconds that a scenario of long hangs lasts longer than others.
 const MORE_MS: u64 = 24_000;
+
+/// The name of derived samples that are copies.
+pub(crate) const COPIES: &str = "copies";
 
 /// Number of directories in a source.
 pub(crate) const DIRECTORIES: u64 = 8;
@@ -166,6 +171,7 @@ impl Plan {
             readers: readers(random),
             steps: Vec::new(),
             rounds: 0,
+            is_copied: false,
             has_long_hangs: false,
             lasts_ms: random.random_range(8_000..16_000),
         };
@@ -186,6 +192,9 @@ impl Plan {
         if kind != Kind::Faults {
             plan.simplify();
         }
+        // The limits of the daemon hold for its commands, too.
+        let is_limited = plan.memory_mib.is_some() || plan.limit != Limit::None;
+        plan.is_copied = !is_limited && random.random_bool(0.5);
         plan
     }
 
@@ -236,6 +245,9 @@ impl Plan {
             Some(period) => set(format!("source.revalidate={period}ms")),
             None => set("source.consistency=immutable".to_owned()),
         }
+        if self.is_copied {
+            set(format!("derived=[{{name={COPIES:?}, from=\"**/*.bin\", command=\"cat\"}}]"));
+        }
         if let Some(order) = &self.order {
             options.extend(["--order".to_owned(), order.clone()]);
         }
@@ -262,10 +274,11 @@ impl Plan {
             0 => "no edits".to_owned(),
             ms => format!("an edit each {ms} ms"),
         };
+        let copies = if self.is_copied { ", derived copies" } else { "" };
         let hangs = if self.has_long_hangs { ", long hangs" } else { "" };
         format!(
             "{:?}: {}, {period}, {source}, cache {:?}, ram {}{memory}{limit}, {} points, {order}, \
-             {} files, {random} readers, {mappers} mappers, {walkers} walkers, loaders {loaders:?}, {victims} victims, {edits}{hangs}",
+             {} files, {random} readers, {mappers} mappers, {walkers} walkers, loaders {loaders:?}, {victims} victims, {edits}{copies}{hangs}",
             self.kind,
             self.mode,
             self.disk,

@@ -15,9 +15,13 @@ use rand::rngs::ChaCha8Rng;
 use crate::clock::{Nanos, now};
 use crate::fault_log::name_of;
 use crate::history::{self, End, Permitted, Pieces};
+use crate::plan::COPIES;
 use crate::scenario::Scenario;
 use crate::stats::Failure;
 use crate::target::Subject;
+
+/// The share of reads that read a derived copy, if there are any.
+const COPIES_SHARE: f64 = 0.3;
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +153,10 @@ fn observe(
     way: Way,
     random: &mut ChaCha8Rng,
 ) -> (Nanos, Seen) {
-    let path = scenario.at_point(point, &file.name);
+    let path = match scenario.plan.is_copied && random.random_bool(COPIES_SHARE) {
+        true => scenario.at_point(point, &format!(".derived/{COPIES}/{}", file.name)),
+        false => scenario.at_point(point, &file.name),
+    };
     let operation = scenario.watch.begin(way.name(), Subject::File(file.name.clone()));
     let mut pieces = Pieces::default();
     let size = match way {

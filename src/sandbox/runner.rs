@@ -1,0 +1,203 @@
+//! The runner: a process with one thread that runs a command on one input after the other.
+//!
+//! It is in a user namespace, in which it may make mounts, and in namespaces of the network and of IPC, in which nothing
+//! is. Its mounts are those of the daemon: with mounts of its own it would keep those from being unmounted.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sched::{CloneFlags, clone};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::MemfdFlags;
+use rustix::process::{PidfdFlags, configure_io_flusher_behavior, getpid, pidfd_open};
+
+use super::confined::{self, Files, NOT_CONFINED, SIGNALED};
+use super::{DONE, FAILED};
+use crate::derive::{Command, Limits};
+use crate::error::{Error, ErrorKind, Result};
+use crate::privileges::enter_user_namespace;
+
+/// What is read of the end of what a command says, in bytes.
+const SAID_BYTES: u64 = 512;
+
+/// The stack of a process before it is another program.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Runs a command line on the inputs that come from the standard input, and answers there. Returns when it is closed.
+///
+/// # Errors
+/// If the standard input is no socket, or fails.
+pub fn serve(line: &str, limits: Limits) -> Result<()> {
+    let failed = |error| Error::new(ErrorKind::Internal, format!("a runner: {error}"));
+    let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
+    close_others();
+    // A signal to the daemon's process group or session must not end it.
+    let _ = nix::unistd::setsid();
+    // Memory of the daemon never waits for filesystems. That of a command may.
+    let _ = configure_io_flusher_behavior(false);
+    let nothing = Command { line: ":".to_owned(), suffix: String::new(), limits };
+    let ready = enter().and_then(|()| run(&nothing, memory()?, &socket)).map(|_| Vec::new());
+    answer(&mut socket, &ready).map_err(failed)?;
+    if ready.is_err() {
+        return Ok(());
+    }
+    let command = Command { line: line.to_owned(), ..nothing };
+    while let Some(length) = next(&mut socket).map_err(failed)? {
+        let made = read_and_run(&command, length, &socket);
+        answer(&mut socket, &made).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Reads an input of this length, and runs a command on it.
+fn read_and_run(
+    command: &Command,
+    length: u64,
+    socket: &UnixStream,
+) -> std::result::Result<Vec<u8>, String> {
+    let mut input = memory()?;
+    io::copy(&mut socket.take(length), &mut input)
+        .map_err(|error| format!("the input cannot be kept: {error}"))?;
+    match run(command, input, socket)? {
+        made if made.is_empty() && length > 0 => Err("the command wrote nothing".to_owned()),
+        made => Ok(made),
+    }
+}
+
+/// Enters the namespaces in which all commands run.
+fn enter() -> std::result::Result<(), String> {
+    let spaces = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC;
+    enter_user_namespace(spaces).map_err(|errno| match errno {
+        Errno::ENOSPC => "this machine allows no user namespaces".to_owned(),
+        errno => format!("a user namespace is not permitted: {}", errno.desc()),
+    })?;
+    // In one of its own, a command would have rights again. Where this cannot be written, it has them there alone.
+    let _ = std::fs::write("/proc/sys/user/max_user_namespaces", "0");
+    Ok(())
+}
+
+/// Has all descriptors closed with the start of a command, also those that came from whoever started the daemon.
+fn close_others() {
+    // After the standard ones.
+    let first: libc::c_uint = 3;
+    // SAFETY: it marks descriptors, and frees none. An older kernel refuses it, and later all commands.
+    let _ = unsafe {
+        libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+}
+
+/// How long the next input is; `None` if there will be none.
+fn next(socket: &mut UnixStream) -> io::Result<Option<u64>> {
+    let mut length = [0; 8];
+    if socket.read(&mut length[..1])? == 0 {
+        return Ok(None);
+    }
+    socket.read_exact(&mut length[1..])?;
+    Ok(Some(u64::from_le_bytes(length)))
+}
+
+fn answer(socket: &mut UnixStream, made: &std::result::Result<Vec<u8>, String>) -> io::Result<()> {
+    let (kind, bytes) = match made {
+        Ok(bytes) => (DONE, &bytes[..]),
+        Err(reason) => (FAILED, reason.as_bytes()),
+    };
+    socket.write_all(&[kind])?;
+    socket.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    socket.write_all(bytes)
+}
+
+/// What a command writes when it reads `input`.
+fn run(
+    command: &Command,
+    mut input: File,
+    daemon: &UnixStream,
+) -> std::result::Result<Vec<u8>, String> {
+    let failed = |error: io::Error| format!("the command cannot be run: {error}");
+    input.rewind().map_err(failed)?;
+    let mut files = Files { input, output: memory()?, said: memory()? };
+    let runner = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+    let spaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
+    let mut stack = vec![0; STACK_BYTES];
+    let process = Box::new(|| confined::run(command, &files, &runner) as isize);
+    // SAFETY: this process has one thread, so no lock is held, and memory can be had. The new one gets a copy of it.
+    let process = unsafe { clone(process, &mut stack, spaces, Some(Signal::SIGCHLD as i32)) }
+        .map_err(|errno| match errno {
+            Errno::ENOSPC => "this machine allows no such namespaces".to_owned(),
+            errno => format!("namespaces are not permitted: {}", errno.desc()),
+        })?;
+    let is_over = wait(process, &command.limits, daemon);
+    if !matches!(is_over, Ok(true)) {
+        let _ = kill(process, Signal::SIGKILL);
+    }
+    // When the first process of a PID namespace is gone, all others of it are.
+    let status = waitpid(process, None).map_err(|errno| failed(errno.into()))?;
+    if !is_over.map_err(failed)? {
+        return Err(format!("the command took longer than {:?}", command.limits.time));
+    }
+    let code = match status {
+        WaitStatus::Exited(_, code) => code,
+        WaitStatus::Signaled(_, signal, _) => SIGNALED + signal as i32,
+        _ => NOT_CONFINED,
+    };
+    let written = files.output.metadata().map_err(failed)?.len();
+    if written > command.limits.output {
+        return Err(format!("the command wrote more than {} bytes", command.limits.output));
+    }
+    if code != 0 {
+        return Err(in_words(code, &last_line(&mut files.said)));
+    }
+    let mut output = Vec::new();
+    files.output.rewind().and_then(|()| files.output.read_to_end(&mut output)).map_err(failed)?;
+    Ok(output)
+}
+
+/// An empty file in memory.
+fn memory() -> std::result::Result<File, String> {
+    let file = rustix::fs::memfd_create("belady-sample", MemfdFlags::CLOEXEC);
+    Ok(file.map_err(|error| format!("no file in memory can be had: {error}"))?.into())
+}
+
+/// Waits until a process has ended; `false` if its time is over before.
+///
+/// # Errors
+/// If the daemon has ended.
+fn wait(process: Pid, limits: &Limits, daemon: &UnixStream) -> io::Result<bool> {
+    let Some(pid) = rustix::process::Pid::from_raw(process.as_raw()) else { return Ok(false) };
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let mut waited = [PollFd::new(&process, PollFlags::IN), PollFd::new(daemon, PollFlags::RDHUP)];
+    let patience = Timespec::try_from(limits.time).map_err(io::Error::other)?;
+    poll(&mut waited, Some(&patience))?;
+    let [process, daemon] = waited.map(|waited| !waited.revents().is_empty());
+    match daemon {
+        true => Err(io::Error::other("the daemon has ended")),
+        false => Ok(process),
+    }
+}
+
+/// The last line that a command has said.
+fn last_line(said: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let end = said.metadata().map_or(0, |metadata| metadata.len());
+    let _ = said.seek(io::SeekFrom::Start(end.saturating_sub(SAID_BYTES)));
+    let _ = said.take(SAID_BYTES).read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    line.replace(char::is_control, " ")
+}
+
+/// Why a command has failed, by its exit code and the last line that it has said.
+fn in_words(code: i32, line: &str) -> String {
+    let ended = match Signal::try_from(code - SIGNALED) {
+        _ if code == NOT_CONFINED => return line.to_owned(),
+        Ok(signal) => format!("the command was ended by {signal}"),
+        Err(_) => format!("the command ended with the code {code}"),
+    };
+    if line.is_empty() { ended } else { format!("{ended}: {line}") }
+}
