@@ -388,15 +388,16 @@ fn derived_samples_are_at_a_path_of_the_user_as_well() {
     assert_eq!(fixture.daemons(), Vec::<i32>::new());
 }
 
-/// The scan waits for a directory, so it has not come to the derived samples.
+/// The scan has found a file, and waits for a directory. So it has not come to the derived samples.
 #[test]
 fn derived_samples_are_there_before_the_source_is_scanned() {
     let fixture = Fixture::new();
     make(&fixture);
+    fixture.write("first", b"bytes");
     fixture.write("held/file", b"bytes");
     let slow = Slowpfs::new(&fixture, &[]);
     slow.ctl(&["fault", "hang", "held", "ops=opendir"]);
-    let options = ["--ram", "64MiB", "--set", SMALL, "--set", "source.scan-threads=1"];
+    let options = ["--ram", "64MiB", "--set", SMALL];
     let mounted = Mounted::early(&fixture, &slow.point, &fixture.path("mount"), &options);
     check_all(&mounted, 20);
     slow.ctl(&["fault", "clear"]);

@@ -153,7 +153,7 @@ fn a_command_that_fails_is_one_error_and_its_limits_hold() {
         fixture.write(&format!("{name}.sh"), script.as_bytes());
     }
     fixture.write("fits.sh", b"head -c 1048576 /dev/zero");
-    fixture.write("leaves.sh", b"sleep 98765 & echo done");
+    fixture.write("leaves.sh", b"sleep 9876543210 & echo done");
     fixture.write("forks.sh", b"for i in 1 2 3 4 5 6 7 8; do echo $i & done; wait");
     fixture.write("seeks.sh", b"exec cat /dev/stdin /proc/self/fd/0\n# read twice\n");
     let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--set", SCRIPTS]);
@@ -162,7 +162,7 @@ fn a_command_that_fails_is_one_error_and_its_limits_hold() {
     assert_eq!(read(&mounted, "leaves").unwrap(), "done\n");
     assert_eq!(read(&mounted, "forks").unwrap().len(), 16);
     assert!(read(&mounted, "seeks").unwrap().contains("read twice"));
-    assert_eq!(processes_with("98765"), Vec::<i32>::new());
+    assert_eq!(processes_with("9876543210"), Vec::<i32>::new());
     let said = fixture.run(0, &["status", mounted.point.to_str().unwrap()]);
     assert!(said.contains("fails.sh: the command ended with the code 3: the reason"), "{said}");
     mounted.umount();
@@ -183,15 +183,15 @@ fn check_failure(mounted: &Mounted, name: &str, reason: &str) {
 #[test]
 fn a_command_that_takes_too_long_is_ended() {
     let fixture = Fixture::new();
-    fixture.write("hangs.sh", b"echo begun; sleep 1234567");
-    fixture.write("spins.sh", b"while :; do :; done # 1234567");
+    fixture.write("hangs.sh", b"echo begun; sleep 1234567890");
+    fixture.write("spins.sh", b"while :; do :; done # 1234567890");
     let recipe =
         r#"derived=[{name="out", from="**/*.sh", command="sh", suffix=".txt", time-limit="2s"}]"#;
     let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--set", recipe]);
     for name in ["hangs", "spins"] {
         check_failure(&mounted, name, "took longer than 2s");
     }
-    assert_eq!(processes_with("1234567"), Vec::<i32>::new());
+    assert_eq!(processes_with("1234567890"), Vec::<i32>::new());
     mounted.umount();
 }
 
@@ -214,17 +214,17 @@ fn a_command_does_not_keep_its_mount() {
 #[test]
 fn nothing_of_a_command_is_left_if_its_daemon_is_killed() {
     let fixture = Fixture::new();
-    fixture.write("hangs.sh", b"sleep 87654321");
-    let recipe = r#"derived=[{name="out", from="**/*.sh", command="sh # 87654321", suffix=".txt", time-limit="1h"}]"#;
+    fixture.write("hangs.sh", b"sleep 8765432109");
+    let recipe = r#"derived=[{name="out", from="**/*.sh", command="sh # 8765432109", suffix=".txt", time-limit="1h"}]"#;
     let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--set", recipe]);
     let path = mounted.path(".derived/out/hangs.sh.txt");
     let reader = std::thread::spawn(move || fs::read(path));
     // A shell, and what it runs.
-    wait_until("the command runs", || processes_with("sleep\u{0}87654321").len() == 1);
+    wait_until("the command runs", || processes_with("sleep\u{0}8765432109").len() == 1);
     let daemons = fixture.daemons();
     assert_eq!(daemons.len(), 1);
     signal(daemons[0], Signal::SIGKILL);
-    wait_until("nothing is left", || processes_with("87654321").is_empty());
+    wait_until("nothing is left", || processes_with("8765432109").is_empty());
     assert!(reader.join().unwrap().is_err());
 }
 
@@ -233,10 +233,11 @@ fn a_runner_that_was_killed_is_followed_by_another_one() {
     let fixture = Fixture::new();
     fixture.write("first.sh", b"echo first");
     fixture.write("second.sh", b"echo second");
-    let recipe = r#"derived=[{name="out", from="**/*.sh", command="sh # 7654321", suffix=".txt"}]"#;
+    let recipe =
+        r#"derived=[{name="out", from="**/*.sh", command="sh # 7654321098", suffix=".txt"}]"#;
     let mounted = Mounted::new(&fixture, &["--ram", "64MiB", "--set", recipe]);
     assert_eq!(read(&mounted, "first").unwrap(), "first\n");
-    processes_with("run-commands\u{0}sh # 7654321").into_iter().for_each(|runner| {
+    processes_with("run-commands\u{0}sh # 7654321098").into_iter().for_each(|runner| {
         signal(runner, Signal::SIGKILL);
     });
     assert_eq!(read(&mounted, "second").unwrap(), "second\n");
