@@ -309,7 +309,7 @@ impl Attempt {
         if self.located.is_sized || self.take_size(bytes.len() as u64) {
             self.arrived(bytes, from, None);
         } else if self.is_awaited() {
-            // Whoever else has the block has another version of it by now.
+            // The file has another size by now, so these are not its bytes.
             self.cache.fail(self.key, ReadFailure::PastVersion);
         }
     }

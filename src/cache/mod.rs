@@ -54,6 +54,7 @@ mod whole_file;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -123,6 +124,9 @@ pub struct Traffic {
     /// The same, of each block, while somebody traces.
     pub spans: Spans,
 }
+
+/// How long a lookup waits for a copy that tells the size of its file.
+const COPY_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The mover of bytes of one source.
 pub struct Cache {
@@ -466,7 +470,8 @@ impl Cache {
         }
     }
 
-    /// Finds out the size of a version of a file, if it is not known, and a copy may be nearer than the source. Blocks.
+    /// Finds out the size of a version of a file, if it is not known, and a copy may be nearer than the source. Waits for a
+    /// moment only: the caller holds up further questions about the file, and the copy may turn out to need one.
     pub fn find_size(self: &Arc<Self>, node: NodeId) {
         let Ok((file, _)) = self.catalog.file(node) else { return };
         let first = self.catalog.layout().blocks_of(file).next();
@@ -480,8 +485,8 @@ impl Cache {
         if self.store_tier.as_ref().is_some_and(|tier| tier.holds(&at)) || may_share() {
             let (brought, is_over) = mpsc::channel();
             self.bring(block, node, Box::new(move |_| _ = brought.send(())));
-            // If nobody sends any more, it is over, too.
-            let _ = is_over.recv();
+            // The source is asked otherwise. If nobody sends any more, it is over, too.
+            let _ = is_over.recv_timeout(COPY_PATIENCE);
         }
     }
 

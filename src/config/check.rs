@@ -189,6 +189,12 @@ pub(super) fn derived(all: &[DerivedConfig]) -> Result<Vec<Recipe>> {
             false => Work::Command(command(&key, derived)?),
         };
         let at = path(&format!("{key}.at"), &derived.at)?;
+        if at.is_some() && all.iter().take(index).any(|other| other.at == derived.at) {
+            let message = format!("two [[derived]] have the path {}", derived.at.display());
+            return Err(config_error(message).hint("there is one link at a path"));
+        }
+        // Without a slash at the end.
+        let at = at.map(|at| at.components().collect());
         Ok(Recipe { name: name.clone(), at, from, work })
     };
     all.iter().enumerate().map(recipe).collect()
@@ -196,9 +202,16 @@ pub(super) fn derived(all: &[DerivedConfig]) -> Result<Vec<Recipe>> {
 
 /// What is made of an image.
 fn steps(key: &str, derived: &DerivedConfig) -> Result<Steps> {
-    if !derived.suffix.is_empty() {
+    let DerivedConfig { suffix, time_limit, memory_limit, output_limit, .. } =
+        DerivedConfig::default();
+    if derived.suffix != suffix {
         let message = format!("{key}.suffix needs {key}.command");
         return Err(config_error(message).hint("the name of an image tells its format already"));
+    }
+    if (derived.time_limit, derived.memory_limit, derived.output_limit)
+        != (time_limit, memory_limit, output_limit)
+    {
+        return Err(config_error(format!("the limits of {key} need {key}.command")));
     }
     let some = |key: String, pixels: u32| {
         let pixels = within(&key, pixels, 0..=SIDE_MAX)?;
@@ -231,10 +244,10 @@ fn command(key: &str, derived: &DerivedConfig) -> Result<Command> {
         let message = format!("{key} has a command, and resize, crop, format or quality");
         return Err(config_error(message).hint("let the command do all that is to be done"));
     }
-    if command.contains('\0') {
-        return Err(config_error(format!("{key}.command contains a zero byte")));
+    if command.trim().is_empty() || command.contains('\0') {
+        return Err(config_error(format!("{key}.command {command:?} is not a command")));
     }
-    if suffix.len() > NAME_BYTES || suffix.contains(['/', '\0']) {
+    if suffix.len() > NAME_BYTES || suffix.contains(|c: char| c == '/' || c.is_control()) {
         let message = format!("{key}.suffix {suffix:?} is not the end of a name");
         return Err(config_error(message).hint("write it like \".wav\""));
     }

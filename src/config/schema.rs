@@ -292,8 +292,7 @@ sections! {
     [derived] DerivedConfig {
         /// They are in the directory .derived/NAME of the mount, which is found by name and not listed.
         name: String = String::new(),
-        /// A path at which they are to be found as well: there is a link to that directory while it is
-        /// mounted.
+        /// belady makes a link to that directory at this path, and removes it with the mount.
         at: PathBuf = PathBuf::new(),
         /// A pattern of the files that they are made of, such as "train/**/*.JPEG". If it is empty, they
         /// are made of all JPEG and PNG images.
@@ -310,13 +309,15 @@ sections! {
         /// A shell command that makes a sample instead. It reads a file from its standard input and
         /// writes the sample to its standard output. It can neither change files nor use the network.
         command: String = String::new(),
-        /// What the name of a sample that a command makes has after that of its original, such as ".wav".
+        /// The name of a sample that a command makes is that of its original with this after it, such as
+        /// ".wav".
         suffix: String = String::new(),
-        /// How long the command may take for a sample, 1 s to 1 h.
+        /// How long the command may take for a sample, from "1s" to "1h".
         time_limit: Period = Period(Duration::from_secs(60)),
-        /// The memory of each process of the command, and of its temporary files.
+        /// The memory of each process of the command, and that of its temporary files, from "64MiB" to
+        /// "1TiB".
         memory_limit: Bytes = Bytes(2 << 30),
-        /// The size of a sample that a command makes, at most "256MiB".
+        /// The size of a sample that a command makes, from "1B" to "256MiB".
         output_limit: Bytes = Bytes(64 << 20),
     }
 }

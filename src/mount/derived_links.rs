@@ -1,10 +1,12 @@
 //! Links to the directories of derived samples, at paths that the user has named.
 //!
-//! A link is made when the mount serves, and removed when it has ended. One that a killed daemon has left leads to the same
-//! place, so the next mount takes it over. Nothing else at such a path is touched.
+//! 1. Before anything is mounted, [`check`] refuses paths in the source or in the mount.
+//! 2. When the mount serves, a link is made at each path. If a link to the same place is there, which a killed daemon may
+//!    have left, it is replaced. Anything else stays, and the mount ends with an error.
+//! 3. At the end of the mount each link is removed, unless another one has taken its place.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use super::point::is_inside;
@@ -12,22 +14,44 @@ use crate::derive::Recipe;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::{DERIVED, Location};
 
-/// Links that are there, and where they lead.
-pub(super) struct DerivedLinks(Vec<(PathBuf, PathBuf)>);
+/// A link that was made, with its device and inode.
+struct Link {
+    at: PathBuf,
+    identity: (u64, u64),
+}
+
+/// The links of a mount.
+pub(super) struct DerivedLinks(Vec<Link>);
+
+/// Checks the paths of links. To be called before the mount covers the source.
+///
+/// # Errors
+/// If a link would be in the source or in the mount.
+pub(super) fn check(recipes: &[Recipe], source: &Location, mountpoint: &Path) -> Result<()> {
+    for at in recipes.iter().filter_map(|recipe| recipe.at.as_deref()) {
+        let directory = at.parent().unwrap_or(at);
+        if source.path().is_some_and(|source| is_inside(directory, source)) {
+            return Err(refused(at, "is in the source").hint("belady writes nothing there"));
+        }
+        if directory.starts_with(mountpoint) {
+            return Err(refused(at, "is in the mount").hint("nothing can be written there"));
+        }
+    }
+    Ok(())
+}
 
 impl DerivedLinks {
     /// Makes the links of these recipes for a mount.
     ///
     /// # Errors
-    /// If something else is at a path, or it is in the source, or no link can be made there. Then none is left.
-    pub(super) fn make(recipes: &[Recipe], source: &Location, mountpoint: &Path) -> Result<Self> {
+    /// If something else is at a path, or no link can be made there. Then none is left.
+    pub(super) fn make(recipes: &[Recipe], mountpoint: &Path) -> Result<Self> {
         let mut links = DerivedLinks(Vec::new());
         for recipe in recipes {
             let Some(at) = &recipe.at else { continue };
             let target = mountpoint.join(DERIVED).join(&recipe.name);
-            check_outside(at, source)?;
-            make_link(at, &target)?;
-            links.0.push((at.clone(), target));
+            let identity = make_link(at, &target)?;
+            links.0.push(Link { at: at.clone(), identity });
         }
         Ok(links)
     }
@@ -35,8 +59,8 @@ impl DerivedLinks {
 
 impl Drop for DerivedLinks {
     fn drop(&mut self) {
-        for (at, target) in &self.0 {
-            if leads_to(at, target) {
+        for Link { at, identity } in &self.0 {
+            if identity_of(at).is_ok_and(|found| found == *identity) {
                 // Somebody may have removed it.
                 let _ = fs::remove_file(at);
             }
@@ -44,28 +68,23 @@ impl Drop for DerivedLinks {
     }
 }
 
-fn leads_to(at: &Path, target: &Path) -> bool {
-    fs::read_link(at).is_ok_and(|found| found == target)
+fn identity_of(at: &Path) -> std::io::Result<(u64, u64)> {
+    fs::symlink_metadata(at).map(|found| (found.dev(), found.ino()))
 }
 
-fn check_outside(at: &Path, source: &Location) -> Result<()> {
-    let directory = at.parent().unwrap_or(at);
-    match source.path().is_some_and(|source| is_inside(directory, source)) {
-        false => Ok(()),
-        true => Err(refused(at, "is in the source").hint("belady writes nothing there")),
+/// Makes a link, and returns its device and inode.
+fn make_link(at: &Path, target: &Path) -> Result<(u64, u64)> {
+    if fs::read_link(at).is_ok_and(|found| found == target) {
+        // If it cannot be removed, the next one cannot be made.
+        let _ = fs::remove_file(at);
     }
-}
-
-fn make_link(at: &Path, target: &Path) -> Result<()> {
-    match symlink(target, at) {
-        Ok(()) => Ok(()),
-        Err(_) if leads_to(at, target) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            Err(refused(at, "exists already").hint("name a path at which nothing is"))
+    symlink(target, at).and_then(|()| identity_of(at)).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            refused(at, "exists already").hint("name a path at which nothing is")
         }
-        Err(error) => Err(refused(at, &format!("cannot be made: {error}"))
-            .hint("its directory has to exist, and you have to be allowed to write there")),
-    }
+        _ => refused(at, &format!("cannot be made: {error}"))
+            .hint("its directory has to exist, and you have to be allowed to write there"),
+    })
 }
 
 fn refused(at: &Path, why: &str) -> Error {
@@ -89,10 +108,7 @@ mod tests {
     fn links_are_made_and_removed_and_nothing_else_is() {
         let top = tempfile::tempdir().unwrap();
         let (at, mount) = (top.path().join("small"), top.path().join("mount"));
-        let source = top.path().join("source");
-        fs::create_dir(&source).unwrap();
-        let location = Location::parse(&source, &SourceConfig::default()).unwrap();
-        let make = |at: &Path| DerivedLinks::make(&[recipe(at)], &location, &mount);
+        let make = |at: &Path| DerivedLinks::make(&[recipe(at)], &mount);
         let target = mount.join(".derived/small");
         drop(make(&at).unwrap());
         assert!(fs::symlink_metadata(&at).is_err(), "it is removed");
@@ -100,13 +116,28 @@ mod tests {
         symlink(&target, &at).unwrap();
         let links = make(&at).unwrap();
         assert_eq!(fs::read_link(&at).unwrap(), target);
+        // Another mount has replaced it.
+        let later = make(&at).unwrap();
+        drop(links);
+        assert_eq!(fs::read_link(&at).unwrap(), target);
         fs::remove_file(&at).unwrap();
         fs::write(&at, "of the user").unwrap();
-        drop(links);
+        drop(later);
         assert_eq!(fs::read(&at).unwrap(), b"of the user");
         let refused = |at: &Path| make(at).err().unwrap().to_string();
         assert!(refused(&at).contains("exists already"));
-        assert!(refused(&source.join("small")).contains("is in the source"));
         assert!(refused(&top.path().join("none/small")).contains("cannot be made"));
+    }
+
+    #[test]
+    fn no_link_is_in_the_source_or_in_the_mount() {
+        let top = tempfile::tempdir().unwrap();
+        let [source, mount] = ["source", "mount"].map(|name| top.path().join(name));
+        fs::create_dir(&source).unwrap();
+        let location = Location::parse(&source, &SourceConfig::default()).unwrap();
+        let check = |at: &str| check(&[recipe(&top.path().join(at))], &location, &mount);
+        assert!(check("small").is_ok());
+        assert!(check("source/small").unwrap_err().to_string().contains("is in the source"));
+        assert!(check("mount/x/small").unwrap_err().to_string().contains("is in the mount"));
     }
 }

@@ -89,6 +89,7 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         access::check(&plan.source)?;
     }
     // Before something covers its path.
+    derived_links::check(&plan.settings.derived, &plan.source, &plan.mountpoint)?;
     let identity = plan.source.identity().unwrap_or_default();
     let opening = Opening {
         view: plan.settings.source.view,
@@ -116,14 +117,12 @@ pub fn run(plan: &Plan, seen: &AtomicU64, ready: impl FnOnce(&Ready)) -> Result<
         true => access::check_directories(engine.catalog(), engine.source(), plan.source.name()),
         false => Ok(()),
     };
-    let mut beside =
-        Beside { watcher: start_watcher(), peers: OnceLock::new(), links: OnceLock::new() };
+    let beside = Beside { watcher: start_watcher(), peers: OnceLock::new() };
     let served =
         checked.and_then(|()| serve(plan, &engine, &directory, &beside, identity, notes, ready));
     // After a signal the mount is taken away even if it is in use.
     let attached = engine.serving().attached();
     let unmounted = engine.serving().unmount(true);
-    drop(beside.links.take());
     tell_watcher(&beside.watcher, &engine);
     for directory in attached.iter().map(|path| MountDirectory::of(path)).chain([directory]) {
         directory.clear_own();
@@ -155,8 +154,6 @@ struct Beside {
     watcher: Option<Arc<Watcher>>,
     /// Set if there is a cluster.
     peers: OnceLock<Arc<Peers>>,
-    /// Set once the mount serves.
-    links: OnceLock<DerivedLinks>,
 }
 
 fn start_watcher() -> Option<Arc<Watcher>> {
@@ -180,7 +177,7 @@ fn serve(
     plan: &Plan,
     engine: &Arc<Engine>,
     directory: &MountDirectory,
-    Beside { watcher, peers, links }: &Beside,
+    Beside { watcher, peers }: &Beside,
     identity: (u64, u64),
     mut notes: Vec<String>,
     ready: impl FnOnce(&Ready),
@@ -213,9 +210,7 @@ fn serve(
     // Before anything is mounted: after a signal the mount must be taken down.
     signals::listen(move || drop(signalled.send(Message::End)))?;
     engine.serving().serve(&plan.mountpoint)?;
-    let derived = &plan.settings.derived;
-    let made = DerivedLinks::make(derived, &plan.source, &plan.mountpoint)?;
-    drop(links.set(made));
+    let links = DerivedLinks::make(&plan.settings.derived, &plan.mountpoint)?;
     note.device = device_of(&plan.mountpoint);
     engine.serve_control()?;
     engine.serving().serve_views()?;
@@ -248,6 +243,7 @@ fn serve(
     let (at, from) = (plan.mountpoint.display(), plan.source.name().display());
     ready(&Ready { line: format!("{from} is mounted at {at}"), notes });
     wait(engine, &messages);
+    drop(links);
     let over = engine.serving().is_over();
     if over {
         directory.clear_own();

@@ -30,7 +30,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter,
+};
 
 use crate::derive::{Command, Limits};
 
@@ -228,7 +231,6 @@ fn limit(limits: &Limits) -> io::Result<()> {
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     for (resource, most) in [
         (Resource::RLIMIT_AS, limits.memory),
-        (Resource::RLIMIT_CPU, limits.time.as_secs() + 1),
         // One more, so that an output that is too large can be told from one that is not.
         (Resource::RLIMIT_FSIZE, limits.output + 1),
         // With 0, the kernel still starts a program that takes core files.
@@ -243,23 +245,40 @@ fn limit(limits: &Limits) -> io::Result<()> {
     forbid_calls().map_err(io::Error::other)
 }
 
-/// Forbids system calls by which a command would reach others: sockets in the filesystem and those of a virtual machine's
-/// host, which no namespace hides, and keys.
+/// Forbids system calls by which a command would reach others, or have rights again: sockets in the filesystem and those of
+/// a virtual machine's host, which no namespace hides, keys, and user namespaces.
 fn forbid_calls() -> Result<(), seccompiler::Error> {
+    const NEW_USER: u64 = libc::CLONE_NEWUSER as u64;
+    let makes_user_namespace = || {
+        let has_flag = SeccompCmpOp::MaskedEq(NEW_USER);
+        let flags = SeccompCondition::new(0, SeccompCmpArgLen::Qword, has_flag, NEW_USER)?;
+        SeccompRule::new(vec![flags])
+    };
+    let refused = [
+        (libc::SYS_socket, Vec::new()),
+        (libc::SYS_io_uring_setup, Vec::new()),
+        (libc::SYS_keyctl, Vec::new()),
+        (libc::SYS_add_key, Vec::new()),
+        (libc::SYS_request_key, Vec::new()),
+        (libc::SYS_unshare, vec![makes_user_namespace()?]),
+        (libc::SYS_clone, vec![makes_user_namespace()?]),
+    ];
+    forbid(&refused, libc::EACCES)?;
+    // Its flags are in memory, where no filter sees them. Programs call `clone` then.
+    forbid(&[(libc::SYS_clone3, Vec::new())], libc::ENOSYS)
+}
+
+/// Has calls fail with an error, if one of their rules holds, or there is none.
+fn forbid(calls: &[(i64, Vec<SeccompRule>)], error: i32) -> Result<(), seccompiler::Error> {
     /// A program may also give this number of the x32 interface.
     const X32: i64 = 0x4000_0000;
-    let calls = [
-        libc::SYS_socket,
-        libc::SYS_io_uring_setup,
-        libc::SYS_keyctl,
-        libc::SYS_add_key,
-        libc::SYS_request_key,
-    ];
-    let of = |call: i64| [(call, Vec::new()), (call | X32, Vec::new())];
-    let rules = calls.into_iter().flat_map(of).collect();
-    let refused = SeccompAction::Errno(libc::EACCES as u32);
+    let both = |(call, rules): &(i64, Vec<SeccompRule>)| {
+        [(*call, rules.clone()), (*call | X32, rules.clone())]
+    };
+    let rules = calls.iter().flat_map(both).collect();
+    let action = SeccompAction::Errno(error as u32);
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, architecture)?;
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, architecture)?;
     apply_filter(&BpfProgram::try_from(filter)?)
 }
 

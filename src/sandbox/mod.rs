@@ -2,8 +2,8 @@
 //!
 //! 1. [`Sandbox::open`] starts a *runner*: this program again, with a hidden verb ([`VERB`]). So the daemon, which has many
 //!    threads and much memory, never forks.
-//! 2. The runner enters namespaces of its own ([`runner`]), and tries out whether a command can be run in them.
-//! 3. It receives an input by a socket, and runs the command in a process that is confined further ([`confined`]). The
+//! 2. The runner enters namespaces of its own (`runner`), and tries out whether a command can be run in them.
+//! 3. It receives an input by a socket, and runs the command in a process that is confined further (`confined`). The
 //!    input is a file in memory, and so are the output and what the command says.
 //! 4. When the command has ended, or its time is over, the runner answers with the output, or with the reason why there is
 //!    none. Then it is free for the next input.
@@ -59,10 +59,11 @@ struct Runner {
 }
 
 /// Why there is no output, in words.
-enum Failure {
+#[derive(Debug)]
+pub enum Failure {
     /// The command failed.
     Command(String),
-    /// The runner has ended.
+    /// The runner has ended, or none could be started.
     Ended(String),
     /// The runner does not answer, or wrongly.
     Broken(String),
@@ -81,8 +82,8 @@ impl Sandbox {
     /// What the command writes when it reads `input`. Blocks.
     ///
     /// # Errors
-    /// Why there is nothing, in words.
-    pub fn run(&self, input: &[u8]) -> Result<Vec<u8>, String> {
+    /// Why there is nothing.
+    pub fn run(&self, input: &[u8]) -> Result<Vec<u8>, Failure> {
         let idle = self.idle.lock().pop().map(|(_, runner)| runner);
         let was_idle = idle.is_some();
         match self.run_on(idle, input) {
@@ -90,13 +91,12 @@ impl Sandbox {
             Err(Failure::Ended(_)) if was_idle => self.run_on(None, input),
             other => other,
         }
-        .map_err(Failure::reason)
     }
 
     fn run_on(&self, idle: Option<Runner>, input: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut runner = match idle {
             Some(runner) => runner,
-            None => Runner::start(&self.command).map_err(Failure::Broken)?,
+            None => Runner::start(&self.command).map_err(Failure::Ended)?,
         };
         let answer = runner.run(input, &self.command.limits);
         if matches!(answer, Ok(_) | Err(Failure::Command(_))) {
@@ -119,13 +119,13 @@ impl Runner {
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         let Limits { time, memory, output } = command.limits;
         let mut program = Program::new("/proc/self/exe");
-        program.arg0("belady").arg(VERB).arg(&command.line);
+        program.arg0("belady").arg(VERB).arg("--").arg(&command.line);
         program.args([time.as_millis().to_string(), memory.to_string(), output.to_string()]);
         program.current_dir("/").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
         let mut runner = Runner { process: program.spawn().map_err(failed)?, socket };
         // If the runner ends, nobody else has the other end of the socket.
         drop(program);
-        runner.answer(START_PATIENCE, 0).map_err(Failure::reason)?;
+        runner.read_answer(START_PATIENCE, 0).map_err(Failure::reason)?;
         Ok(runner)
     }
 
@@ -133,11 +133,11 @@ impl Runner {
         self.socket.set_write_timeout(Some(PATIENCE)).map_err(ended)?;
         self.socket.write_all(&(input.len() as u64).to_le_bytes()).map_err(ended)?;
         self.socket.write_all(input).map_err(ended)?;
-        self.answer(limits.time + PATIENCE, limits.output)
+        self.read_answer(limits.time + PATIENCE, limits.output)
     }
 
     /// Waits for an answer of at most so many bytes.
-    fn answer(&mut self, patience: Duration, most: u64) -> Result<Vec<u8>, Failure> {
+    fn read_answer(&mut self, patience: Duration, most: u64) -> Result<Vec<u8>, Failure> {
         self.socket.set_read_timeout(Some(patience)).map_err(ended)?;
         let mut head = [0; 9];
         self.socket.read_exact(&mut head).map_err(ended)?;
@@ -163,7 +163,7 @@ impl Drop for Runner {
 }
 
 impl Failure {
-    fn reason(self) -> String {
+    pub fn reason(self) -> String {
         let (Failure::Command(reason) | Failure::Ended(reason) | Failure::Broken(reason)) = self;
         reason
     }

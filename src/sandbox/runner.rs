@@ -19,10 +19,14 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{PidfdFlags, configure_io_flusher_behavior, getpid, pidfd_open};
 
 use super::confined::{self, Files, NOT_CONFINED, SIGNALED};
-use super::{DONE, FAILED};
+use super::{DONE, FAILED, START_PATIENCE};
 use crate::derive::{Command, Limits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::privileges::enter_user_namespace;
+use crate::sync::lower_priority;
+
+/// The nice value of runners and of commands.
+const NICE: u32 = 10;
 
 /// What is read of the end of what a command says, in bytes.
 const SAID_BYTES: u64 = 512;
@@ -42,32 +46,35 @@ pub fn serve(line: &str, limits: Limits) -> Result<()> {
     let _ = nix::unistd::setsid();
     // Memory of the daemon never waits for filesystems. That of a command may.
     let _ = configure_io_flusher_behavior(false);
-    let nothing = Command { line: ":".to_owned(), suffix: String::new(), limits };
-    let ready = enter().and_then(|()| run(&nothing, memory()?, &socket)).map(|_| Vec::new());
+    lower_priority(NICE);
+    let trial = Limits { time: START_PATIENCE / 2, ..limits };
+    let trial = Command { line: ":".to_owned(), suffix: String::new(), limits: trial };
+    let ready = enter().and_then(|()| run(&trial, memory()?, &socket)).map(|_| Vec::new());
     answer(&mut socket, &ready).map_err(failed)?;
     if ready.is_err() {
         return Ok(());
     }
-    let command = Command { line: line.to_owned(), ..nothing };
+    let command = Command { line: line.to_owned(), suffix: String::new(), limits };
     while let Some(length) = next(&mut socket).map_err(failed)? {
-        let made = read_and_run(&command, length, &socket);
+        // If an input is not read to its end, the next one cannot be told from its rest.
+        let input = receive(&socket, length).map_err(failed)?;
+        let made = match run(&command, input, &socket) {
+            Ok(made) if made.is_empty() && length > 0 => {
+                Err("the command wrote nothing".to_owned())
+            }
+            made => made,
+        };
         answer(&mut socket, &made).map_err(failed)?;
     }
     Ok(())
 }
 
-/// Reads an input of this length, and runs a command on it.
-fn read_and_run(
-    command: &Command,
-    length: u64,
-    socket: &UnixStream,
-) -> std::result::Result<Vec<u8>, String> {
-    let mut input = memory()?;
-    io::copy(&mut socket.take(length), &mut input)
-        .map_err(|error| format!("the input cannot be kept: {error}"))?;
-    match run(command, input, socket)? {
-        made if made.is_empty() && length > 0 => Err("the command wrote nothing".to_owned()),
-        made => Ok(made),
+/// Takes an input of this length.
+fn receive(mut socket: &UnixStream, length: u64) -> io::Result<File> {
+    let mut input = memory().map_err(io::Error::other)?;
+    match io::copy(&mut Read::take(&mut socket, length), &mut input)? {
+        received if received == length => Ok(input),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -78,7 +85,7 @@ fn enter() -> std::result::Result<(), String> {
         Errno::ENOSPC => "this machine allows no user namespaces".to_owned(),
         errno => format!("a user namespace is not permitted: {}", errno.desc()),
     })?;
-    // In one of its own, a command would have rights again. Where this cannot be written, it has them there alone.
+    // In one of its own, a command would have rights again. If this cannot be written, it has them there, and nowhere else.
     let _ = std::fs::write("/proc/sys/user/max_user_namespaces", "0");
     Ok(())
 }
@@ -195,7 +202,8 @@ fn last_line(said: &mut File) -> String {
 /// Why a command has failed, by its exit code and the last line that it has said.
 fn in_words(code: i32, line: &str) -> String {
     let ended = match Signal::try_from(code - SIGNALED) {
-        _ if code == NOT_CONFINED => return line.to_owned(),
+        // A command may end so itself, too, and mostly says why.
+        _ if code == NOT_CONFINED && !line.is_empty() => return line.to_owned(),
         Ok(signal) => format!("the command was ended by {signal}"),
         Err(_) => format!("the command ended with the code {code}"),
     };

@@ -166,9 +166,9 @@ impl Stat {
     }
 }
 
-/// The version by which copies of a file are named. If the size does not tell versions apart, copies of a file of one block
-/// are named without it, so that they can be found before it is known. Without the size, blocks of a larger file would
-/// not be known to belong together.
+/// The version by which copies of a file are named. If the size does not tell versions apart, copies of a file that is
+/// shorter than a block are named without it, so that they can be found before it is known. Without the size, blocks of
+/// a larger file would not be known to belong together.
 pub fn copied_version(version: Fingerprint, is_sized: bool, has_size: bool) -> Fingerprint {
     let needs_size = has_size || is_sized && version.size() >= BLOCK_BYTES;
     if needs_size { version } else { version.without_size() }

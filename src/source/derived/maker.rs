@@ -2,7 +2,7 @@
 //!
 //! 1. Who asks for a sample waits for its *flight*. If there is none, one begins: a thread asks for the attributes of the
 //!    original, and has the original read.
-//! 2. When the original is here, a thread of low priority makes the sample. There are as many of these threads as
+//! 2. When the original is here, a thread of low priority makes the sample, or has a command make it. There are as many of these threads as
 //!    processors: a job computes first, and while it waits for a sample, its processor is free to make one.
 //! 3. The flight ends. First the threads get the size that wait for it. Then the bytes are delivered, by other threads:
 //!    a delivery pushes pages, and the kernel may have that wait for a lookup that one of the first threads answers.
@@ -22,7 +22,7 @@ use super::derived;
 use super::quota::{Quota, Reserved};
 use crate::derive::{Fault, Image, Recipe, Steps, Work};
 use crate::error::{Error, ErrorKind, Result as UserResult};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Failure as CommandFailure, Sandbox};
 use crate::source::{
     Fingerprint, KeyedPool, Kind, Pool, ReadError, ReadRequest, Source, Stat, Urgency,
 };
@@ -207,18 +207,33 @@ impl Samples {
     }
 }
 
-/// What runs the command of a recipe, if it has one.
-fn sandbox_of(recipe: &Recipe) -> UserResult<Option<Sandbox>> {
-    let Work::Command(command) = &recipe.work else { return Ok(None) };
-    let sandbox = Sandbox::open(command).map_err(|reason| {
-        let message =
-            format!("derived samples `{}` cannot be made by a command: {reason}", recipe.name);
-        Error::new(ErrorKind::Config, message).hint(
-            "a command runs in a user namespace: allow these (`sysctl user.max_user_namespaces`, \
-             `kernel.apparmor_restrict_unprivileged_userns`), or take it out of the configuration",
-        )
-    });
-    Ok(Some(sandbox?))
+/// How the samples of a recipe are made here.
+enum Way {
+    Image(Steps),
+    Command(Sandbox),
+}
+
+impl Way {
+    fn of(recipe: &Recipe) -> UserResult<Self> {
+        let command = match &recipe.work {
+            Work::Image(steps) => return Ok(Way::Image(steps.clone())),
+            Work::Command(command) => command,
+        };
+        let name = &recipe.name;
+        Sandbox::open(command).map(Way::Command).map_err(|reason| {
+            let message = format!("derived samples `{name}` cannot be made by a command: {reason}");
+            Error::new(ErrorKind::Config, message).hint(
+                "a command runs in a user namespace: allow these (`sysctl user.max_user_namespaces`, \
+                 `kernel.apparmor_restrict_unprivileged_userns`), or take it out of the configuration",
+            )
+        })
+    }
+
+    fn end_idle(&self) {
+        if let Way::Command(sandbox) = self {
+            sandbox.end_idle();
+        }
+    }
 }
 
 pub(super) struct Maker {
@@ -228,8 +243,8 @@ pub(super) struct Maker {
     deliveries: Pool,
     originals: Arc<Quota>,
     images: Arc<Quota>,
-    /// By the number of the recipe; `None` if it has no command.
-    sandboxes: Vec<Option<Sandbox>>,
+    /// By the number of the recipe.
+    ways: Vec<Way>,
     samples: Mutex<Samples>,
     /// By the number of the recipe.
     status: Mutex<Vec<DerivedStatus>>,
@@ -239,7 +254,7 @@ impl Maker {
     /// # Errors
     /// If the command of a recipe cannot be confined here.
     pub(super) fn new(source: Arc<dyn Source>, recipes: &[Arc<Recipe>]) -> UserResult<Arc<Self>> {
-        let sandboxes: UserResult<Vec<_>> = recipes.iter().map(|it| sandbox_of(it)).collect();
+        let ways: UserResult<Vec<Way>> = recipes.iter().map(|recipe| Way::of(recipe)).collect();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let askers =
             KeyedPool::new("belady-originals", ASKING_PATIENCE, ASKED, ASKED_RESERVED, || ());
@@ -254,7 +269,7 @@ impl Maker {
             deliveries: Pool::new("belady-derived", DELIVERIES, DELIVERIES),
             originals: Quota::new(ORIGINALS_BYTES),
             images: Quota::new(IMAGES_BYTES),
-            sandboxes: sandboxes?,
+            ways: ways?,
             samples: Mutex::default(),
             status: Mutex::new(recipes.iter().map(named).collect()),
         }))
@@ -267,7 +282,7 @@ impl Maker {
     /// Forgets the samples that nobody has asked for in a while, and ends the processes that make none.
     pub(super) fn forget_idle(&self) {
         self.samples.lock().kept.retain(|kept| kept.used.elapsed() < KEPT_FOR);
-        self.sandboxes.iter().flatten().for_each(Sandbox::end_idle);
+        self.ways.iter().for_each(Way::end_idle);
     }
 
     /// Has a sample made, unless it is there or is being made. Never blocks.
@@ -396,45 +411,42 @@ impl Maker {
             let arrived =
                 maker.samples.lock().flights.get_mut(&version).and_then(|it| it.arrived.take());
             if let Some(Arrived { sample, bytes, reserved, owed }) = arrived {
-                let made = maker.make(&sample, &bytes);
+                let (made, keeps) = maker.make(&sample, &bytes);
                 drop((bytes, reserved));
-                owed.end(made, true);
+                owed.end(made, keeps);
             }
         });
     }
 
-    /// Makes a sample of its original.
-    fn make(&self, sample: &Sample, original: &[u8]) -> Made {
-        let made = catch_unwind(AssertUnwindSafe(|| match &sample.recipe.work {
-            Work::Image(steps) => self.make_image(steps, original),
-            Work::Command(_) => self.run_command(sample.nth, original),
+    /// Makes a sample of its original. Says whether the same would come of it again.
+    fn make(&self, sample: &Sample, original: &[u8]) -> (Made, bool) {
+        let began = Instant::now();
+        let made = catch_unwind(AssertUnwindSafe(|| match &self.ways[sample.nth] {
+            Way::Image(steps) => self.make_image(steps, original).map_err(|fault| (fault, true)),
+            Way::Command(sandbox) => self.run_command(sandbox, original),
         }));
-        match made.unwrap_or_else(|_| Err(Fault("the decoder failed".to_owned()))) {
-            Ok((made, took)) => {
-                self.succeeded(sample, original, &made, took);
-                Ok(Arc::new(made))
+        match made.unwrap_or_else(|_| Err((Fault("a thread failed".to_owned()), true))) {
+            Ok(made) => {
+                self.succeeded(sample, original, &made, began.elapsed());
+                (Ok(Arc::new(made)), true)
             }
-            Err(Fault(reason)) => self.failed(sample, reason),
+            Err((Fault(reason), keeps)) => (self.failed(sample, reason), keeps),
         }
     }
 
-    /// A sample, and how long it took to make it.
-    fn make_image(&self, steps: &Steps, original: &[u8]) -> Result<(Vec<u8>, Duration), Fault> {
+    fn make_image(&self, steps: &Steps, original: &[u8]) -> Result<Vec<u8>, Fault> {
         let _reserved = self.images.reserve(steps.memory(original)?);
-        let began = Instant::now();
-        let made = steps.make(Image::decode(original)?)?;
-        Ok((made, began.elapsed()))
+        steps.make(Image::decode(original)?)
     }
 
-    /// The same for a recipe with a command.
-    fn run_command(&self, nth: usize, original: &[u8]) -> Result<(Vec<u8>, Duration), Fault> {
-        let none = || Fault("the recipe has no command".to_owned());
-        let sandbox = self.sandboxes[nth].as_ref().ok_or_else(none)?;
+    /// What a command makes of an original. If it is not to blame itself, it may make something the next time.
+    fn run_command(&self, sandbox: &Sandbox, original: &[u8]) -> Result<Vec<u8>, (Fault, bool)> {
         // The runner has a copy of it.
         let _reserved = self.images.reserve(original.len() as u64);
-        let began = Instant::now();
-        let made = sandbox.run(original).map_err(Fault)?;
-        Ok((made, began.elapsed()))
+        sandbox.run(original).map_err(|failure| {
+            let is_its_own = matches!(failure, CommandFailure::Command(_));
+            (Fault(failure.reason()), is_its_own)
+        })
     }
 
     /// Notes that a sample was made.
