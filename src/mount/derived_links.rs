@@ -5,6 +5,7 @@
 //!    have left, it is replaced. Anything else stays, and the mount ends with an error.
 //! 3. At the end of the mount each link is removed, unless another one has taken its place.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -14,9 +15,10 @@ use crate::derive::Recipe;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::{DERIVED, Location};
 
-/// A link that was made, with its device and inode.
+/// A link that was made: where it is, where it leads, and its device and inode.
 struct Link {
     at: PathBuf,
+    target: PathBuf,
     identity: (u64, u64),
 }
 
@@ -51,7 +53,7 @@ impl DerivedLinks {
             let Some(at) = &recipe.at else { continue };
             let target = mountpoint.join(DERIVED).join(&recipe.name);
             let identity = make_link(at, &target)?;
-            links.0.push(Link { at: at.clone(), identity });
+            links.0.push(Link { at: at.clone(), target, identity });
         }
         Ok(links)
     }
@@ -59,13 +61,18 @@ impl DerivedLinks {
 
 impl Drop for DerivedLinks {
     fn drop(&mut self) {
-        for Link { at, identity } in &self.0 {
-            if identity_of(at).is_ok_and(|found| found == *identity) {
+        for Link { at, target, identity } in &self.0 {
+            // Something else may have its inode by now, and another mount may have such a link.
+            if leads_to(at, target) && identity_of(at).is_ok_and(|found| found == *identity) {
                 // Somebody may have removed it.
                 let _ = fs::remove_file(at);
             }
         }
     }
+}
+
+fn leads_to(at: &Path, target: &Path) -> bool {
+    fs::read_link(at).is_ok_and(|found| found == target)
 }
 
 fn identity_of(at: &Path) -> std::io::Result<(u64, u64)> {
@@ -74,17 +81,27 @@ fn identity_of(at: &Path) -> std::io::Result<(u64, u64)> {
 
 /// Makes a link, and returns its device and inode.
 fn make_link(at: &Path, target: &Path) -> Result<(u64, u64)> {
-    if fs::read_link(at).is_ok_and(|found| found == target) {
-        // If it cannot be removed, the next one cannot be made.
-        let _ = fs::remove_file(at);
-    }
-    symlink(target, at).and_then(|()| identity_of(at)).map_err(|error| match error.kind() {
+    let made = match leads_to(at, target) {
+        true => replace(at, target),
+        false => symlink(target, at),
+    };
+    made.and_then(|()| identity_of(at)).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
             refused(at, "exists already").hint("name a path at which nothing is")
         }
         _ => refused(at, &format!("cannot be made: {error}"))
             .hint("its directory has to exist, and you have to be allowed to write there"),
     })
+}
+
+/// Puts a new link in the place of one. Both exist for a moment, so the new one has another inode.
+fn replace(at: &Path, target: &Path) -> std::io::Result<()> {
+    let mut name = OsString::from(".");
+    name.push(at.file_name().unwrap_or_default());
+    name.push(format!(".belady-{}", std::process::id()));
+    let beside = at.with_file_name(name);
+    symlink(target, &beside)?;
+    fs::rename(&beside, at).inspect_err(|_| _ = fs::remove_file(&beside))
 }
 
 fn refused(at: &Path, why: &str) -> Error {
