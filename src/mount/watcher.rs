@@ -27,7 +27,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use serde::{Deserialize, Serialize};
@@ -35,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{AbortHandle, MountIdentity};
 use crate::peers;
-use crate::process::{Process, is_ending, wait_until_gone};
+use crate::process::{Process, close_descriptors, is_ending, wait_until_gone};
 
 /// The hidden verb that runs the watcher.
 pub const VERB: &str = "watch-daemon";
@@ -160,6 +159,7 @@ fn spawn() -> std::io::Result<(Child, ChildStdin)> {
 /// # Errors
 /// If no thread can be started.
 pub fn watch(pid: u32, say: impl Fn(String)) -> Result<()> {
+    // A connection that the daemon was about to make may have been inherited.
     close_descriptors();
     // A signal to the daemon's process group, session or cgroup must not end the watcher.
     let _ = nix::unistd::setsid();
@@ -235,13 +235,6 @@ fn close_errors() {
     if let Ok(nothing) = OpenOptions::new().write(true).open("/dev/null") {
         let _ = nix::unistd::dup2_stderr(nothing);
     }
-}
-
-/// Closes everything but input, output and errors: a connection that the daemon was about to make may have
-/// been inherited.
-fn close_descriptors() {
-    // SAFETY: nothing of this process uses a descriptor yet.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
 struct WatchedConnection {

@@ -11,6 +11,7 @@ mod processors;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
@@ -134,6 +135,13 @@ pub fn wait_until_gone(pid: u32, patience: Duration) -> bool {
             has_ended(pid)
         }
     }
+}
+
+/// Closes all descriptors but the standard ones, also those that came from whoever started a program. To be called while
+/// nothing of this process uses one.
+pub fn close_descriptors() {
+    // SAFETY: nothing of this process uses a descriptor yet.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
 #[cfg(test)]

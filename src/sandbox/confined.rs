@@ -40,7 +40,7 @@ use crate::derive::{Command, Limits};
 /// The exit code of a process that could not be confined. It says why, as if it were the command.
 pub(super) const NOT_CONFINED: i32 = 125;
 
-/// What is added to the number of the signal that has ended a command, to have its exit code.
+/// The exit code of a command that a signal has ended is this and the number of the signal, as a shell tells it.
 pub(super) const SIGNALED: i32 = 128;
 
 /// Devices that hold nothing.
@@ -139,7 +139,7 @@ fn detached(device: &'static str) -> Option<(&'static str, OwnedFd)> {
 fn attach((device, tree): &(&'static str, OwnedFd)) -> Result<(), String> {
     let place = format!("/dev/{device}");
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    // What is written to a device does not count, but its rights could be changed.
+    // These devices keep nothing that is written to them, but root could change their rights.
     set_attributes(tree.as_fd(), c"", libc::AT_EMPTY_PATH, RDONLY | NOSUID)
         .and_then(|()| File::create(&place))
         .and_then(|_| Ok(move_mount(tree, "", CWD, &place, flags)?))

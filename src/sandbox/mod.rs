@@ -163,6 +163,7 @@ impl Drop for Runner {
 }
 
 impl Failure {
+    /// The reason, for people.
     pub fn reason(self) -> String {
         let (Failure::Command(reason) | Failure::Ended(reason) | Failure::Broken(reason)) = self;
         reason

@@ -9,7 +9,6 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
-use nix::libc;
 use nix::sched::{CloneFlags, clone};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -23,6 +22,7 @@ use super::{DONE, FAILED, START_PATIENCE};
 use crate::derive::{Command, Limits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::privileges::enter_user_namespace;
+use crate::process::close_descriptors;
 use crate::sync::lower_priority;
 
 /// The nice value of runners and of commands.
@@ -39,9 +39,9 @@ const STACK_BYTES: usize = 1 << 20;
 /// # Errors
 /// If the standard input is no socket, or fails.
 pub fn serve(line: &str, limits: Limits) -> Result<()> {
+    close_descriptors();
     let failed = |error| Error::new(ErrorKind::Internal, format!("a runner: {error}"));
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
-    close_others();
     // A signal to the daemon's process group or session must not end it.
     let _ = nix::unistd::setsid();
     // Memory of the daemon never waits for filesystems. That of a command may.
@@ -88,16 +88,6 @@ fn enter() -> std::result::Result<(), String> {
     // In one of its own, a command would have rights again. If this cannot be written, it has them there, and nowhere else.
     let _ = std::fs::write("/proc/sys/user/max_user_namespaces", "0");
     Ok(())
-}
-
-/// Has all descriptors closed with the start of a command, also those that came from whoever started the daemon.
-fn close_others() {
-    // After the standard ones.
-    let first: libc::c_uint = 3;
-    // SAFETY: it marks descriptors, and frees none. An older kernel refuses it, and later all commands.
-    let _ = unsafe {
-        libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
-    };
 }
 
 /// How long the next input is; `None` if there will be none.

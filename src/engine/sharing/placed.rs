@@ -23,7 +23,7 @@ const REST: u32 = 10;
 /// Homes that were in force for less than this time have few blocks.
 const SHORT: Duration = Duration::from_secs(60);
 
-/// What a block counts if its size may not be known to all nodes.
+/// The bytes that a block counts for if other nodes may not know its size.
 const UNKNOWN_BYTES: u64 = 128 << 10;
 
 /// All that homes follow from.

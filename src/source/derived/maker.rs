@@ -192,7 +192,7 @@ impl Samples {
     fn kept(&mut self, version: &Fingerprint) -> Option<Made> {
         let nth = self.kept.iter().rposition(|kept| kept.version == *version)?;
         let mut kept = self.kept.remove(nth)?;
-        // What has failed is tried again after a while: the machine may have been to blame.
+        // A failure is not kept for longer: the machine may have been to blame.
         if kept.made.is_ok() {
             kept.used = Instant::now();
         }

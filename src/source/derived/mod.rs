@@ -146,7 +146,7 @@ impl Derived {
             kind.is_some_and(|kind| !shows(recipe, &directory.join(name), *kind))
         };
         let one = |name: &OsString| match look(recipe, &directory.join(name), stat) {
-            // What is not shown is not there, although the source does not tell its attributes.
+            // The recipe does not show this name, so it is not there. The attributes of the name do not matter.
             Err(errno) if !is_certain(errno) && is_hidden(name) => Err(Errno::ENOENT),
             found => found,
         };
