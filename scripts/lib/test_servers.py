@@ -20,7 +20,7 @@ import cassandra_dali
 from cassandra_nodes import OWNER, Cassandra, Secured, TwoNodes, TwoNodesWithRoles
 from driver import RunError, end_group
 from hotdata import Shape, names_of, write_files
-from mounts import TARGET, Belady, MountError, Watchdog, exit_on_signals, fresh_dir, kill_hard, say
+from mounts import TARGET, Belady, MountError, Watchdog, binary, exit_on_signals, fresh_dir, kill_hard, say
 from nodes import Cluster, Network, secret_in
 from nodes import Servers as ExistingServers
 from servers import BOTO_PYTHON, BUCKET, Azurite, Ceph, Link, Redis, Valkey
@@ -178,6 +178,18 @@ class Servers:
                         check(away.began, f"{self.name}: all was read before the link was away")
                 check(not dog.bitten, f"{self.name}: readers hang after {word}")
 
+    def is_far(self):
+        """A link of 100 ms: all names and bytes, in an order that is read ahead."""
+        order = os.path.join(self.top, "order.txt")
+        with open(order, "w") as f:
+            f.writelines(f"{name}\n" for name in self.names)
+        with Link(os.path.join(self.top, "link"), self.server.port, "100ms", "40MB") as link:
+            with self.mount(link.port, "--order", order) as belady, Watchdog(PATIENCE, [belady]) as dog:
+                belady.await_scan()
+                check(self.shown() == sorted(self.names), f"{self.name}: the names differ over a far link")
+                self.same(self.mountpoint, self.names)
+            check(not dog.bitten, f"{self.name}: readers hang over a far link")
+
     def waits_for_names(self):
         """A link that stands still for a minute, while each name is checked that is opened."""
         with Link(os.path.join(self.top, "link"), self.server.port, "5ms", "40MB") as link:
@@ -223,6 +235,13 @@ class Servers:
             except MountError as e:
                 check(" gave 4: " in str(e) and said in str(e), f"{url} {variables}: {e}")
 
+    def doctor_says(self):
+        """What `belady doctor` says of the server."""
+        words = [binary("belady"), "doctor", "--source", self.server.url(self.server.port)]
+        environment = {**os.environ, **self.server.variables(self.server.port)}
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE)
+        return done.stdout + done.stderr
+
     def without(self, *away):
         """Reads all samples. Meanwhile a server is away. Returns the seconds of the longest read."""
         with self.mount(self.server.port, "--set", "prefetch.enabled=false") as belady:
@@ -241,7 +260,7 @@ class Servers:
                 one(self)
                 say(f"ok  {self.name}: {one.__name__} ({time.monotonic() - began:.0f} s)")
 
-    ALWAYS = (shows_all, waits)
+    ALWAYS = (shows_all, is_far, waits)
 
 
 class Bucket(Servers):
@@ -354,6 +373,8 @@ class Rows(Servers):
             read_range(read, 0, 1)
             self.server.drop_data()
             check(fails_with(errno.EIO, read_range, unread, 0, 1), f"{self.name}: bytes that no column has")
+            told = belady.status()["source_failures"]
+            check("have changed since the mount" in told["reason"], f"{self.name}: status tells {told}")
             read_range(read, 0, 1)
             check(sorted(os.listdir(os.path.dirname(read))), f"{self.name}: the names are gone")
 
@@ -385,6 +406,8 @@ class Roles(Rows):
         """The node with the roles is ended in the middle of an epoch.  The other one has all rows and refuses everybody
         until that node is back."""
         refused = []
+        said = self.doctor_says()
+        check("system_auth has 1" in said, f"{self.name}: doctor says {said}")
 
         def lose(node):
             self.server.kill_node(node)

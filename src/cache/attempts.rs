@@ -14,13 +14,13 @@ use nix::errno::Errno;
 use super::flights::{Fetching, FlightKey, part_of};
 use super::landing::{Landed, Push, PushJob};
 use super::on_drop::FailOnDrop;
-use super::sharing::{Gift, length_of};
+use super::sharing::{Gift, Wanted};
 use super::{Cache, Charge, ReadFailure};
 use crate::catalog::{Handed, Located, Received};
-use crate::cluster::{Search, Step};
+use crate::cluster::{Lack, Search, Step};
 use crate::disk::Buffer;
 use crate::ids::{BLOCK_BYTES, PageRange};
-use crate::peers::{Answer, Key};
+use crate::peers::{Answer, COPY_MOST};
 use crate::plan::{Event, Place};
 use crate::source::{ReadError, ReadRequest, Urgency};
 
@@ -156,7 +156,7 @@ impl Attempt {
         let Attempt { cache, key, located, urgency, .. } = &self;
         let sharing = cache.sharing.get();
         let search = sharing.and_then(|sharing| sharing.search(key.block, located, *urgency));
-        let Some((mut search, name)) = search else { return self.ask_source() };
+        let Some((mut search, wanted)) = search else { return self.ask_source() };
         let asked = cache.flights.with(key, self.flight, |fetching| {
             fetching.members = Some(Instant::now());
             fetching.asks_source = false;
@@ -165,13 +165,13 @@ impl Attempt {
         if asked.is_some() {
             self.charge(move |attempt, failing, charge| {
                 let step = search.begin();
-                attempt.search(search, name, step, (failing, charge));
+                attempt.search(search, wanted, step, (failing, charge));
             });
         }
     }
 
     /// Takes a step of a search.
-    fn search(self, mut search: Search, name: Key, step: Step, held: (FailOnDrop, Charge)) {
+    fn search(self, mut search: Search, wanted: Wanted, step: Step, held: (FailOnDrop, Charge)) {
         let cache = Arc::clone(&self.cache);
         let (sharing, Step::AskMember(question)) = (cache.sharing.get(), step) else {
             drop(held.1);
@@ -179,19 +179,16 @@ impl Attempt {
             return self.not_at_members();
         };
         let Some(sharing) = sharing else { return };
-        let (length, urgency) = (length_of(&self.located), self.urgency);
-        sharing.ask(question, (name, length), urgency, move |answer| {
+        sharing.ask(question, &wanted, self.urgency, move |answer| {
             let (failing, charge) = held;
             match answer {
-                // Without the size of the file it is of no use.
-                Answer::Found(bytes) if !self.located.may_have(bytes.len()) => {
-                    drop((failing.taken(), charge));
-                    self.not_at_members();
-                }
                 Answer::Found(bytes) => {
                     let _failing = failing.taken();
                     let left = search.found();
                     self.note_gift(&search, left);
+                    if !self.located.may_have(bytes.len()) {
+                        return self.has_larger_file(bytes);
+                    }
                     self.copied(Buffer::from(bytes).holding(charge.fetched()), Place::Member);
                 }
                 // The source was faster.
@@ -200,7 +197,8 @@ impl Attempt {
                     let step = search.lacks(lack);
                     // The source may be faster than those that are still asked.
                     self.note_gift(&search, None);
-                    self.search(search, name, step, (failing, charge));
+                    self.note_made(lack == Lack::Leased);
+                    self.search(search, wanted, step, (failing, charge));
                 }
             }
         });
@@ -211,9 +209,19 @@ impl Attempt {
         self.cache.flights.with(&self.key, self.flight, |fetching| fetching.gift = gift);
     }
 
+    /// Notes whether another member has the lease of a sample that has to be made. Then the source is no faster: it would
+    /// make the sample once more. The search has a patience of its own.
+    fn note_made(&self, is_leased: bool) {
+        let is_made = is_leased && !self.located.version_has_size;
+        let note = |fetching: &mut Fetching| fetching.is_being_made = is_made;
+        self.cache.flights.with(&self.key, self.flight, note);
+    }
+
     /// No member has the bytes.
     fn not_at_members(self) {
-        self.ask_source_instead(|fetching| fetching.members = None);
+        self.ask_source_instead(|fetching| {
+            (fetching.members, fetching.is_being_made) = (None, false);
+        });
     }
 
     pub(super) fn ask_source(self) {
@@ -291,9 +299,40 @@ impl Attempt {
         self.cache.flights.with(&self.key, self.flight, |fetching| fetching.unanswered -= 1);
     }
 
+    /// A member has given all bytes of a file, of which more than a block was not expected. Who asks for its blocks finds
+    /// them at the source, which keeps them for a moment.
+    fn has_larger_file(mut self, bytes: Vec<u8>) {
+        self.give_file(&bytes);
+        let (size, version) = (bytes.len() as u64, self.located.fingerprint);
+        self.cache.source.keep(&self.located.path, version, bytes);
+        self.take_size(size);
+        if self.is_awaited() {
+            self.cache.fail(self.key, ReadFailure::PastVersion);
+        }
+    }
+
+    /// Gives all bytes of a file to members that lack it, if it has a block or more, and its size was not known. So they know
+    /// the size with the bytes. A smaller file is its only block, which is given when it has arrived.
+    fn give_file(&self, bytes: &[u8]) {
+        let Attempt { cache, key, located, .. } = self;
+        if located.version_has_size || (bytes.len() as u64) < BLOCK_BYTES {
+            return;
+        }
+        let take = |fetching: &mut Fetching| std::mem::take(&mut fetching.gift);
+        let gift = cache.flights.with(key, self.flight, take);
+        let Some((gift, sharing)) = gift.zip(cache.sharing.get()) else { return };
+        let may_give = bytes.len() as u64 <= COPY_MOST && cache.catalog.is_settled(located.node);
+        let copy = (may_give && !gift.is_empty()).then(|| Arc::new(Buffer::from(bytes.to_vec())));
+        match copy.and_then(|copy| cache.memory.arrival(located.node, &copy)) {
+            Some(arrival) => sharing.give(key.block, &gift, located, &arrival),
+            None => sharing.give_up(&gift, located),
+        }
+    }
+
     /// All bytes of a file are here whose size was not known before.
     fn sized(mut self, mut bytes: Vec<u8>, charge: Charge, asked: u32) {
         self.count_answer();
+        self.give_file(&bytes);
         if !self.take_size(bytes.len() as u64) {
             return self.refused(ReadFailure::PastVersion);
         }

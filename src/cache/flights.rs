@@ -82,6 +82,8 @@ pub(super) struct Fetching {
     pub(super) store: Option<(Located, u64)>,
     /// Since when members of the cluster are asked.
     pub(super) members: Option<Instant>,
+    /// Whether the one of them that was asked last says that another one makes the sample.
+    pub(super) is_being_made: bool,
     /// The gift to members of the cluster, which is made when the bytes are here.
     pub(super) gift: Gift,
     /// Whether the source is asked.
@@ -293,6 +295,12 @@ impl Flights {
         let fetching = std::mem::take(&mut **fetching);
         table.flights.remove(key);
         Some(fetching)
+    }
+
+    /// Whether a member of the cluster is waited for that makes the sample.
+    pub(super) fn is_being_made(&self, key: &FlightKey) -> bool {
+        let table = self.lock();
+        matches!(table.flights.get(key), Some(Flight::Fetching(it)) if it.is_being_made)
     }
 
     /// Ends a flight. Gives all that waits for it, unless its bytes have arrived.

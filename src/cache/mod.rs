@@ -53,7 +53,8 @@ mod whole_file;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -125,7 +126,7 @@ pub struct Traffic {
     pub spans: Spans,
 }
 
-/// How long a lookup waits for a copy that tells the size of its file.
+/// How long a lookup waits for a copy that tells the size of its file, unless another node makes it.
 const COPY_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The mover of bytes of one source.
@@ -290,9 +291,10 @@ impl Cache {
         });
     }
 
-    /// Sets how many microseconds the source takes at most, but for one read in a hundred.
-    pub fn set_source_wait(&self, us: u64) {
-        self.sharing.get().into_iter().for_each(|sharing| sharing.set_source_wait(us));
+    /// Sets how many microseconds the source takes at most, but for one read in a hundred, and how many more it takes to make
+    /// a sample.
+    pub fn set_source_wait(&self, us: u64, making_us: u64) {
+        self.sharing.get().into_iter().for_each(|sharing| sharing.set_source_wait(us, making_us));
     }
 
     /// The local store, if there is one.
@@ -486,7 +488,10 @@ impl Cache {
             let (brought, is_over) = mpsc::channel();
             self.bring(block, node, Box::new(move |_| _ = brought.send(())));
             // The source is asked otherwise. If nobody sends any more, it is over, too.
-            let _ = is_over.recv_timeout(COPY_PATIENCE);
+            let waits_on = || self.flights.is_being_made(&FlightKey::whole(block, node));
+            while is_over.recv_timeout(COPY_PATIENCE) == Err(RecvTimeoutError::Timeout)
+                && waits_on()
+            {}
         }
     }
 
@@ -649,7 +654,8 @@ impl Cache {
         let Some(sharing) = self.sharing.get() else { return };
         let (patience, mut late) = (sharing.patience(), Vec::new());
         self.flights.for_each(|key, fetching| {
-            let is_late = fetching.members.is_some_and(|asked| asked.elapsed() > patience);
+            let is_late = fetching.members.is_some_and(|asked| asked.elapsed() > patience)
+                && !fetching.is_being_made;
             let is_needed = !fetching.waiters.is_empty();
             if is_late && is_needed && !std::mem::replace(&mut fetching.asks_source, true) {
                 late.push((*key, fetching.number));

@@ -3,7 +3,9 @@
 //! 1. A block that the local store lacks is looked for at the members that may have it ([`Search`]).
 //! 2. If none has it, the source is asked. If a reader waits and a member takes longer than usual, the source is asked
 //!    as well ([`Cache::pass_over`](super::Cache::pass_over)).
-//! 3. Bytes that surely are those of the version are given to the homes that lack them ([`Gift`]).
+//! 3. Bytes that surely are those of the version are given to the homes that lack them ([`Gift`]). If the size of a file
+//!    was not known before, and it has more than a block, all of its bytes are given by the name of its first block. So
+//!    other members know the size with the bytes.
 //! 4. If blocks move to who reads them next, one moves on with its first fetch in an epoch in which this node reads it
 //!    ([`Moved`]). If RAM has the block, it moves on shortly before the read ([`Sharing::move_on`]).
 //!
@@ -130,8 +132,9 @@ pub(super) struct Sharing {
     placed: RwLock<Option<Placed>>,
     /// Decides which members are given a block, and since when it is known; `None`: they are given all that they lack.
     worth: RwLock<Option<(Arc<Worth>, Instant)>>,
-    /// How long the source usually takes, in microseconds.
+    /// How long the source usually takes, in microseconds, and how much longer to make a sample.
     source_us: AtomicU64,
+    making_us: AtomicU64,
     landing: Arc<Pool>,
     /// The user of this process. Members are asked for no file that the user may not read.
     user: User,
@@ -148,6 +151,7 @@ impl Sharing {
             placed,
             worth,
             source_us: AtomicU64::new(0),
+            making_us: AtomicU64::new(0),
             landing,
             user: User::own(),
             moving: AtomicUsize::new(0),
@@ -175,18 +179,27 @@ impl Sharing {
         })
     }
 
-    /// Sets how long the source takes at most, but for one read in a hundred.
-    pub(super) fn set_source_wait(&self, us: u64) {
+    /// Sets how long the source takes at most, but for one read in a hundred, and how much longer to make a sample.
+    pub(super) fn set_source_wait(&self, us: u64, making_us: u64) {
         self.source_us.store(us, Ordering::Relaxed);
+        self.making_us.store(making_us, Ordering::Relaxed);
     }
 
-    fn source_wait(&self) -> Duration {
-        Duration::from_micros(self.source_us.load(Ordering::Relaxed))
+    /// How long the source takes for a block at most, but for one in a hundred.
+    fn source_wait(&self, at: &Located) -> Duration {
+        let read_us = self.source_us.load(Ordering::Relaxed);
+        let making_us = self.making_us.load(Ordering::Relaxed);
+        Duration::from_micros(if at.version_has_size { read_us } else { read_us + making_us })
     }
 
     /// How long the right to bring a block lasts.
-    fn lease(&self) -> Duration {
-        LEASE_MIN.max(LEASE * self.source_wait())
+    fn lease(&self, at: &Located) -> Duration {
+        LEASE_MIN.max(LEASE * self.source_wait(at))
+    }
+
+    /// What members are asked for.
+    fn wanted(&self, membership: &Membership, at: &Located) -> Wanted {
+        Wanted { key: key(membership, at), length: length_of(at), lease: self.lease(at) }
     }
 
     /// How long a reader waits for a member before the source is asked as well.
@@ -213,18 +226,18 @@ impl Sharing {
         block: BlockId,
         at: &Located,
         urgency: Urgency,
-    ) -> Option<(Search, Key)> {
+    ) -> Option<(Search, Wanted)> {
         let Placed { membership, homes, moved } = self.placed_for(at)?;
         let holders = homes.holders(block.0, moved.take(block));
         if holders.is_empty() {
             return None;
         }
         let patience = match urgency {
-            Urgency::Demand => PATIENCE_MIN.max(PATIENCE * self.source_wait()),
+            Urgency::Demand => PATIENCE_MIN.max(PATIENCE * self.source_wait(at)),
             // The lease of a holder that is gone ends by then.
-            Urgency::Prefetch => 2 * self.lease(),
+            Urgency::Prefetch => 2 * self.lease(at),
         };
-        Some((Search::new(holders, patience), key(&membership, at)))
+        Some((Search::new(holders, patience), self.wanted(&membership, at)))
     }
 
     /// Whether a member may have a block.
@@ -237,7 +250,7 @@ impl Sharing {
     pub(super) fn ask(
         &self,
         Question { member, lease, load, after }: Question,
-        (key, length): (Key, Option<usize>),
+        wanted: &Wanted,
         urgency: Urgency,
         deliver: impl FnOnce(Answer) + Send + 'static,
     ) {
@@ -246,7 +259,8 @@ impl Sharing {
             Answer::Found(_) => landing.submit(urgency, move || deliver(answer)),
             Answer::Lacks(_) => deliver(answer),
         };
-        let (lease, deliver) = (lease.then(|| self.lease()), Box::new(land));
+        let Wanted { key, length, lease: lasts } = *wanted;
+        let (lease, deliver) = (lease.then_some(lasts), Box::new(land));
         self.shards.ask(Ask { member, key, length, lease, load, after, deliver });
     }
 
@@ -265,9 +279,9 @@ impl Sharing {
         let to = holders.iter().find(is_home).map(|home| home.id).into_iter().collect();
         let gift = Gift { to, left: Some(member) };
         let (sharing, memory, at) = (Arc::clone(self), memory.clone(), at.clone());
-        let (key, length) = (key(&membership, &at), length_of(&at));
+        let wanted = self.wanted(&membership, &at);
         self.moving.fetch_add(1, Ordering::Relaxed);
-        self.ask(Question::for_bytes(member), (key, length), Urgency::Prefetch, move |answer| {
+        self.ask(Question::for_bytes(member), &wanted, Urgency::Prefetch, move |answer| {
             sharing.moving.fetch_sub(1, Ordering::Relaxed);
             let Answer::Found(bytes) = answer else { return };
             if let Some(arrival) = memory.arrival(at.node, &Arc::new(Buffer::from(bytes))) {
@@ -287,6 +301,14 @@ impl Sharing {
             let (member, bytes, held) = (*member, Arc::clone(&arrival.bytes), arrival.clone());
             let (left, done) = (gift.left, Box::new(move |_| drop(held)));
             self.shards.give(Give { member, key, bytes, done, left, tells });
+        }
+    }
+
+    /// Nothing comes of a gift: others may bring the block.
+    pub(super) fn give_up(&self, gift: &Gift, at: &Located) {
+        if let Some(Placed { membership, .. }) = self.placed.read().clone() {
+            let key = key(&membership, at);
+            gift.to.iter().for_each(|member| self.shards.remove(*member, key));
         }
     }
 
@@ -317,22 +339,30 @@ impl Sharing {
     /// Asks this node's own shard for a block. If it has the block, `deliver` is called by a thread that may block.
     pub(super) fn ask_own(&self, at: &Located, deliver: impl FnOnce(Vec<u8>) + Send + 'static) {
         let Some(Placed { membership, .. }) = self.placed_for(at) else { return };
-        let (member, key) = (membership.own, key(&membership, at));
-        self.ask(
-            Question::for_bytes(member),
-            (key, length_of(at)),
-            Urgency::Prefetch,
-            move |answer| {
-                if let Answer::Found(bytes) = answer {
-                    deliver(bytes);
-                }
-            },
-        );
+        let (member, at) = (membership.own, at.clone());
+        let wanted = self.wanted(&membership, &at);
+        self.ask(Question::for_bytes(member), &wanted, Urgency::Prefetch, move |answer| {
+            if let Answer::Found(bytes) = answer
+                && at.may_have(bytes.len())
+            {
+                deliver(bytes);
+            }
+        });
     }
 }
 
+/// What a member is asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    key: Key,
+    /// The bytes of the block, if they are known.
+    length: Option<usize>,
+    /// How long a lease lasts.
+    lease: Duration,
+}
+
 /// The length of a block, if it is known.
-pub(super) fn length_of(at: &Located) -> Option<usize> {
+fn length_of(at: &Located) -> Option<usize> {
     at.is_sized.then_some(at.length)
 }
 

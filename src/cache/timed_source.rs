@@ -26,7 +26,9 @@ use nix::errno::Errno;
 use super::{Inbox, Latencies, READ_AHEAD, Span, Spans, Timings};
 use crate::limiter::{Answer, FetchLimits, Hedges, Limiter, MetadataLimits, Meter, RateCap};
 use crate::plan::Event;
-use crate::source::{Calls, Kind, ReadError, ReadRequest, Source, Stat, UnderWay, Urgency};
+use crate::source::{
+    Calls, Kind, ReadError, ReadRequest, Source, SourceFailures, Stat, UnderWay, Urgency,
+};
 use crate::sync::Mutex;
 
 /// What a source is asked for.
@@ -417,6 +419,10 @@ impl Source for TimedSource {
 
     fn overloads(&self) -> u64 {
         self.source.overloads()
+    }
+
+    fn failures(&self) -> Option<SourceFailures> {
+        self.source.failures()
     }
 
     fn tells_sizes(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::learning::LoaderStatus;
 use crate::mount::absolute;
 use crate::plan::{Counters, StreamStatus};
-use crate::source::{DerivedStatus, Failure};
+use crate::source::{DerivedStatus, Failure, SourceFailures};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -95,6 +95,7 @@ fn render(status: &Status) -> String {
     render_kernel(&mut out, status);
     render_names(&mut out, &status.source_times);
     render_source(&mut out, status);
+    render_failures(&mut out, status);
     render_tiers(&mut out, status);
     render_counters(&mut out, &status.counters, status.parts_bytes);
     render_moves(&mut out, status);
@@ -179,6 +180,19 @@ fn render_source(out: &mut String, status: &Status) {
         human(status.staged),
         human(times.lead_bytes),
         limited_by(status),
+    );
+}
+
+/// What a store refuses, or does not answer.
+fn render_failures(out: &mut String, status: &Status) {
+    let Some(SourceFailures { count, last_s, key, reason }) = &status.source_failures else {
+        return;
+    };
+    let requests = if *count == 1 { "request" } else { "requests" };
+    let _ = writeln!(
+        out,
+        "           {count} {requests} failed, the last one {last_s} s ago: {key:?}: {}",
+        reason.replace(char::is_control, " "),
     );
 }
 
@@ -477,5 +491,27 @@ mod tests {
         assert_eq!(lead(Some(9.0), 9, true, false).unwrap(), "it keeps up");
         let left = lead(Some(9.0), -500, false, false).unwrap();
         assert_eq!(left, "it does not keep up, and readers will wait in 10 s");
+    }
+
+    #[test]
+    fn what_limits_the_fetches_is_told() {
+        let limited = |staged, in_flight, is_paused| {
+            let times = SourceStatus { limit: 10, in_flight, is_paused, ..SourceStatus::default() };
+            limited_by(&Status { source_times: times, staged, window: 100, ..Status::default() })
+        };
+        assert_eq!(limited(95, 10, true), "prefetch.rate");
+        assert_eq!(limited(95, 9, false), "the source: more would only queue there");
+        assert_eq!(limited(95, 8, false), "the window: readers are slower");
+        assert_eq!(limited(50, 8, false), "nothing");
+    }
+
+    #[test]
+    fn what_a_store_refuses_is_shown() {
+        let shown = |failures| render(&Status { source_failures: failures, ..Status::default() });
+        assert!(!shown(None).contains("failed, the last"));
+        let (key, reason) = ("id 7".to_owned(), "unconfigured table data_train".to_owned());
+        let text = shown(Some(SourceFailures { count: 3, last_s: 12, key, reason }));
+        let expected = "           3 requests failed, the last one 12 s ago: \"id 7\": unconfigured table data_train\n";
+        assert!(text.contains(expected), "{text}");
     }
 }

@@ -76,7 +76,7 @@ pub fn judge(findings: &Findings) -> Vec<Row> {
     if let Ok(kernel) = &findings.mount {
         rows.extend([protocol(kernel), push(kernel), expire(kernel), passthrough(kernel)]);
     }
-    rows.extend([namespace(findings), allow_other(findings)]);
+    rows.extend([namespace(findings), commands(findings), allow_other(findings)]);
     rows.extend([openat2(findings), cachestat(findings)]);
     rows.push(killed_daemons(findings));
     rows.extend([runtime(findings), open_files(findings), processes(findings), memory(findings)]);
@@ -229,6 +229,14 @@ fn namespace(findings: &Findings) -> Row {
     }
 }
 
+fn commands(findings: &Findings) -> Row {
+    match &findings.commands {
+        Ok(()) => Row::ok("commands", "derived samples can be made by commands"),
+        Err(why) => Row::note("commands", format!("{why}: no derived sample is made by a command"))
+            .fix("user namespaces (sysctl user.max_user_namespaces, AppArmor), and Linux 5.12"),
+    }
+}
+
 fn allow_other(findings: &Findings) -> Row {
     if findings.root || findings.user_allow_other {
         return Row::ok("mounts for other users", "permitted");
@@ -356,7 +364,11 @@ fn store(source: &StoreFindings) -> Row {
         return Row::ok("source", format!("{name}: no file found"));
     };
     let read = rate(source.read);
-    Row::ok("source", format!("{name}, read {read} by one reader, {answer_ms:.1} ms a request"))
+    let found = format!("{name}, read {read} by one reader, {answer_ms:.1} ms a request");
+    match &source.advice {
+        Some(advice) => Row::note("source", found).fix(advice.clone()),
+        None => Row::ok("source", found),
+    }
 }
 
 /// Filesystems that are not on the list of those over which fusermount3 mounts for ordinary users.

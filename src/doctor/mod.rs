@@ -28,6 +28,8 @@ pub struct Findings {
     pub mount: Result<Kernel, String>,
     /// Whether `belady run` can mount for its command alone.
     pub namespace: Result<(), String>,
+    /// Whether a command that makes derived samples can be confined.
+    pub commands: Result<(), String>,
     /// Whether openat2(2) works. Without it the source cannot be reached safely.
     pub openat2: Result<(), String>,
     /// Whether cachestat(2) works.
@@ -142,6 +144,8 @@ pub struct StoreFindings {
     pub answer_ms: Option<f64>,
     /// Bytes a second that one reader gets.
     pub read: Option<u64>,
+    /// What to change at the store.
+    pub advice: Option<String>,
 }
 
 /// The source or the cache directory.

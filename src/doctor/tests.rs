@@ -38,6 +38,7 @@ fn best() -> Findings {
             passthrough: Ok(()),
         }),
         namespace: Ok(()),
+        commands: Ok(()),
         openat2: Ok(()),
         cachestat: Ok(()),
         can_abort: true,
@@ -154,7 +155,7 @@ fn what_belady_cannot_do_without_is_missing() {
 fn a_store_has_no_row_about_mounting_over_it() {
     let bucket = |answer_ms: Option<f64>| {
         let (name, read) = ("s3://images".into(), answer_ms.map(|_| 5_000_000));
-        let found = SourceFindings::Store(StoreFindings { name, answer_ms, read });
+        let found = SourceFindings::Store(StoreFindings { name, answer_ms, read, advice: None });
         judge(&Findings { source: Some(Ok(found)), ..best() })
     };
     let rows = bucket(Some(12.34));

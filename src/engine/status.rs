@@ -17,7 +17,7 @@ use crate::learning::LoaderStatus;
 use crate::limiter::MetadataLimits;
 use crate::peers::ClusterStatus;
 use crate::plan::{Counters, RAM, StreamStatus};
-use crate::source::DerivedStatus;
+use crate::source::{DerivedStatus, SourceFailures};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -179,6 +179,8 @@ pub struct Status {
     pub cluster: Option<ClusterStatus>,
     /// What was made of samples since the mount.
     pub derived: Vec<DerivedStatus>,
+    /// Requests to a store that were not answered as they should; `None` if all were, or if the source is a directory.
+    pub source_failures: Option<SourceFailures>,
 }
 
 impl Status {
@@ -243,6 +245,7 @@ impl Status {
             decisions: core.settings.decisions.clone(),
             cluster: engine.shards.get().map(|shards| shards.status()),
             derived: core.cache.source().derived(),
+            source_failures: core.cache.source().failures(),
         }
     }
 }

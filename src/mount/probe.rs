@@ -29,6 +29,7 @@ use crate::doctor::{
 use crate::error::{Error as UserError, ErrorKind as UserErrorKind, Result as UserResult};
 use crate::fuse;
 use crate::peers::{self, Program};
+use crate::sandbox::Sandbox;
 use crate::source::{Kind, Location, Opening, ReadError, ReadRequest, Source, Stat, Urgency};
 use crate::store::directory;
 
@@ -61,6 +62,7 @@ pub fn examine(
     let namespace = namespace::try_out();
     Findings {
         namespace,
+        commands: Sandbox::try_out(),
         root: nix::unistd::geteuid().is_root(),
         device: OpenOptions::new()
             .read(true)
@@ -255,6 +257,7 @@ fn examine_store(
         name: location.name().display().to_string(),
         answer_ms: answers.iter().copied().reduce(f64::min).map(|seconds| seconds * 1e3),
         read: (bytes > 0).then(|| (bytes as f64 / seconds.max(1e-6)) as u64),
+        advice: source.advice(),
     })
 }
 

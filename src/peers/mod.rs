@@ -42,7 +42,7 @@ mod wants;
 pub use membership::Peers;
 pub use program::Program;
 pub use shard::{end_left, kill_server, left_server};
-pub use shards::{Answer, Ask, Give, Listed, Membership, Note, Shards, TakeNote};
+pub use shards::{Answer, Ask, COPY_MOST, Give, Listed, Membership, Note, Shards, TakeNote};
 pub use status::{
     ClusterStatus, HomesStatus, MemberState, MemberStatus, NodesStatus, TrafficStatus,
 };

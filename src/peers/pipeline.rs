@@ -19,16 +19,16 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
 use super::connection::{Endpoint, Login};
+use super::shards::COPY_MOST;
 use super::values::{Sealed, TRAILER_MOST};
 use crate::disk::memory_for;
-use crate::ids::BLOCK_BYTES;
 use crate::sync::Mutex;
 
 /// Requests under way at once whose askers still wait, and requests that are written with one call.
 const AT_ONCE: usize = 32;
 
 /// The longest value that is read, in bytes. No value of ours is longer.
-const VALUE_MOST: usize = BLOCK_BYTES as usize + TRAILER_MOST;
+const VALUE_MOST: usize = COPY_MOST as usize + TRAILER_MOST;
 
 /// The longest line that is read, in bytes.
 const LINE_MOST: u64 = 4096;

@@ -7,6 +7,7 @@ use super::status::{ClusterStatus, HomesStatus};
 use super::values::{Key, Keys};
 use crate::cluster::{Lack, Report, View};
 use crate::disk::Buffer;
+use crate::ids::BLOCK_BYTES;
 
 /// The members of a cluster, as a node knows them.
 #[derive(Clone, Debug)]
@@ -31,6 +32,9 @@ pub enum Answer {
     Found(Vec<u8>),
     Lacks(Lack),
 }
+
+/// The longest copy that shards have, in bytes: of a block, or of a file that is shared as a whole.
+pub const COPY_MOST: u64 = 4 * BLOCK_BYTES;
 
 /// A question to a member for a block.
 pub struct Ask {

@@ -40,6 +40,9 @@ use crate::derive::{Command, Limits};
 /// The exit code of a process that could not be confined. It says why, as if it were the command.
 pub(super) const NOT_CONFINED: i32 = 125;
 
+/// How it begins to say why.
+pub(super) const UNCONFINED: &str = "a command cannot be confined";
+
 /// The exit code of a command that a signal has ended is this and the number of the signal, as a shell tells it.
 pub(super) const SIGNALED: i32 = 128;
 
@@ -283,5 +286,5 @@ fn forbid(calls: &[(i64, Vec<SeccompRule>)], error: i32) -> Result<(), seccompil
 }
 
 fn in_words(what: &str, error: impl Into<io::Error>) -> String {
-    format!("a command cannot be confined: {what}: {}", error.into())
+    format!("{UNCONFINED}: {what}: {}", error.into())
 }

@@ -38,12 +38,16 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a runner waits for an input.
 const IDLE_FOR: Duration = Duration::from_secs(10);
 
+/// The memory that a command may have which is only to show whether it can be confined, in bytes.
+const TRIAL_BYTES: u64 = 256 << 20;
+
 /// The most bytes of a reason.
 const REASON_BYTES: u64 = 4096;
 
-/// What a runner answers first.
+/// What a runner answers first: the output follows, or a reason why there is none. It is the command's, or the machine's.
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
+const UNABLE: u8 = 2;
 
 /// A command, and the runners that wait for the next input.
 pub struct Sandbox {
@@ -63,6 +67,8 @@ struct Runner {
 pub enum Failure {
     /// The command failed.
     Command(String),
+    /// The machine could not run it this time.
+    Machine(String),
     /// The runner has ended, or none could be started.
     Ended(String),
     /// The runner does not answer, or wrongly.
@@ -70,10 +76,20 @@ pub enum Failure {
 }
 
 impl Sandbox {
-    /// Tries out whether the command can be confined here.
+    /// Tries out whether a command can be confined here.
     ///
     /// # Errors
     /// Why it cannot, in words.
+    pub fn try_out() -> Result<(), String> {
+        let limits = Limits { time: START_PATIENCE, memory: TRIAL_BYTES, output: TRIAL_BYTES };
+        let command = Command { line: ":".to_owned(), suffix: String::new(), limits };
+        Sandbox::open(&command).map(|_| ())
+    }
+
+    /// Makes a place to run the command in, and tries it out.
+    ///
+    /// # Errors
+    /// Why it cannot be confined here, in words.
     pub fn open(command: &Command) -> Result<Self, String> {
         let idle = Mutex::new(vec![(Instant::now(), Runner::start(command)?)]);
         Ok(Sandbox { command: command.clone(), idle })
@@ -99,7 +115,7 @@ impl Sandbox {
             None => Runner::start(&self.command).map_err(Failure::Ended)?,
         };
         let answer = runner.run(input, &self.command.limits);
-        if matches!(answer, Ok(_) | Err(Failure::Command(_))) {
+        if matches!(answer, Ok(_) | Err(Failure::Command(_) | Failure::Machine(_))) {
             self.idle.lock().push((Instant::now(), runner));
         }
         answer
@@ -148,9 +164,11 @@ impl Runner {
         }
         let mut bytes = vec![0; length as usize];
         self.socket.read_exact(&mut bytes).map_err(ended)?;
+        let reason = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match kind {
             DONE => Ok(bytes),
-            _ => Err(Failure::Command(String::from_utf8_lossy(&bytes).into_owned())),
+            FAILED => Err(Failure::Command(reason(&bytes))),
+            _ => Err(Failure::Machine(reason(&bytes))),
         }
     }
 }
@@ -165,8 +183,12 @@ impl Drop for Runner {
 impl Failure {
     /// The reason, for people.
     pub fn reason(self) -> String {
-        let (Failure::Command(reason) | Failure::Ended(reason) | Failure::Broken(reason)) = self;
-        reason
+        match self {
+            Failure::Command(reason)
+            | Failure::Machine(reason)
+            | Failure::Ended(reason)
+            | Failure::Broken(reason) => reason,
+        }
     }
 }
 

@@ -17,8 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use rustix::process::{PidfdFlags, configure_io_flusher_behavior, getpid, pidfd_open};
 
-use super::confined::{self, Files, NOT_CONFINED, SIGNALED};
-use super::{DONE, FAILED, START_PATIENCE};
+use super::confined::{self, Files, NOT_CONFINED, SIGNALED, UNCONFINED};
+use super::{DONE, FAILED, Failure, START_PATIENCE, UNABLE};
 use crate::derive::{Command, Limits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::privileges::enter_user_namespace;
@@ -50,8 +50,9 @@ pub fn serve(line: &str, limits: Limits) -> Result<()> {
     let trial = Limits { time: START_PATIENCE / 2, ..limits };
     let trial = Command { line: ":".to_owned(), suffix: String::new(), limits: trial };
     let ready = enter().and_then(|()| run(&trial, memory()?, &socket)).map(|_| Vec::new());
-    answer(&mut socket, &ready).map_err(failed)?;
-    if ready.is_err() {
+    let is_ready = ready.is_ok();
+    answer(&mut socket, ready).map_err(failed)?;
+    if !is_ready {
         return Ok(());
     }
     let command = Command { line: line.to_owned(), suffix: String::new(), limits };
@@ -60,18 +61,18 @@ pub fn serve(line: &str, limits: Limits) -> Result<()> {
         let input = receive(&socket, length).map_err(failed)?;
         let made = match run(&command, input, &socket) {
             Ok(made) if made.is_empty() && length > 0 => {
-                Err("the command wrote nothing".to_owned())
+                Err(Failure::Command("the command wrote nothing".to_owned()))
             }
             made => made,
         };
-        answer(&mut socket, &made).map_err(failed)?;
+        answer(&mut socket, made).map_err(failed)?;
     }
     Ok(())
 }
 
 /// Takes an input of this length.
 fn receive(mut socket: &UnixStream, length: u64) -> io::Result<File> {
-    let mut input = memory().map_err(io::Error::other)?;
+    let mut input = memory().map_err(|failure| io::Error::other(failure.reason()))?;
     match io::copy(&mut Read::take(&mut socket, length), &mut input)? {
         received if received == length => Ok(input),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -79,11 +80,13 @@ fn receive(mut socket: &UnixStream, length: u64) -> io::Result<File> {
 }
 
 /// Enters the namespaces in which all commands run.
-fn enter() -> std::result::Result<(), String> {
+fn enter() -> std::result::Result<(), Failure> {
     let spaces = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC;
-    enter_user_namespace(spaces).map_err(|errno| match errno {
-        Errno::ENOSPC => "this machine allows no user namespaces".to_owned(),
-        errno => format!("a user namespace is not permitted: {}", errno.desc()),
+    enter_user_namespace(spaces).map_err(|errno| {
+        Failure::Machine(match errno {
+            Errno::ENOSPC => "this machine allows no user namespaces".to_owned(),
+            errno => format!("a user namespace is not permitted: {}", errno.desc()),
+        })
     })?;
     // In one of its own, a command would have rights again. If this cannot be written, it has them there, and nowhere else.
     let _ = std::fs::write("/proc/sys/user/max_user_namespaces", "0");
@@ -100,14 +103,15 @@ fn next(socket: &mut UnixStream) -> io::Result<Option<u64>> {
     Ok(Some(u64::from_le_bytes(length)))
 }
 
-fn answer(socket: &mut UnixStream, made: &std::result::Result<Vec<u8>, String>) -> io::Result<()> {
+fn answer(socket: &mut UnixStream, made: std::result::Result<Vec<u8>, Failure>) -> io::Result<()> {
     let (kind, bytes) = match made {
-        Ok(bytes) => (DONE, &bytes[..]),
-        Err(reason) => (FAILED, reason.as_bytes()),
+        Ok(bytes) => (DONE, bytes),
+        Err(Failure::Command(reason)) => (FAILED, reason.into_bytes()),
+        Err(other) => (UNABLE, other.reason().into_bytes()),
     };
     socket.write_all(&[kind])?;
     socket.write_all(&(bytes.len() as u64).to_le_bytes())?;
-    socket.write_all(bytes)
+    socket.write_all(&bytes)
 }
 
 /// What a command writes when it reads `input`.
@@ -115,8 +119,8 @@ fn run(
     command: &Command,
     mut input: File,
     daemon: &UnixStream,
-) -> std::result::Result<Vec<u8>, String> {
-    let failed = |error: io::Error| format!("the command cannot be run: {error}");
+) -> std::result::Result<Vec<u8>, Failure> {
+    let failed = |error: io::Error| Failure::Machine(format!("the command cannot be run: {error}"));
     input.rewind().map_err(failed)?;
     let mut files = Files { input, output: memory()?, said: memory()? };
     let runner = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
@@ -125,9 +129,11 @@ fn run(
     let process = Box::new(|| confined::run(command, &files, &runner) as isize);
     // SAFETY: this process has one thread, so no lock is held, and memory can be had. The new one gets a copy of it.
     let process = unsafe { clone(process, &mut stack, spaces, Some(Signal::SIGCHLD as i32)) }
-        .map_err(|errno| match errno {
-            Errno::ENOSPC => "this machine allows no such namespaces".to_owned(),
-            errno => format!("namespaces are not permitted: {}", errno.desc()),
+        .map_err(|errno| {
+            Failure::Machine(match errno {
+                Errno::ENOSPC => "this machine allows no such namespaces".to_owned(),
+                errno => format!("namespaces are not permitted: {}", errno.desc()),
+            })
         })?;
     let is_over = wait(process, &command.limits, daemon);
     if !matches!(is_over, Ok(true)) {
@@ -136,7 +142,8 @@ fn run(
     // When the first process of a PID namespace is gone, all others of it are.
     let status = waitpid(process, None).map_err(|errno| failed(errno.into()))?;
     if !is_over.map_err(failed)? {
-        return Err(format!("the command took longer than {:?}", command.limits.time));
+        let reason = format!("the command took longer than {:?}", command.limits.time);
+        return Err(Failure::Command(reason));
     }
     let code = match status {
         WaitStatus::Exited(_, code) => code,
@@ -145,10 +152,11 @@ fn run(
     };
     let written = files.output.metadata().map_err(failed)?.len();
     if written > command.limits.output {
-        return Err(format!("the command wrote more than {} bytes", command.limits.output));
+        let reason = format!("the command wrote more than {} bytes", command.limits.output);
+        return Err(Failure::Command(reason));
     }
     if code != 0 {
-        return Err(in_words(code, &last_line(&mut files.said)));
+        return Err(failure(code, &last_line(&mut files.said)));
     }
     let mut output = Vec::new();
     files.output.rewind().and_then(|()| files.output.read_to_end(&mut output)).map_err(failed)?;
@@ -156,9 +164,10 @@ fn run(
 }
 
 /// An empty file in memory.
-fn memory() -> std::result::Result<File, String> {
+fn memory() -> std::result::Result<File, Failure> {
     let file = rustix::fs::memfd_create("belady-sample", MemfdFlags::CLOEXEC);
-    Ok(file.map_err(|error| format!("no file in memory can be had: {error}"))?.into())
+    let failed = |error| Failure::Machine(format!("no file in memory can be had: {error}"));
+    file.map(File::from).map_err(failed)
 }
 
 /// Waits until a process has ended; `false` if its time is over before.
@@ -190,12 +199,14 @@ fn last_line(said: &mut File) -> String {
 }
 
 /// Why a command has failed, by its exit code and the last line that it has said.
-fn in_words(code: i32, line: &str) -> String {
+fn failure(code: i32, line: &str) -> Failure {
+    // A command may end so itself, too, but it would hardly say this.
+    if code == NOT_CONFINED && line.starts_with(UNCONFINED) {
+        return Failure::Machine(line.to_owned());
+    }
     let ended = match Signal::try_from(code - SIGNALED) {
-        // A command may end so itself, too, and mostly says why.
-        _ if code == NOT_CONFINED && !line.is_empty() => return line.to_owned(),
         Ok(signal) => format!("the command was ended by {signal}"),
         Err(_) => format!("the command ended with the code {code}"),
     };
-    if line.is_empty() { ended } else { format!("{ended}: {line}") }
+    Failure::Command(if line.is_empty() { ended } else { format!("{ended}: {line}") })
 }

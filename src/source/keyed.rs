@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::tree::{Blob, Listing, PathFault, Tree, blob_stat};
-use super::{Pool, ReadError, ReadRequest, Source, Stat};
+use super::{Pool, ReadError, ReadRequest, Source, SourceFailures, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::sync::{Mutex, RwLock};
 
@@ -55,6 +55,16 @@ pub(super) trait Keyed: Send + Sync + 'static {
     /// As [`Source::overloads`].
     fn overloads(&self) -> u64 {
         0
+    }
+
+    /// As [`Source::failures`].
+    fn failures(&self) -> Option<SourceFailures> {
+        None
+    }
+
+    /// As [`Source::advice`].
+    fn advice(&self) -> Option<String> {
+        None
     }
 
     /// Whether blobs are listed with their sizes.
@@ -215,6 +225,14 @@ impl<K: Keyed> Source for KeyedSource<K> {
 
     fn overloads(&self) -> u64 {
         self.store.overloads()
+    }
+
+    fn failures(&self) -> Option<SourceFailures> {
+        self.store.failures()
+    }
+
+    fn advice(&self) -> Option<String> {
+        self.store.advice()
     }
 
     fn tells_sizes(&self) -> bool {

@@ -50,6 +50,7 @@ pub use opening::{Opening, lasting_identity};
 pub use pool::{Pool, Urgency};
 pub use posix::PosixSource;
 pub use prompt::is_prompt;
+pub use remote::SourceFailures;
 pub use rights::{Rights, User};
 use serde::{Deserialize, Serialize};
 
@@ -152,6 +153,11 @@ impl Stat {
         copied_version(self.fingerprint(), self.is_sized, self.version_has_size)
     }
 
+    /// The version as it is known before the size is, if the size does not tell versions apart.
+    pub fn first_version(&self) -> Fingerprint {
+        copied_version(self.fingerprint(), false, self.version_has_size)
+    }
+
     /// The same, of a file that turns out to have this size.
     pub fn with_size(self, size: u64) -> Self {
         Stat { size, is_sized: true, blocks: size.div_ceil(512), ..self }
@@ -249,6 +255,17 @@ pub trait Source: Send + Sync + 'static {
         0
     }
 
+    /// Requests that it did not answer as it should; `None` if there was none, or if it is a directory of this machine.
+    /// Never waits for the source.
+    fn failures(&self) -> Option<SourceFailures> {
+        None
+    }
+
+    /// What to change at the source, for people who ask. May wait for the source.
+    fn advice(&self) -> Option<String> {
+        None
+    }
+
     /// Whether the sizes of files are known before they are read.
     fn tells_sizes(&self) -> bool {
         true
@@ -310,6 +327,9 @@ pub trait Source: Send + Sync + 'static {
 
     /// Closes files that have not been read for a while. Called about every second. Never blocks.
     fn close_idle(&self) {}
+
+    /// All bytes of a version of a file have come from elsewhere. It may give them to who asks for them next. Never blocks.
+    fn keep(&self, _path: &Path, _version: Fingerprint, _bytes: Vec<u8>) {}
 
     /// Starts to read ranges. They complete in any order, each by its own delivery.
     fn read(&self, requests: Vec<ReadRequest>);

@@ -1,7 +1,8 @@
 //! Requests to a store over a network: the threads that make them, and the patience with them.
 //!
 //! The futures of a store run on threads of a runtime of its own. Callers that may wait do so. A delivery may block, so
-//! a pool makes it.
+//! a pool makes it. Reads and lookups that a store refuses or does not answer are counted, and the last reason is kept for
+//! people.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +13,11 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task_local;
 use tokio::time::{Instant, sleep};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Deliver, Pool, ReadError, Urgency};
 use crate::error::{Error, ErrorKind, Result as UserResult};
+use crate::sync::Mutex;
 
 /// Threads on which requests are sent and answers taken apart.
 const THREADS: usize = 2;
@@ -30,14 +34,51 @@ pub(super) const PATIENCE_OF_LISTINGS: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// Reads and lookups that a store did not answer as it should, in spite of all patience.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SourceFailures {
+    pub count: u64,
+    /// How many seconds ago the last one was, what it asked for, and the reason.
+    pub last_s: u64,
+    pub key: String,
+    pub reason: String,
+}
+
+/// What a store has said.
+#[derive(Default)]
+struct Heard {
+    /// [`Remote::overloads`].
+    overloads: AtomicU64,
+    /// The number of failures, and the last one.
+    failures: Mutex<(u64, Option<Failure>)>,
+}
+
+struct Failure {
+    at: Instant,
+    key: String,
+    reason: String,
+}
+
 task_local! {
-    /// [`Remote::overloads`] of the store that a future asks.
-    static OVERLOADS: Arc<AtomicU64>;
+    /// What the store has said that a future asks.
+    static HEARD: Arc<Heard>;
 }
 
 /// [`Remote::overloads`], for a future of the store.
 pub(super) fn overloads() -> u64 {
-    OVERLOADS.try_with(|overloads| overloads.load(Ordering::Relaxed)).unwrap_or_default()
+    HEARD.try_with(|heard| heard.overloads.load(Ordering::Relaxed)).unwrap_or_default()
+}
+
+/// Notes that a store has not answered as it should, and tells the log. To be called within [`Remote::within`] or in a
+/// future of the store.
+pub(super) fn note_failure(key: &str, reason: String) {
+    tracing::warn!(key, reason, "the store does not answer as it should");
+    let failure = Failure { at: Instant::now(), key: key.to_owned(), reason };
+    let _ = HEARD.try_with(|heard| {
+        let mut failures = heard.failures.lock();
+        *failures = (failures.0 + 1, Some(failure));
+    });
 }
 
 /// The threads of a store.
@@ -45,7 +86,7 @@ pub(super) struct Remote {
     /// `None` while it is dropped.
     runtime: Option<Runtime>,
     deliveries: Arc<Pool>,
-    overloads: Arc<AtomicU64>,
+    heard: Arc<Heard>,
 }
 
 impl Remote {
@@ -58,18 +99,35 @@ impl Remote {
             .build()
             .map_err(|error| Error::new(ErrorKind::Internal, format!("runtime: {error}")))?;
         let deliveries = Pool::new("belady-deliveries", DELIVERIES, DELIVERIES).into();
-        Ok(Remote { runtime: Some(runtime), deliveries, overloads: Arc::default() })
+        Ok(Remote { runtime: Some(runtime), deliveries, heard: Arc::default() })
     }
 
     pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.runtime {
-            runtime.spawn(OVERLOADS.scope(Arc::clone(&self.overloads), future));
+            runtime.spawn(HEARD.scope(Arc::clone(&self.heard), future));
         }
     }
 
     /// As [`Source::overloads`](super::Source::overloads).
     pub(super) fn overloads(&self) -> u64 {
-        self.overloads.load(Ordering::Relaxed)
+        self.heard.overloads.load(Ordering::Relaxed)
+    }
+
+    /// As [`Source::failures`](super::Source::failures).
+    pub(super) fn failures(&self) -> Option<SourceFailures> {
+        let failures = self.heard.failures.lock();
+        let Failure { at, key, reason } = failures.1.as_ref()?;
+        Some(SourceFailures {
+            count: failures.0,
+            last_s: at.elapsed().as_secs(),
+            key: key.clone(),
+            reason: reason.clone(),
+        })
+    }
+
+    /// Calls something that may note what the store has said, on any thread.
+    pub(super) fn within<T>(&self, call: impl FnOnce() -> T) -> T {
+        HEARD.sync_scope(Arc::clone(&self.heard), call)
     }
 
     /// Begins a future whose outcome is waited for later. There is none if it panics.
@@ -145,13 +203,82 @@ where
                 tracing::debug!(why = fault.message(), "the store is asked again");
                 if fault.is_overload() {
                     // A future that another one has spawned has no such number.
-                    let _ =
-                        OVERLOADS.try_with(|overloads| overloads.fetch_add(1, Ordering::Relaxed));
+                    let _ = HEARD.try_with(|heard| heard.overloads.fetch_add(1, Ordering::Relaxed));
                 }
             }
             answer => return answer,
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    /// A fault that passes after so many answers.
+    #[derive(Debug)]
+    struct Busy;
+
+    impl Passing for Busy {
+        fn may_pass(&self) -> bool {
+            true
+        }
+
+        fn is_overload(&self) -> bool {
+            true
+        }
+
+        fn message(&self) -> String {
+            "busy".to_owned()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_ends_with_the_last_error() {
+        let (asked, began) = (AtomicU64::new(0), Instant::now());
+        let ask = || async {
+            asked.fetch_add(1, Ordering::Relaxed);
+            Err::<(), Busy>(Busy)
+        };
+        patiently(PATIENCE, ask).await.unwrap_err();
+        let waited = began.elapsed();
+        assert!(waited >= PATIENCE && waited <= PATIENCE + LONGEST_PAUSE, "{waited:?}");
+        assert!((20..40).contains(&asked.load(Ordering::Relaxed)), "{asked:?}");
+        // Without patience, it is asked once.
+        asked.store(0, Ordering::Relaxed);
+        patiently(Duration::ZERO, ask).await.unwrap_err();
+        assert_eq!(asked.into_inner(), 1);
+    }
+
+    #[test]
+    fn the_last_failure_of_a_store_is_kept_with_their_number() {
+        let remote = Remote::new().unwrap();
+        assert_eq!(remote.failures(), None);
+        let (send, answer) = mpsc::channel();
+        let deliver: Deliver = Box::new(move |read| send.send(read).unwrap());
+        remote.read(Urgency::Demand, deliver, async {
+            note_failure("d/1.jpg", "no such column".to_owned());
+            Err(ReadError::Source(Errno::EIO))
+        });
+        assert!(answer.recv().unwrap().is_err());
+        remote.within(|| note_failure("d/2.jpg", "no such table".to_owned()));
+        // Who asks another store is not heard.
+        note_failure("d/3.jpg", "away".to_owned());
+        let failures = remote.failures().unwrap();
+        assert_eq!((failures.count, &*failures.key), (2, "d/2.jpg"));
+        assert_eq!(failures.reason, "no such table");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_asked_too_much_is_counted() {
+        let heard = Arc::<Heard>::default();
+        let ask = || async { Err::<(), Busy>(Busy) };
+        let asked = HEARD.scope(Arc::clone(&heard), patiently(Duration::from_secs(1), ask));
+        asked.await.unwrap_err();
+        assert!(heard.overloads.load(Ordering::Relaxed) > 2);
     }
 }

@@ -13,6 +13,8 @@ pub(crate) struct StubSource<R> {
     directory: PosixSource,
     /// What listings tell of the sizes of files, if they tell a guess.
     guess: Option<u64>,
+    /// Whether it makes its files, so that their versions are known before their sizes are.
+    makes: bool,
     is_hedged: bool,
     /// The name of the files whose attributes cannot be had.
     broken: Option<&'static str>,
@@ -23,11 +25,16 @@ pub(crate) struct StubSource<R> {
 impl<R: Fn(ReadRequest) + Send + Sync + 'static> StubSource<R> {
     pub(crate) fn new(directory: PosixSource, read: R) -> Self {
         let overloads = AtomicU64::new(0);
-        StubSource { directory, guess: None, is_hedged: false, broken: None, overloads, read }
+        let (guess, makes, is_hedged, broken) = (None, false, false, None);
+        StubSource { directory, guess, makes, is_hedged, broken, overloads, read }
     }
 
     pub(crate) fn guessing(directory: PosixSource, guess: u64, read: R) -> Self {
         StubSource { guess: Some(guess), ..Self::new(directory, read) }
+    }
+
+    pub(crate) fn making(directory: PosixSource, guess: u64, read: R) -> Self {
+        StubSource { makes: true, ..Self::guessing(directory, guess, read) }
     }
 
     pub(crate) fn with_broken(self, name: &'static str) -> Self {
@@ -66,7 +73,10 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for StubSource<R> {
 
     fn stat_all(&self, directory: &Path, names: &[OsString]) -> Vec<Result<Stat, Errno>> {
         let listed = |stat: Stat| match self.guess {
-            Some(guess) => Stat { is_sized: false, ..stat.with_size(guess) },
+            Some(guess) => {
+                let version_has_size = !self.makes;
+                Stat { is_sized: false, version_has_size, ..stat.with_size(guess) }
+            }
             None => stat,
         };
         names.iter().map(|name| self.stat(&directory.join(name)).map(listed)).collect()

@@ -137,7 +137,7 @@ import os, sys
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-top, rank = sys.argv[1], int(sys.argv[2])
+top, rank, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 class Files:
     names = sorted(os.listdir(top))
@@ -149,7 +149,7 @@ class Files:
         with open(os.path.join(top, self.names[number]), "rb") as file:
             return len(file.read())
 
-sampler = DistributedSampler(Files(), num_replicas=2, rank=rank, seed=3)
+sampler = DistributedSampler(Files(), num_replicas=2, rank=rank, seed=seed)
 loader = DataLoader(Files(), batch_size=16, sampler=sampler, num_workers=1)
 print("ready", flush=True)
 for epoch, _ in enumerate(sys.stdin):
@@ -170,7 +170,8 @@ fn samples_move_if_the_orders_of_all_ranks_have_been_found_out() {
         .zip(&cluster.nodes)
         .map(|(rank, node): (u32, _)| {
             let top = node.mounted.path("d");
-            let mut program = Program::python(RANK, &[top.to_str().unwrap(), &rank.to_string()]);
+            let words = [top.to_str().unwrap(), &rank.to_string(), "3"];
+            let mut program = Program::python(RANK, &words);
             assert_eq!(program.line(), "ready");
             program
         })
@@ -197,6 +198,33 @@ fn samples_move_if_the_orders_of_all_ranks_have_been_found_out() {
         cluster.traffic("moved") > moved
     });
     ranks.into_iter().for_each(|rank| drop(rank.finish()));
+    cluster.umount();
+}
+
+/// The order of one rank is told to its node. The other node is told nothing, and tries no seed that is not popular.
+#[test]
+fn an_order_that_one_node_knows_is_found_out_at_another_one() {
+    let options = |rank: usize| {
+        let learn = ["prefetch.enabled=true", "order.learn=no-crack", "order.learn-nice=0"];
+        let learn = learn.iter().flat_map(|set| ["--set", *set]);
+        let told = ["--order", "torch-distributed:seed=987654321,world=2,rank=0"];
+        let told = told.into_iter().filter(|_| rank == 0);
+        NEVER_CHANGES.into_iter().chain(learn).chain(told).map(str::to_owned).collect()
+    };
+    let cluster = Cluster::over((2000, 200), 2, options);
+    let top = cluster.nodes[1].mounted.path("d");
+    let mut rank = Program::python(RANK, &[top.to_str().unwrap(), "1", "987654321"]);
+    assert_eq!(rank.line(), "ready");
+    let mut epochs = 0;
+    wait_until("the order is found out", || {
+        rank.tell("");
+        assert_eq!(rank.line(), format!("{epochs} 1000"));
+        epochs += 1;
+        assert!(epochs < EPOCHS_MAX, "not found out: {}", cluster.nodes[1].mounted.status());
+        let loaders = cluster.nodes[1].mounted.status()["loaders"].to_string();
+        loaders.contains("seed=987654321")
+    });
+    drop(rank.finish());
     cluster.umount();
 }
 

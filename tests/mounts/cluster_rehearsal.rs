@@ -155,6 +155,26 @@ fn views_show_what_all_nodes_keep() {
 }
 
 #[test]
+fn a_node_that_comes_back_brings_what_it_kept() {
+    let mut buffers = Buffers::keeping(&[20, 25]);
+    let expected: BTreeSet<String> = (0..45).map(|number| format!("{number:04}")).collect();
+    let last = buffers.cluster.leave();
+    let all = |cluster: &Cluster, first: u32, wanted: &BTreeSet<String>| {
+        let mut epoch = first;
+        wait_until("a view of what the nodes keep", || {
+            epoch += 1;
+            names(&cluster.nodes[0], &format!("epoch-{epoch}")) == *wanted
+        });
+        wanted.iter().for_each(|name| check(&cluster.nodes[0], &format!("epoch-{epoch}"), name));
+    };
+    let left: BTreeSet<String> = expected.iter().take(20).cloned().collect();
+    all(&buffers.cluster, 0, &left);
+    buffers.cluster.come_back(last);
+    all(&buffers.cluster, 1000, &expected);
+    buffers.cluster.umount();
+}
+
+#[test]
 fn servers_that_exist_carry_what_nodes_keep() {
     let servers = Servers::single(&["--maxmemory", "64mb"]);
     let buffers = Buffers::on(&servers, &[10, 20]);

@@ -17,7 +17,7 @@ use crate::archives::{pack, python};
 use crate::fixture::{Fixture, wait_until};
 use crate::mounted::{Mounted, Slowpfs};
 use crate::rehearsal::wait_for_offers;
-use crate::sharing::Cluster;
+use crate::sharing::{Cluster, values_of};
 
 const FILES: usize = 120;
 const CLASS: usize = 60;
@@ -298,6 +298,45 @@ fn one_node_of_a_cluster_makes_a_sample_and_all_have_it() {
     assert_eq!(made_by(0), FILES as u64);
     wait_until("all are given", || cluster.traffic("given") >= FILES as u64);
     [1, 2].iter().for_each(|node| check_all(&cluster.nodes[*node].mounted, 20));
+    let late = cluster.late();
+    assert!(made_by(1) + made_by(2) <= late, "{} of {late}", made_by(1) + made_by(2));
+}
+
+/// Bytes of a sample: more than a block.
+const LONG: usize = 1_100_000;
+
+/// What a command makes of the text `nth`.
+fn long(nth: usize) -> Vec<u8> {
+    [nth.to_string().into_bytes(), vec![b'x'; LONG]].concat()
+}
+
+#[test]
+fn samples_of_several_blocks_are_made_by_one_node_of_a_cluster() {
+    const TEXTS: usize = 12;
+    let make = |fixture: &Fixture| {
+        (0..TEXTS).for_each(|nth| {
+            fixture.write(&format!("t/{nth:02}.txt"), nth.to_string().as_bytes());
+        });
+    };
+    let recipe = r#"derived=[{name="long", from="t/*", command="cat; head -c 1100000 /dev/zero | tr '\\0' x", suffix=".long"}]"#;
+    let of_node = |_| ["--set", recipe].map(str::to_owned).to_vec();
+    let cluster = Cluster::of(make, 3, of_node);
+    let made_by = |node: usize| made(&cluster.nodes[node].mounted)["made"].as_u64().unwrap();
+    let check = |node: usize| {
+        for nth in 0..TEXTS {
+            let path =
+                cluster.nodes[node].mounted.path(format!(".derived/long/t/{nth:02}.txt.long"));
+            assert!(fs::read(path).unwrap() == long(nth), "{nth} at {node}");
+        }
+    };
+    check(0);
+    assert_eq!(made_by(0), TEXTS as u64);
+    // All are at two nodes, by names that are known before their sizes are.
+    let given = || (0..3).flat_map(|node| values_of(&cluster, node));
+    wait_until("all are given", || {
+        given().filter(|(_, length)| *length > LONG).count() == 2 * TEXTS
+    });
+    [1, 2].into_iter().for_each(check);
     let late = cluster.late();
     assert!(made_by(1) + made_by(2) <= late, "{} of {late}", made_by(1) + made_by(2));
 }

@@ -60,6 +60,7 @@ fn root_is_told_what_there_is() {
         "mounting",
         "push into page cache",
         "mounts of a run",
+        "commands",
         "openat2",
         "control sockets",
         "killed daemons",
@@ -183,6 +184,7 @@ fn a_user_without_rights_is_told_too() {
         if usable {
             assert_eq!(result(&value, "push into page cache"), "ok", "{value}");
             assert_eq!(result(&value, "mounts of a run"), "ok", "{value}");
+            assert_eq!(result(&value, "commands"), "ok", "{value}");
             assert_eq!(result(&value, "passthrough"), "note", "only root may: {value}");
             assert_eq!(result(&value, "killed daemons"), "note", "nor end connections: {value}");
         }

@@ -211,6 +211,29 @@ impl Cluster {
         }
     }
 
+    /// A connection to the shard of a node, as its daemon has it.
+    pub(crate) fn connect_as_owner(&self, node: usize) -> Connection {
+        connect_to_own_shard(&self.nodes[node].fixture.path("run"))
+    }
+
+    /// Mounts a node again whose daemon is gone.
+    pub(crate) fn mount_again(&mut self, node: usize) {
+        let Node { fixture, options, mounted } = self.nodes.remove(node);
+        let words: Vec<&str> = options.iter().map(String::as_str).collect();
+        let again = Mounted::at(&fixture, &self.slow.point, &fixture.path("mount"), &words);
+        drop(mounted);
+        self.nodes.insert(node, Node { mounted: again, fixture, options });
+        self.await_homes();
+    }
+
+    /// Has reads of a file wait at the source until this is called with `None`.
+    pub(crate) fn hold(&self, name: Option<&str>) {
+        match name {
+            Some(name) => self.slow.ctl(&["fault", "hang", name, "ops=read"]),
+            None => self.slow.ctl(&["fault", "clear"]),
+        };
+    }
+
     /// A connection to the shard of a node, as another member has it.
     fn connect(&self, node: usize) -> Connection {
         let secret = fs::read_to_string(self.fixture.path("secret")).unwrap();
@@ -349,8 +372,23 @@ fn keys_of(cluster: &Cluster, node: usize) -> Vec<String> {
 
 /// The same with the lengths of their values.
 pub(crate) fn keys_and_lengths(cluster: &Cluster, node: usize) -> Vec<(String, usize)> {
-    let run = cluster.nodes[node].fixture.path("run");
-    let place = find(&run, "server.json").expect("the shard has an owner");
+    // A lease is short, and ends by itself.
+    values_of(cluster, node).into_iter().filter(|(_, length)| *length > SIZE).collect()
+}
+
+/// The keys of samples and of leases in the shard of a node, with the lengths of their values.
+pub(crate) fn values_of(cluster: &Cluster, node: usize) -> Vec<(String, usize)> {
+    let mut connection = cluster.connect_as_owner(node);
+    let keys: Vec<String> = cmd("KEYS").arg("b1:*:s:*").query(&mut connection).unwrap();
+    let length = |key: String| -> (String, usize) {
+        let length = cmd("STRLEN").arg(&key).query(&mut connection).unwrap();
+        (key, length)
+    };
+    keys.into_iter().map(length).collect()
+}
+
+fn connect_to_own_shard(run: &Path) -> Connection {
+    let place = find(run, "server.json").expect("the shard has an owner");
     let owner: serde_json::Value =
         serde_json::from_slice(&fs::read(place.join("server.json")).unwrap()).unwrap();
     let password = owner["password"].as_str().unwrap();
@@ -358,14 +396,7 @@ pub(crate) fn keys_and_lengths(cluster: &Cluster, node: usize) -> Vec<(String, u
     let settings = settings.set_username("owner").set_password(password);
     let socket = ConnectionAddr::Unix(place.join("server.socket"));
     let info = socket.into_connection_info().unwrap().set_redis_settings(settings);
-    let mut connection = redis::Client::open(info).unwrap().get_connection().unwrap();
-    let keys: Vec<String> = cmd("KEYS").arg("b1:*:s:*").query(&mut connection).unwrap();
-    let length = |key: String| -> (String, usize) {
-        let length = cmd("STRLEN").arg(&key).query(&mut connection).unwrap();
-        (key, length)
-    };
-    // A lease is short, and ends by itself.
-    keys.into_iter().map(length).filter(|(_, length)| *length > SIZE).collect()
+    redis::Client::open(info).unwrap().get_connection().unwrap()
 }
 
 /// The directory below `top` that has a file of this name.

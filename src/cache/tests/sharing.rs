@@ -7,7 +7,9 @@ use rand::RngExt;
 
 use super::*;
 use crate::cluster::{EpochHomes, Lack, Member, Moves, Report, Samples, Uses, View, Worth};
-use crate::peers::{Answer, Ask, ClusterStatus, Give, HomesStatus, Key, Keys, Listed, TakeNote};
+use crate::peers::{
+    Answer, Ask, COPY_MOST, ClusterStatus, Give, HomesStatus, Key, Keys, Listed, TakeNote,
+};
 use crate::source::ReadError;
 
 const OWN: u64 = 1;
@@ -144,6 +146,22 @@ impl Node {
             (request.deliver)(if down.load(Ordering::Relaxed) { error() } else { bytes });
         };
         let stand = stand(|directory| Arc::new(StubSource::new(directory, read)));
+        Node::of(stand, moods, reads, is_down)
+    }
+
+    /// A mount whose only file is made when it is read. Its size is not known before.
+    fn making(size: usize, moods: &[Mood]) -> Self {
+        let reads = Arc::<AtomicU64>::default();
+        let counted = Arc::clone(&reads);
+        let read = move |request: ReadRequest| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            (request.deliver)(Ok(vec![7; size]));
+        };
+        let stand = stand(|directory| Arc::new(StubSource::making(directory, 100, read)));
+        Node::of(stand, moods, reads, Arc::default())
+    }
+
+    fn of(stand: Stand, moods: &[Mood], reads: Arc<AtomicU64>, is_down: Arc<AtomicBool>) -> Self {
         let shards = InMemory::with_moods(moods);
         stand.cache.share(Arc::clone(&shards) as _);
         let node = Node { stand, shards, reads, is_down };
@@ -204,6 +222,47 @@ fn a_block_is_read_from_the_source_once_and_then_from_its_home() {
     node.stand.cache.set_homes(None);
     assert_eq!(node.read(), bytes());
     assert_eq!((node.reads(), node.shards.asked()), (2, 10));
+}
+
+/// A file that turns out to have several blocks, so that who has asked for its first one asks anew.
+#[test]
+fn a_file_of_unknown_size_is_given_with_all_of_its_bytes() {
+    let (large, too_large) = ((3 << 20) / 2, COPY_MOST as usize + 1);
+    for (size, given) in [(200, 200), (large, large), (too_large, 0)] {
+        let node = Node::making(size, &[]);
+        let expected = if size == 200 { Ok(vec![7; 200]) } else { Err(ReadFailure::PastVersion) };
+        assert_eq!(node.read(), expected);
+        let values: Vec<usize> = node.shards.values.lock().values().map(Vec::len).collect();
+        assert_eq!(values, if given > 0 { vec![given] } else { Vec::new() }, "{size}");
+        assert_eq!(node.reads(), 1);
+    }
+    // Another member has it.
+    let node = Node::making(large, &[Mood::Hangs]);
+    let reader = node.stand.read();
+    let ask = node.shards.kept.lock().pop().unwrap();
+    assert_eq!(ask.length, None);
+    (ask.deliver)(Answer::Found(vec![7; large]));
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Err(ReadFailure::PastVersion));
+    wait_until(|| node.stand.cache.flights.is_empty(), "the flight never ends");
+    let size = node.stand.cache.catalog.served(node.stand.node).unwrap().size;
+    assert_eq!((size, node.reads()), (large as u64, 0));
+    wait_until(|| node.stand.cache.memory.used() == 0, "memory stays charged");
+}
+
+/// As long as another member makes it, the source would not be sooner.
+#[test]
+fn a_sample_that_another_one_makes_is_waited_for() {
+    let node = Node::making(200, &[Mood::Leases, Mood::Hangs]);
+    node.stand.cache.set_source_wait(0, 10_000_000);
+    let reader = node.stand.read();
+    wait_until(|| node.shards.kept.lock().len() == 1, "it is not asked again");
+    std::thread::sleep(Duration::from_millis(30));
+    node.stand.cache.pass_over();
+    assert_eq!(node.reads(), 0);
+    let ask = node.shards.kept.lock().pop().unwrap();
+    (ask.deliver)(Answer::Found(vec![9; 200]));
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(vec![9; 200]));
+    assert_eq!(node.reads(), 0);
 }
 
 #[test]

@@ -33,6 +33,7 @@ use crate::cluster::{Demand, Job, Report, Stream, Streams, ToldHomes, Worth, sha
 use crate::config::Settings;
 use crate::peers::{HomesStatus, Membership, Shards};
 use crate::plan::{Event, Published};
+use crate::source::DerivedStatus;
 use crate::sync::{Mutex, lower_priority};
 use drain::Drain;
 use paces::Paces;
@@ -158,7 +159,9 @@ impl Keeper {
         let placed = self.placed.as_ref();
         self.told.homes = placed.and_then(|placed| placed.for_those_who_join(given));
         self.heard = self.shards.exchange(self.told.clone());
-        self.core.cache.set_source_wait(self.times.latencies(Operation::Read).p99_us);
+        self.core
+            .cache
+            .set_source_wait(self.times.latencies(Operation::Read).p99_us, self.making_us());
         let membership = self.shards.membership();
         let membership = membership.filter(|_| state != CatalogState::Scanning);
         let Some(membership) = membership else {
@@ -221,6 +224,13 @@ impl Keeper {
             self.asked = (asked, Instant::now());
             self.told.demand = Demand { asked: bytes as u64, wants_more };
         }
+    }
+
+    /// How long it takes to make a sample of what was read, by the slowest recipe.
+    fn making_us(&self) -> u64 {
+        let recipes = self.core.cache.source().derived();
+        let seconds = recipes.iter().map(DerivedStatus::seconds_each).fold(0.0, f64::max);
+        (seconds * 1e6) as u64
     }
 
     /// Computes the homes, if members came or went, files changed, or a job has begun, ended, or come to another epoch.

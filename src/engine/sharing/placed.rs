@@ -241,7 +241,29 @@ impl Placed {
         for_each_key(core, &self.wanted, is_held, |_, key| {
             keys.insert(key);
         });
+        self.for_each_whole_key(core, is_held, |key| {
+            keys.insert(key);
+        });
         keys
+    }
+
+    /// Calls `each` with the names by which whole files are known before their sizes are. They are where their first blocks
+    /// are.
+    fn for_each_whole_key(
+        &self,
+        core: &Core,
+        is_wanted: impl Fn(BlockId) -> bool,
+        mut each: impl FnMut(Key),
+    ) {
+        let Wanted { membership, layout, .. } = &self.wanted;
+        core.catalog.for_each_file(|path, file, stat| {
+            if stat.version_has_size || file.index() >= layout.files() {
+                return;
+            }
+            if layout.blocks_of(file).next().is_some_and(&is_wanted) {
+                each(membership.keys.key(bytes_of(path), stat.first_version().lasting(), 0));
+            }
+        });
     }
 }
 
@@ -326,14 +348,14 @@ impl Blocks {
         core.catalog.for_each_file(|path, file, stat| {
             // A file may have come meanwhile.
             if file.index() < layout.files() {
-                let version = keys.key(bytes_of(path), stat.copied_version().lasting(), 0);
+                // Not all nodes know the sizes of all files.
+                let version = keys.key(bytes_of(path), stat.first_version().lasting(), 0);
                 // Other nodes may have other unlisted files.
                 if !unlisted.is_some_and(|name| path.starts_with(name)) {
                     blocks.digest = blocks.digest.wrapping_add(version.upper());
                 }
                 let first = keys.key(bytes_of(path), b"", 0).upper();
                 for (nth, block) in layout.blocks_of(file).enumerate() {
-                    // Not all nodes know the sizes of all files.
                     let bytes = match stat.version_has_size {
                         true => layout.range(block).1,
                         false => UNKNOWN_BYTES,

@@ -26,7 +26,7 @@ use nix::errno::Errno;
 
 use super::keyed::{Keyed, say_fault};
 use super::tree::{Access, Blob, Blobs, Listing, PathFault, hash};
-use super::{Calls, Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
+use super::{Calls, Fingerprint, Kind, ReadError, ReadRequest, Source, SourceFailures, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::limiter::Limiter;
 use crate::sync::Mutex;
@@ -335,6 +335,14 @@ impl Keyed for Archives {
 
     fn overloads(&self) -> u64 {
         self.source.overloads()
+    }
+
+    fn failures(&self) -> Option<SourceFailures> {
+        self.source.failures()
+    }
+
+    fn advice(&self) -> Option<String> {
+        self.source.advice()
     }
 
     fn list_xattrs(&self, directory: &Path) -> Result<Vec<u8>, Errno> {

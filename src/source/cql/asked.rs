@@ -1,6 +1,6 @@
 //! What is asked of the servers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,6 +29,7 @@ use tokio::time::sleep;
 
 use super::cluster::Cluster;
 use super::fault::{Fault, say_unconnected};
+use super::replicas::{ROLES, Replicas, count};
 use super::rows::{Listed, Row, Shape};
 use super::schema::{Plan, Table};
 use crate::error::{Error, Result as UserResult};
@@ -150,6 +151,21 @@ impl Asked {
     /// Whether rows are listed with their sizes.
     pub(super) fn tells_sizes(&self) -> bool {
         self.shape.tells_sizes()
+    }
+
+    /// How many replicas the data of a keyspace has, and how many the roles; `None` if the server does not tell.
+    pub(super) async fn replicas(&self, keyspace: &str) -> Option<Replicas> {
+        let asked = format!(
+            "SELECT keyspace_name, replication FROM system_schema.keyspaces \
+             WHERE keyspace_name IN ('{keyspace}', '{ROLES}')"
+        );
+        let answer = rows_of(self.session.query_unpaged(asked, ()).await.ok()?).ok()?;
+        let rows = answer.rows::<(String, HashMap<String, String>)>().ok()?;
+        let found: HashMap<String, u64> = rows
+            .map(|row| row.map(|(name, options)| (name, count(&options))))
+            .collect::<std::result::Result<_, _>>()
+            .ok()?;
+        Some(Replicas { data: *found.get(keyspace)?, roles: *found.get(ROLES)? })
     }
 
     /// How people find a row.

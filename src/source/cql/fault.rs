@@ -11,7 +11,9 @@ use scylla::errors::{
     MetadataError, NewSessionError, PrepareError, RequestAttemptError,
 };
 
-use crate::source::remote::Passing;
+use crate::source::remote::{Passing, note_failure};
+
+const CHANGED: &str = "the tables have changed since the mount";
 
 /// Why a request failed.
 #[derive(Debug)]
@@ -65,6 +67,7 @@ impl Fault {
             ExecutionError::LastAttemptError(attempt) => say(attempt),
             error => error.to_string(),
         };
+        let why = if has_worked && is_unknown(error) { format!("{why}: {CHANGED}") } else { why };
         let is_overload = matches!(
             error,
             ExecutionError::LastAttemptError(RequestAttemptError::DbError(
@@ -86,10 +89,9 @@ impl Fault {
         })
     }
 
-    /// The error for a reader. The log has the rest.
+    /// The error for a reader. `status` and the log have the rest.
     pub(super) fn errno(&self, key: &str) -> Errno {
-        let why = self.message();
-        tracing::warn!(key, why, "the server does not answer as it should");
+        note_failure(key, self.message());
         match self {
             Fault::Away { errno, .. } => *errno,
             _ => Errno::EIO,
@@ -121,6 +123,17 @@ pub(super) fn say_unconnected(error: &NewSessionError) -> String {
         }
         other => other.to_string(),
     }
+}
+
+/// Whether the server does not know a table or a column.
+fn is_unknown(error: &ExecutionError) -> bool {
+    matches!(
+        error,
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(
+            DbError::Invalid | DbError::SyntaxError,
+            _
+        ))
+    )
 }
 
 /// What the server itself says.

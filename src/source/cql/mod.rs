@@ -37,6 +37,7 @@ mod cells;
 mod cluster;
 mod fault;
 mod recent;
+mod replicas;
 mod rows;
 mod scan;
 mod schema;
@@ -53,7 +54,7 @@ use nix::unistd::{getegid, geteuid};
 use tokio::sync::mpsc;
 
 use super::keyed::{Keyed, say_fault};
-use super::remote::{PATIENCE, Passing, Remote, patiently};
+use super::remote::{PATIENCE, Passing, Remote, SourceFailures, patiently};
 use super::tree::{Access, Blob, Blobs, Listing, NAME_BYTES_MAX, PathFault, hash};
 use super::{ReadError, ReadRequest};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -241,7 +242,8 @@ impl Keyed for CqlStore {
         let found = self
             .remote
             .wait(async move { patiently(PATIENCE, || asked.is_current(&listed)).await });
-        found.unwrap_or(Err(Fault::Gone)).map_err(|fault| fault.errno(&self.asked.say(&blob.key)))
+        let failed = |fault: Fault| self.remote.within(|| fault.errno(&self.asked.say(&blob.key)));
+        found.unwrap_or(Err(Fault::Gone)).map_err(failed)
     }
 
     fn is_hedged(&self) -> bool {
@@ -251,6 +253,18 @@ impl Keyed for CqlStore {
 
     fn overloads(&self) -> u64 {
         self.remote.overloads()
+    }
+
+    fn failures(&self) -> Option<SourceFailures> {
+        self.remote.failures()
+    }
+
+    /// If rights are asked for, a keyspace that the user may not name has rows that each request needs.
+    fn advice(&self) -> Option<String> {
+        self.cluster.user()?;
+        let (asked, keyspace) = (Arc::clone(&self.asked), self.cluster.keyspace().to_owned());
+        let replicas = self.remote.wait(async move { asked.replicas(&keyspace).await })??;
+        replicas.advice()
     }
 
     fn tells_sizes(&self) -> bool {

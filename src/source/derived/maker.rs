@@ -114,6 +114,13 @@ pub struct DerivedStatus {
     pub failures: Vec<Failure>,
 }
 
+impl DerivedStatus {
+    /// How long it took to make a sample, on average. 0 if none was made.
+    pub fn seconds_each(&self) -> f64 {
+        self.seconds / self.made.max(1) as f64
+    }
+}
+
 /// An original that is here.
 struct Arrived {
     sample: Sample,
@@ -286,6 +293,11 @@ impl Maker {
     pub(super) fn forget_idle(&self) {
         self.samples.lock().kept.retain(|kept| kept.used.elapsed() < KEPT_FOR);
         self.ways.iter().for_each(Way::end_idle);
+    }
+
+    /// Keeps a sample for a while that was made elsewhere. Never blocks.
+    pub(super) fn keep(&self, version: Fingerprint, bytes: Vec<u8>) {
+        self.samples.lock().keep(version, Ok(Arc::new(bytes)));
     }
 
     /// Has a sample made, unless it is there or is being made. Never blocks.

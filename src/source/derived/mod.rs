@@ -29,9 +29,12 @@ use maker::{Made, Maker, Sample, Waiting};
 use nix::errno::Errno;
 
 use super::tree::hash;
-use super::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat, Urgency, is_certain};
+use super::{
+    Fingerprint, Kind, ReadError, ReadRequest, Source, SourceFailures, Stat, Urgency, is_certain,
+};
 use crate::derive::Recipe;
 use crate::error::{Error, ErrorKind, Result as UserResult};
+use crate::ids::BLOCK_BYTES;
 
 /// The directory of derived samples in the root. Readers find it by its name alone.
 pub const DERIVED: &str = ".derived";
@@ -297,7 +300,8 @@ fn derived(recipe: &Recipe, original: &Stat) -> Stat {
     let (device, inode) = original.identity;
     let parts = [recipe.key(), inode, original.size].map(u64::to_le_bytes);
     let inode = hash(&[&parts[0], &parts[1], &parts[2]]);
-    let guess = recipe.guess(original.size);
+    // Copies are found by the first block of a sample, and tell its size. Nothing is to be asked of others before.
+    let guess = recipe.guess(original.size).min(BLOCK_BYTES);
     let identity = (device, inode);
     Stat { identity, is_sized: false, version_has_size: false, ..original.with_size(guess) }
 }
@@ -332,6 +336,10 @@ impl Source for Derived {
 
     fn overloads(&self) -> u64 {
         self.source.overloads()
+    }
+
+    fn failures(&self) -> Option<SourceFailures> {
+        self.source.failures()
     }
 
     fn tells_sizes(&self) -> bool {
@@ -447,6 +455,14 @@ impl Source for Derived {
     fn close_idle(&self) {
         self.source.close_idle();
         self.maker.forget_idle();
+    }
+
+    fn keep(&self, path: &Path, version: Fingerprint, bytes: Vec<u8>) {
+        if let Place::In(nth, below) = self.place(path)
+            && let Some(sample) = self.sample(nth, below, &version, true)
+        {
+            self.maker.keep(sample.version, bytes);
+        }
     }
 
     fn read(&self, requests: Vec<ReadRequest>) {

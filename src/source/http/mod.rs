@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 use super::keyed::{Keyed, say_fault};
 use super::object::Fault;
-use super::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Remote};
+use super::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Remote, SourceFailures};
 use super::tree::{Access, Blob, Listing, NAME_BYTES_MAX, PathFault, hash};
 use super::{ReadError, ReadRequest};
 use crate::error::{Error, Result as UserResult};
@@ -141,6 +141,11 @@ impl HttpStore {
         let looked = looked.unwrap_or(Err(Unfit::Fault(Fault::Gone)));
         looked.map_err(|unfit| unfit.refuse(&self.site, line.path))
     }
+
+    /// The error for a reader of a file.
+    fn errno(&self, fault: &Fault, blob: &Blob<Listed>) -> Errno {
+        self.remote.within(|| fault.errno(Path::new(&*blob.key.path)))
+    }
 }
 
 /// What is known of the sizes of all files.
@@ -207,6 +212,10 @@ impl Keyed for HttpStore {
         self.remote.overloads()
     }
 
+    fn failures(&self) -> Option<SourceFailures> {
+        self.remote.failures()
+    }
+
     fn tells_sizes(&self) -> bool {
         self.sizes.get().is_none_or(|sizes| sizes.are_told)
     }
@@ -215,7 +224,7 @@ impl Keyed for HttpStore {
         let (asked, listed) = (Arc::clone(&self.asked), blob.key.clone());
         let found = self.remote.wait(async move { asked.head(&listed, PATIENCE).await });
         let found = found.unwrap_or(Err(Fault::Gone));
-        found.map(|found| found.size).map_err(|fault| fault.errno(Path::new(&*blob.key.path)))
+        found.map(|found| found.size).map_err(|fault| self.errno(&fault, blob))
     }
 
     fn is_current(&self, blob: &Blob<Listed>) -> Result<bool, Errno> {
@@ -225,7 +234,7 @@ impl Keyed for HttpStore {
         let (asked, listed, size) = (Arc::clone(&self.asked), blob.key.clone(), blob.size);
         let found = self.remote.wait(async move { asked.is_current(&listed, size).await });
         let found = found.unwrap_or(Err(Fault::Gone));
-        found.map_err(|fault| fault.errno(Path::new(&*blob.key.path)))
+        found.map_err(|fault| self.errno(&fault, blob))
     }
 
     fn read(&self, blob: &Blob<Listed>, request: ReadRequest) {

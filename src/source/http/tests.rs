@@ -3,15 +3,19 @@
 #[path = "../../../tests/nginx/mod.rs"]
 mod nginx;
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use tempfile::TempDir;
 
 use super::*;
 use crate::source::keyed::KeyedSource;
-use crate::source::tests::conformance::{check, read, read_version, some_files, wait_until};
+use crate::source::tests::conformance::{
+    Store, check, check_changes, read, read_version, some_files, wait_until,
+};
 use crate::source::tests::forged::{Answer, serve};
 use crate::source::{ReadError, Source};
+use crate::sync::Mutex;
 use nginx::Nginx;
 
 const MANIFEST: &str = "files.tsv";
@@ -60,6 +64,40 @@ fn a_site_conforms() {
         assert_eq!(source.tells_sizes(), fields > 1);
         check(&source, &files);
     }
+}
+
+/// A site, and the paths of its manifest.
+struct Published {
+    top: TempDir,
+    nginx: Nginx,
+    paths: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Published {
+    fn change(&self, change: impl FnOnce(&mut BTreeSet<PathBuf>)) {
+        let mut paths = self.paths.lock();
+        change(&mut paths);
+        publish(&self.nginx, &paths.iter().map(PathBuf::as_path).collect::<Vec<_>>(), 3);
+    }
+}
+
+impl Store for Published {
+    fn put(&self, path: &str, bytes: &[u8], nth: u32) {
+        self.nginx.put(path, bytes, TIME + u64::from(nth));
+        self.change(|paths| _ = paths.insert(path.into()));
+    }
+
+    fn delete(&self, path: &str) {
+        fs::remove_file(self.top.path().join(path)).unwrap();
+        self.change(|paths| _ = paths.remove(Path::new(path)));
+    }
+}
+
+#[test]
+fn a_site_that_changes_conforms() {
+    let (top, nginx) = start();
+    let site = Published { top, nginx, paths: Mutex::default() };
+    check_changes(&site, || open(&site.nginx.url(MANIFEST), false).unwrap());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use crate::source::remote::Passing;
+use crate::source::remote::{Passing, note_failure};
 
 /// How a status begins in the text of an error. Only this text tells it.
 const STATUS: &str = "status code: ";
@@ -89,7 +89,7 @@ impl Fault {
         status.get(..3)?.parse().ok()
     }
 
-    /// The error for a reader. The log has the rest.
+    /// The error for a reader. `status` and the log have the rest.
     pub(in crate::source) fn errno(&self, path: &Path) -> Errno {
         if self.is_missing() {
             return Errno::ENOENT;
@@ -102,10 +102,9 @@ impl Fault {
         }
     }
 
-    /// Tells the log.
+    /// Tells `status` and the log.
     pub(in crate::source) fn warn(&self, path: &Path) {
-        let why = self.message();
-        tracing::warn!(?path, why, "the store does not answer as it should");
+        note_failure(&path.to_string_lossy(), self.message());
     }
 }
 

@@ -29,7 +29,9 @@ use object_store::list::PaginatedListOptions;
 use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, ListResult, ObjectMeta, ObjectStoreExt};
 
-use super::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Passing, Remote, overloads, patiently};
+use super::remote::{
+    PATIENCE, PATIENCE_OF_LISTINGS, Passing, Remote, SourceFailures, overloads, patiently,
+};
 use super::tree::{Access, Blob, NAME_BYTES_MAX, SECOND_NS, blob_stat, hash};
 use super::{Calls, Fingerprint, Kind, ReadError, ReadRequest, Source, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -397,6 +399,10 @@ impl Source for ObjectSource {
 
     fn overloads(&self) -> u64 {
         self.remote.overloads()
+    }
+
+    fn failures(&self) -> Option<SourceFailures> {
+        self.remote.failures()
     }
 
     fn is_hedged(&self) -> bool {

@@ -11,7 +11,9 @@ use object_store::{ObjectStore, PutPayload};
 
 use super::*;
 use crate::config::Manners;
-use crate::source::tests::conformance::{Files, check, read, read_version, some_files, wait_until};
+use crate::source::tests::conformance::{
+    Files, Store, check, check_changes, read, read_version, some_files, wait_until,
+};
 use crate::source::tests::forged::{Answer, serve};
 
 /// Lists objects in memory page by page, with a name or two on each.
@@ -47,7 +49,7 @@ fn limiter() -> Limiter {
 
 fn store_of(files: &Files, prefix: &str) -> ObjectSource {
     let objects = Arc::new(InMemory::new());
-    let store = Store { pages: Arc::new(Pages(Arc::clone(&objects))), objects };
+    let store = super::Store { pages: Arc::new(Pages(Arc::clone(&objects))), objects };
     let source = ObjectSource::new(store, Key::from(prefix), 7, limiter()).unwrap();
     for (path, bytes) in files {
         put(&source, path.to_str().unwrap(), bytes);
@@ -77,6 +79,31 @@ fn a_bucket_conforms() {
         let source = store_of(&files, prefix);
         check(&source, &files);
     }
+}
+
+impl Store for Pages {
+    fn put(&self, path: &str, bytes: &[u8], _nth: u32) {
+        block_on(self.0.put(&Key::from(path), PutPayload::from(bytes.to_vec()))).unwrap();
+    }
+
+    fn delete(&self, path: &str) {
+        block_on(self.0.delete(&Key::from(path))).unwrap();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+#[test]
+fn a_bucket_that_changes_conforms() {
+    let objects = Arc::new(InMemory::new());
+    let open = || {
+        let objects = Arc::clone(&objects);
+        let store = super::Store { pages: Arc::new(Pages(Arc::clone(&objects))), objects };
+        ObjectSource::new(store, Key::from(""), 7, limiter()).unwrap()
+    };
+    check_changes(&Pages(Arc::clone(&objects)), open);
 }
 
 #[test]
@@ -280,4 +307,28 @@ fn a_directory_that_cannot_be_listed_hides_no_other() {
     assert_eq!(source.stat_all(bad, &["y".into()]), [Err(Errno::EPERM)]);
     let known = source.listed_kinds(top);
     assert_eq!(known.get(OsStr::new("bad")), Some(&Kind::Directory));
+}
+
+/// A key may have names that mean other directories. The server tells them as it has them.
+#[test]
+fn a_key_leads_out_of_no_directory() {
+    for key in ["../x", "a/../../x", "./x", "a/.."] {
+        let body = format!(
+            "<ListBucketResult><Contents><Key>{key}</Key><Size>5</Size><ETag>one</ETag>\
+             <LastModified>2024-05-06T07:08:09.123Z</LastModified></Contents></ListBucketResult>"
+        );
+        let source = served(move |request| match is_list(request) {
+            true => ("200 OK", Vec::new(), body.clone().into_bytes()),
+            false => object("one", b"bytes"),
+        });
+        match source {
+            Err(error) => assert!(error.to_string().contains("give it another key"), "{error}"),
+            Ok(source) => {
+                let mut names = Vec::new();
+                let listed =
+                    source.list_in_parts(Path::new(""), &mut |part| names.extend_from_slice(part));
+                assert_eq!((listed, names), (Ok(()), Vec::new()), "{key}");
+            }
+        }
+    }
 }

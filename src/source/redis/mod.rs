@@ -25,7 +25,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, ServerErrorKind, Value, pipe};
 
 use super::keyed::{Keyed, say_fault};
-use super::remote::{PATIENCE, PATIENCE_OF_LISTINGS, Passing, Remote, patiently};
+use super::remote::{
+    PATIENCE, PATIENCE_OF_LISTINGS, Passing, Remote, SourceFailures, note_failure, patiently,
+};
 use super::tree::{Access, Blob, Listing, NAME_BYTES_MAX, PathFault, hash};
 use super::{ReadError, ReadRequest};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -122,10 +124,9 @@ fn kinds(error: &RedisError) -> Vec<ServerErrorKind> {
 }
 
 impl Fault {
-    /// The error for a reader. The log has the rest.
+    /// The error for a reader. `status` and the log have the rest.
     fn errno(&self, key: &str) -> Errno {
-        let why = self.message();
-        tracing::warn!(key, why, "the server does not answer as it should");
+        note_failure(key, self.message());
         match self {
             Fault::Server(error) if kinds(error).contains(&ServerErrorKind::NoPerm) => {
                 Errno::EACCES
@@ -402,7 +403,8 @@ impl Keyed for RedisStore {
         let (asked, path) = (Arc::clone(&self.asked), blob.key.clone());
         let known = (blob.size.unwrap_or_default(), blob.version);
         let found = self.wait(async move { patiently(PATIENCE, || asked.find(&path)).await });
-        let found = found.map_err(|fault| fault.errno(&blob.key))?;
+        let failed = |fault: Fault| self.remote.within(|| fault.errno(&blob.key));
+        let found = found.map_err(failed)?;
         Ok(found == Some(known))
     }
 
@@ -418,6 +420,10 @@ impl Keyed for RedisStore {
                 fault => ReadError::Source(fault.errno(&wanted.path)),
             })
         });
+    }
+
+    fn failures(&self) -> Option<SourceFailures> {
+        self.remote.failures()
     }
 
     fn space(&self) -> Result<[u64; 7], Errno> {

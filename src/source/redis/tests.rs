@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use super::*;
 use crate::source::keyed::KeyedSource;
-use crate::source::tests::conformance::{Files, check, read, read_version, some_files, wait_until};
+use crate::source::tests::conformance::{
+    Files, Store, check, check_changes, read, read_version, some_files, wait_until,
+};
 use crate::source::{ReadError, Source};
 
 struct Server {
@@ -93,6 +95,24 @@ fn a_database_conforms() {
     }
 }
 
+impl Store for Server {
+    fn put(&self, path: &str, bytes: &[u8], nth: u32) {
+        Server::put(self, path, bytes, Some(nth));
+    }
+
+    fn delete(&self, path: &str) {
+        self.ask(redis::cmd("HDEL").arg("im*ages:index").arg(path));
+        self.ask(redis::cmd("DEL").arg(format!("im*ages/{path}")));
+    }
+}
+
+#[test]
+fn a_database_that_changes_conforms() {
+    let server = Server::start();
+    let open = || KeyedSource::open(server.store(false).unwrap(), &AtomicU64::new(0)).unwrap();
+    check_changes(&server, open);
+}
+
 #[test]
 fn values_change_with_their_versions() {
     let server = Server::start();
@@ -148,4 +168,13 @@ fn a_wrong_password_is_said_by_the_server() {
     server.ask(redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("word"));
     let refused = server.store(true).err().unwrap().to_string();
     assert!(refused.contains("set REDIS_USERNAME and REDIS_PASSWORD"), "{refused}");
+}
+
+#[test]
+fn a_key_leads_out_of_no_directory() {
+    let server = Server::start();
+    server.put("a/../../x", b"bytes", None);
+    let store = server.store(true).unwrap();
+    let error = KeyedSource::open(store, &AtomicU64::new(0)).err().unwrap().to_string();
+    assert!(error.contains("leads out of the tree"), "{error}");
 }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use rand::rngs::ChaCha8Rng;
@@ -216,12 +217,64 @@ fn check_name(source: &dyn Source, shown: &Shown, (path, bytes): (&Path, &[u8]))
 }
 
 fn check_listing(source: &dyn Source, shown: &Shown, directory: &Path) {
+    assert_eq!(listed(source, directory), shown[directory], "{}", directory.display());
+}
+
+/// The names that a source lists in a directory.
+fn listed(source: &dyn Source, directory: &Path) -> BTreeSet<String> {
     let mut listed = BTreeSet::new();
     let mut add = |part: &[OsString]| {
         listed.extend(part.iter().map(|name| name.to_str().unwrap().to_owned()));
     };
     source.list_in_parts(directory, &mut add).unwrap();
-    assert_eq!(listed, shown[directory], "{}", directory.display());
+    listed
+}
+
+/// Where the files of a source are, for who changes them while it is open.
+pub(in crate::source) trait Store {
+    /// Writes a file. It is the `nth` write.
+    fn put(&self, path: &str, bytes: &[u8], nth: u32);
+
+    /// Deletes a file, and directories without files.
+    fn delete(&self, path: &str);
+}
+
+/// Checks that files that are rewritten, come and go are shown as they are, and that bytes of another version are never
+/// given. The store has to be empty.
+pub(in crate::source) fn check_changes<S: Source>(store: &impl Store, open: impl FnOnce() -> S) {
+    let [x, y, new, only] = ["d/x", "d/y", "d/new", "gap/only"].map(Path::new);
+    for (nth, (path, bytes)) in (1..).zip([("d/x", "old"), ("d/y", "other"), ("gap/only", "o")]) {
+        store.put(path, bytes.as_bytes(), nth);
+    }
+    let source = open();
+    let version = |path: &Path| source.stat(path).map(|stat| (stat.fingerprint(), stat.size));
+    let read_old = |path: &Path, (fingerprint, size): (Fingerprint, u64)| {
+        read_version(&source, path, fingerprint, 0, size as usize).unwrap_err()
+    };
+    let (mut known, other) = (version(x).unwrap(), version(y).unwrap());
+    for (nth, bytes) in (4..).zip(["new", "longer", "s"]) {
+        store.put("d/x", bytes.as_bytes(), nth);
+        assert_eq!(read_old(x, known), ReadError::Changed, "{bytes}");
+        wait_until(|| version(x).is_ok_and(|version| version != known));
+        assert_eq!(read(&source, x).unwrap(), bytes.as_bytes());
+        known = version(x).unwrap();
+    }
+    assert_eq!((version(y).unwrap(), read(&source, y).unwrap()), (other, b"other".to_vec()));
+    store.put("d/new", b"new", 7);
+    wait_until(|| version(new).is_ok());
+    assert_eq!(read(&source, new).unwrap(), b"new");
+    store.delete("d/y");
+    let gone = [ReadError::Changed, ReadError::Source(Errno::ENOENT)];
+    assert!(gone.contains(&read_old(y, other)));
+    wait_until(|| version(y) == Err(Errno::ENOENT));
+    // The only file of a directory, which leaves a gap between others.
+    store.delete("gap/only");
+    wait_until(|| version(only) == Err(Errno::ENOENT));
+    wait_until(|| source.stat(Path::new("gap")).is_err_and(|errno| errno == Errno::ENOENT));
+    let left = [(x.to_owned(), b"s".to_vec()), (new.to_owned(), b"new".to_vec())];
+    let shown = directories(&left.into());
+    wait_until(|| shown.keys().all(|directory| listed(&source, directory) == shown[directory]));
+    assert_eq!(read(&source, x).unwrap(), b"s");
 }
 
 /// Blobs in memory, with the version of each.
@@ -306,28 +359,50 @@ fn blobs_in_memory_conform() {
     check(&source, &files);
 }
 
-/// Files are rewritten, added and removed while the source is open.
+/// A directory of this machine.
+struct Directory(tempfile::TempDir);
+
+impl Store for Directory {
+    fn put(&self, path: &str, bytes: &[u8], nth: u32) {
+        let path = self.0.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let mut file = std::fs::File::create(path).unwrap();
+        file.write_all(bytes).unwrap();
+        // Some kernels give files that are written shortly after each other the same time.
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(nth.into())).unwrap();
+    }
+
+    fn delete(&self, path: &str) {
+        let path = self.0.path().join(path);
+        std::fs::remove_file(&path).unwrap();
+        // It may have other files.
+        let _ = std::fs::remove_dir(path.parent().unwrap());
+    }
+}
+
 #[test]
-fn a_store_that_changes_is_listed_again() {
-    let versions: Versions =
-        [("a/x".into(), (b"old".to_vec(), 1)), ("a/y".into(), (b"y".to_vec(), 1))].into();
-    let files = Arc::new(Mutex::new(versions));
-    let store = Memory { files: Arc::clone(&files) };
-    let source = KeyedSource::open(store, &AtomicU64::new(0)).unwrap();
-    let path = Path::new("a/x");
-    let [before, other] = ["a/x", "a/y"].map(|path| source.stat(Path::new(path)).unwrap());
-    let directory = source.stat(Path::new("a")).unwrap();
-    files.lock().insert("a/x".into(), (b"new!".to_vec(), 2));
-    files.lock().insert("b/z".into(), (b"z".to_vec(), 1));
-    assert_eq!(
-        read_version(&source, path, before.fingerprint(), 0, 3).unwrap_err(),
-        ReadError::Changed
-    );
-    wait_until(|| source.stat(path).unwrap().fingerprint() != before.fingerprint());
-    assert_eq!(read(&source, path).unwrap(), b"new!");
-    assert_eq!(source.stat(Path::new("a/y")).unwrap(), other);
-    assert_eq!(read(&source, Path::new("b/z")).unwrap(), b"z");
-    files.lock().remove(Path::new("a/y"));
-    wait_until(|| source.stat(Path::new("a/y")) == Err(Errno::ENOENT));
-    assert!(source.stat(Path::new("a")).unwrap().fingerprint() != directory.fingerprint());
+fn a_directory_that_changes_conforms() {
+    let directory = Directory(tempfile::tempdir().unwrap());
+    let open = || crate::source::PosixSource::open(directory.0.path(), 8).unwrap();
+    check_changes(&directory, open);
+}
+
+impl Store for Arc<Mutex<Versions>> {
+    fn put(&self, path: &str, bytes: &[u8], nth: u32) {
+        self.lock().insert(path.into(), (bytes.to_vec(), u64::from(nth)));
+    }
+
+    fn delete(&self, path: &str) {
+        self.lock().remove(Path::new(path)).unwrap();
+    }
+}
+
+#[test]
+fn blobs_in_memory_that_change_conform() {
+    let files = Arc::<Mutex<Versions>>::default();
+    let open = || {
+        let store = Memory { files: Arc::clone(&files) };
+        KeyedSource::open(store, &AtomicU64::new(0)).unwrap()
+    };
+    check_changes(&files, open);
 }
