@@ -170,7 +170,14 @@ fn a_store_has_no_row_about_mounting_over_it() {
 
 #[test]
 fn what_only_makes_it_better_is_a_note() {
-    let cases: [(&str, Harm); 17] = [
+    let cases: [(&str, Harm); 19] = [
+        ("commands", |f| f.commands = Err("no user namespaces".into())),
+        ("source", |f| {
+            let (name, answer_ms, read) = ("cassandra://a/b".into(), Some(1.0), Some(1 << 20));
+            let advice = Some("give the roles more replicas".into());
+            let found = StoreFindings { name, answer_ms, read, advice };
+            f.source = Some(Ok(SourceFindings::Store(found)));
+        }),
         ("mounts for other users", |f| f.user_allow_other = false),
         ("cachestat", |f| f.cachestat = Err("not implemented".into())),
         ("idle processors", |f| f.halt_poll_ns = Some(0)),

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
@@ -163,11 +163,15 @@ fn run(
     Ok(output)
 }
 
-/// An empty file in memory.
+/// An empty file in memory. It is opened: `memfd_create(2)` gives a file whose position has no lock, so that processes that
+/// write at the same time would overwrite each other's bytes.
 fn memory() -> std::result::Result<File, Failure> {
-    let file = rustix::fs::memfd_create("belady-sample", MemfdFlags::CLOEXEC);
-    let failed = |error| Failure::Machine(format!("no file in memory can be had: {error}"));
-    file.map(File::from).map_err(failed)
+    let failed =
+        |error: io::Error| Failure::Machine(format!("no file in memory can be had: {error}"));
+    let made = rustix::fs::memfd_create("belady-sample", MemfdFlags::CLOEXEC);
+    let made = made.map_err(|errno| failed(errno.into()))?;
+    let place = format!("/proc/self/fd/{}", made.as_raw_fd());
+    File::options().read(true).write(true).open(place).map_err(failed)
 }
 
 /// Waits until a process has ended; `false` if its time is over before.
@@ -209,4 +213,23 @@ fn failure(code: i32, line: &str) -> Failure {
         Err(_) => format!("the command ended with the code {code}"),
     };
     Failure::Command(if line.is_empty() { ended } else { format!("{ended}: {line}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_the_machine_are_not_those_of_a_command() {
+        let said = |code, line| match failure(code, line) {
+            Failure::Command(reason) => reason,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(said(3, ""), "the command ended with the code 3");
+        assert_eq!(said(1, "no such option"), "the command ended with the code 1: no such option");
+        assert_eq!(said(128 + 9, ""), "the command was ended by SIGKILL");
+        assert_eq!(said(125, "so what"), "the command ended with the code 125: so what");
+        let unable = failure(125, "a command cannot be confined: /tmp: no space");
+        assert!(matches!(unable, Failure::Machine(_)), "{unable:?}");
+    }
 }

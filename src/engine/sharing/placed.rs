@@ -255,6 +255,9 @@ impl Placed {
         is_wanted: impl Fn(BlockId) -> bool,
         mut each: impl FnMut(Key),
     ) {
+        if core.settings.derived.is_empty() {
+            return;
+        }
         let Wanted { membership, layout, .. } = &self.wanted;
         core.catalog.for_each_file(|path, file, stat| {
             if stat.version_has_size || file.index() >= layout.files() {
