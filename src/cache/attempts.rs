@@ -312,7 +312,8 @@ impl Attempt {
     }
 
     /// Gives all bytes of a file to members that lack it, if it has a block or more, and its size was not known. So they know
-    /// the size with the bytes. A smaller file is its only block, which is given when it has arrived.
+    /// the size with the bytes. A smaller file is its only block, which is given when it has arrived. If nothing is given,
+    /// others may make the file.
     fn give_file(&self, bytes: &[u8]) {
         let Attempt { cache, key, located, .. } = self;
         if located.version_has_size || (bytes.len() as u64) < BLOCK_BYTES {
@@ -321,7 +322,9 @@ impl Attempt {
         let take = |fetching: &mut Fetching| std::mem::take(&mut fetching.gift);
         let gift = cache.flights.with(key, self.flight, take);
         let Some((gift, sharing)) = gift.zip(cache.sharing.get()) else { return };
-        let may_give = bytes.len() as u64 <= COPY_MOST && cache.catalog.is_settled(located.node);
+        let may_give = bytes.len() as u64 <= COPY_MOST
+            && sharing.gives_files()
+            && cache.catalog.is_settled(located.node);
         let copy = (may_give && !gift.is_empty()).then(|| Arc::new(Buffer::from(bytes.to_vec())));
         match copy.and_then(|copy| cache.memory.arrival(located.node, &copy)) {
             Some(arrival) => sharing.give(key.block, &gift, located, &arrival),
@@ -412,6 +415,10 @@ impl Attempt {
         let cache = &self.cache;
         let hangs = cache.store().is_some_and(|store| store.reads_hang());
         if let Some(fetching) = cache.flights.refuse(&self.key, self.flight, why, hangs) {
+            // Who waits for this node to make the sample need not wait longer.
+            if let Some(sharing) = cache.sharing.get().filter(|_| !self.located.version_has_size) {
+                sharing.give_up(&fetching.gift, &self.located);
+            }
             cache.failed(self.key, fetching, why);
         }
     }

@@ -653,9 +653,10 @@ impl Cache {
     pub fn pass_over(self: &Arc<Self>) {
         let Some(sharing) = self.sharing.get() else { return };
         let (patience, mut late) = (sharing.patience(), Vec::new());
+        let for_making = sharing.patience_for_making();
         self.flights.for_each(|key, fetching| {
-            let is_late = fetching.members.is_some_and(|asked| asked.elapsed() > patience)
-                && !fetching.is_being_made;
+            let patience = if fetching.is_being_made { for_making } else { patience };
+            let is_late = fetching.members.is_some_and(|asked| asked.elapsed() > patience);
             let is_needed = !fetching.waiters.is_empty();
             if is_late && is_needed && !std::mem::replace(&mut fetching.asks_source, true) {
                 late.push((*key, fetching.number));

@@ -4,8 +4,9 @@
 //! 2. If none has it, the source is asked. If a reader waits and a member takes longer than usual, the source is asked
 //!    as well ([`Cache::pass_over`](super::Cache::pass_over)).
 //! 3. Bytes that surely are those of the version are given to the homes that lack them ([`Gift`]). If the size of a file
-//!    was not known before, and it has more than a block, all of its bytes are given by the name of its first block. So
-//!    other members know the size with the bytes.
+//!    was not known before, and it has a block or more, all of its bytes are given by the name of its first block. So other
+//!    members know the size with the bytes. This is not done if disks hold blocks, or if members keep only what is worth it:
+//!    they count by blocks.
 //! 4. If blocks move to who reads them next, one moves on with its first fetch in an epoch in which this node reads it
 //!    ([`Moved`]). If RAM has the block, it moves on shortly before the read ([`Sharing::move_on`]).
 //!
@@ -195,6 +196,19 @@ impl Sharing {
     /// How long the right to bring a block lasts.
     fn lease(&self, at: &Located) -> Duration {
         LEASE_MIN.max(LEASE * self.source_wait(at))
+    }
+
+    /// How long a reader waits for a member that makes a sample before it is made here as well.
+    pub(super) fn patience_for_making(&self) -> Duration {
+        let us = [&self.source_us, &self.making_us].map(|us| us.load(Ordering::Relaxed));
+        self.patience().max(Duration::from_micros(2 * us.iter().sum::<u64>()))
+    }
+
+    /// Whether members are given whole files.
+    pub(super) fn gives_files(&self) -> bool {
+        let on_disks =
+            self.placed.read().as_ref().is_some_and(|placed| placed.homes.are_on_disks());
+        !on_disks && self.worth.read().is_none()
     }
 
     /// What members are asked for.

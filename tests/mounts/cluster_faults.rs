@@ -33,7 +33,9 @@ fn a_lease_ends_if_its_holder_is_killed() {
     cluster.hold(Some("d/0007"));
     let path = cluster.nodes[0].mounted.path("d/0007");
     let reader = std::thread::spawn(move || fs::read(path));
-    wait_until("the node has the lease", || leases(&cluster) > 0);
+    wait_until("the source is asked", || {
+        cluster.nodes[0].mounted.count("/source_times/in_flight") > 0
+    });
     kill_daemon(&cluster, 0);
     assert!(reader.join().unwrap().is_err(), "its daemon is gone");
     cluster.hold(None);
