@@ -299,8 +299,8 @@ impl Attempt {
         self.cache.flights.with(&self.key, self.flight, |fetching| fetching.unanswered -= 1);
     }
 
-    /// A member has given all bytes of a file, of which more than a block was not expected. Who asks for its blocks finds
-    /// them at the source, which keeps them for a moment.
+    /// A member has given all bytes of a file, which has more of them than was expected. The source keeps the bytes for a
+    /// moment. So it has the blocks of the file for those who ask next.
     fn has_larger_file(mut self, bytes: Vec<u8>) {
         self.give_file(&bytes);
         let (size, version) = (bytes.len() as u64, self.located.fingerprint);
@@ -415,7 +415,7 @@ impl Attempt {
         let cache = &self.cache;
         let hangs = cache.store().is_some_and(|store| store.reads_hang());
         if let Some(fetching) = cache.flights.refuse(&self.key, self.flight, why, hangs) {
-            // Who waits for this node to make the sample need not wait longer.
+            // Other nodes may wait until this one has made the sample: they need not wait longer.
             if let Some(sharing) = cache.sharing.get().filter(|_| !self.located.version_has_size) {
                 sharing.give_up(&fetching.gift, &self.located);
             }

@@ -82,7 +82,7 @@ pub(super) struct Fetching {
     pub(super) store: Option<(Located, u64)>,
     /// Since when members of the cluster are asked.
     pub(super) members: Option<Instant>,
-    /// Whether the one of them that was asked last says that another one makes the sample.
+    /// Whether the last answer of a member was that another member makes the sample.
     pub(super) is_being_made: bool,
     /// The gift to members of the cluster, which is made when the bytes are here.
     pub(super) gift: Gift,

@@ -44,7 +44,8 @@ const TRIAL_BYTES: u64 = 256 << 20;
 /// The most bytes of a reason.
 const REASON_BYTES: u64 = 4096;
 
-/// What a runner answers first: the output follows, or a reason why there is none. It is the command's, or the machine's.
+/// The first byte of a runner's answer. After it comes the output, or the reason why there is none: a fault of the command,
+/// or one of the machine.
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const UNABLE: u8 = 2;

@@ -261,7 +261,7 @@ pub trait Source: Send + Sync + 'static {
         None
     }
 
-    /// What to change at the source, for people who ask. May wait for the source.
+    /// Tells people what they should change at the source; `None`: nothing. May wait for the source.
     fn advice(&self) -> Option<String> {
         None
     }

@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// A fault that passes after so many answers.
+    /// A fault that may pass, and never does.
     #[derive(Debug)]
     struct Busy;
 

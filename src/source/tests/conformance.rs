@@ -230,7 +230,7 @@ fn listed(source: &dyn Source, directory: &Path) -> BTreeSet<String> {
     listed
 }
 
-/// Where the files of a source are, for who changes them while it is open.
+/// The files of a source, which a test changes while the source is open.
 pub(in crate::source) trait Store {
     /// Writes a file. It is the `nth` write.
     fn put(&self, path: &str, bytes: &[u8], nth: u32);
