@@ -67,6 +67,7 @@ ORDER = "torch-distributed:seed={seed},world={ranks},rank={rank},index=imagefold
 JOBS, JOB_S, JOBS_RAM = 3, 60, 8    # jobs, the seconds of an epoch, MiB of page cache for a node
 BATCH = 32
 SIZES = {"r102": 1.02, "r80": .8, "r25": .25}
+UNEQUAL = (1, 3, 1, 3)       # shards of nodes, as parts of all
 OWN_RAM = 64                 # MiB of page cache for a node by itself
 KEPT = (10, 20, 30, 40)      # samples that the buffers of nodes keep
 DRAWS = 1_000_000
@@ -82,7 +83,8 @@ class Bench(Parts):
              "rehearsal", "elastic", "budget", "size")
     BARS = {"cold.x_bytes": 1.01, "steady.r110.x_bytes": .005, "steady.r80.x_bytes": .205, "steady.r25.x_bytes": .755,
             "local.r25": .23, "local.r80": .77, "local.r102": .97,
-            "c13.steady.r80.x_bytes": .205, "c13.steady.r25.x_bytes": .755,
+            "c13.cold.x_bytes": 1.01, "c13.steady.r110.x_bytes": .005, "c13.steady.r80.x_bytes": .205,
+            "c13.steady.r25.x_bytes": .755,
             "disks.cold.x_bytes": 1.01, "disks.steady.x_bytes": .005,
             "existing.cold.x_bytes": 1.01, "existing.steady.r110.x_bytes": .005, "existing.steady.r80.x_bytes": .205,
             "shared_read.x_bytes": 1.01, "jobs3.hits": .46,
@@ -202,8 +204,11 @@ class Bench(Parts):
             self.steady(size, held)
 
     def unequal(self):
+        out, *_ = self.epochs(1.1, 4, UNEQUAL)
+        self.add("c13.cold.x_bytes", [out[0]["x_bytes"]])
+        self.add("c13.steady.r110.x_bytes", [epoch["x_bytes"] for epoch in out[1:]], digits=5)
         for size, held in SIZES.items():
-            self.steady(size, held, (1, 3, 1, 3), "c13.")
+            self.steady(size, held, UNEQUAL, "c13.")
 
     def disks(self):
         """Shards cannot hold all samples, and disks hold the rest."""

@@ -15,8 +15,8 @@ over the 100 ms, while half the link is used.
 cassandra_list: 200,000 rows of metadata.  x_driver is the time in which the driver alone lists them by ranges of
 tokens, over that in which belady does, which makes a tree of them, in turns.  Both times include the connections.
 tar: 10 tar files of 1,000 samples of 110 KB, shown as files, over slowpfs at the preset busy.  x_files is the time of
-the epoch over that with the same samples as files, in turns.  scan_s is the time of the mount, with the headers of all
-archives.
+the epoch over that with the same samples as files, in turns.  reads_per_file is how many reads belady makes in that
+epoch, over the samples.  scan_s is the time of the mount, with the headers of all archives.
 """
 
 import json
@@ -190,16 +190,22 @@ class Bench(Parts):
         def epoch(data, *options):
             slow = Slowpfs(data, os.path.join(self.top, "source"), preset="busy")
             with slow:
-                _, seconds, scan = run_epoch(self.belady(slow.mountpoint, order, options), names, [slow])
-                return seconds, scan
+                belady, reads = self.belady(slow.mountpoint, order, options), []
 
-        ratios, scans = [], []
+                def note():
+                    reads.append(belady.status()["source_times"]["operations"]["read"]["count"])
+                _, seconds, scan = run_epoch(belady, names, [slow], note)
+                return seconds, scan, reads[-1] / len(names)
+
+        ratios, shares, scans = [], [], []
         for _ in range(self.pairs):
-            plain, _ = epoch(files)
-            packed, scan = epoch(archives, "--as", "files")
+            plain, _, _ = epoch(files)
+            packed, scan, share = epoch(archives, "--as", "files")
             ratios.append(packed / plain)
+            shares.append(share)
             scans.append(scan)
         self.add("tar.x_files", ratios)
+        self.add("tar.reads_per_file", shares, "")
         self.add("tar.scan_s", scans, "s")
 
 

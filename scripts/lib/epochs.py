@@ -62,8 +62,8 @@ class Job:
         return sum(size for at, size in self.done if at >= start) / (end - start)
 
 
-def run_epoch(belady, names, guards=()):
-    """Mounts, and runs the job. Returns it, its seconds, and those of the mount with its scan.
+def run_epoch(belady, names, guards=(), after=None):
+    """Mounts, runs the job, and calls `after`. Returns the job, its seconds, and those of the mount with its scan.
 
     If the job does not end, the mount and the `guards` are killed."""
     began = time.perf_counter()
@@ -75,4 +75,6 @@ def run_epoch(belady, names, guards=()):
             seconds = job.run()
         if dog.bitten:
             raise RunError("the job did not end")
+        if after:
+            after()
     return job, seconds, scan

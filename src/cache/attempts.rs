@@ -37,6 +37,8 @@ pub(super) struct Attempt {
     /// Which pages of the block `located` has; `None`: all.
     pages: Option<PageRange>,
     urgency: Urgency,
+    /// Whether others arrive right behind it, which must not wait until it is pushed.
+    pub(super) is_of_run: bool,
     /// How often the source was asked and had another version.
     doubts: u32,
 }
@@ -50,7 +52,7 @@ impl Attempt {
         urgency: Urgency,
     ) -> Self {
         let (cache, pages) = (Arc::clone(cache), key.pages);
-        Attempt { cache, key, flight, located, pages, urgency, doubts: 0 }
+        Attempt { cache, key, flight, located, pages, urgency, is_of_run: false, doubts: 0 }
     }
 
     /// Has only these pages of the block brought, unless somebody waits for it by now.
@@ -426,7 +428,7 @@ impl Attempt {
     /// The bytes are here: answers the readers, has a copy stored that the planner wants, and then has the
     /// block pushed. `began` is the tick at which the source was asked for them.
     pub(super) fn arrived(self, bytes: Buffer, from: Place, began: Option<u32>) {
-        let Attempt { cache, key, located, pages, urgency, .. } = self;
+        let Attempt { cache, key, located, pages, urgency, is_of_run, .. } = self;
         let (bytes, FlightKey { block, node, .. }) = (Arc::new(bytes), key);
         let is_file = located.length as u64 == located.fingerprint.size();
         let is_small = is_file && located.length < BLOCK_BYTES as usize;
@@ -466,6 +468,7 @@ impl Attempt {
         }
         if pages.is_none()
             && is_small
+            && !is_of_run
             && urgency == Urgency::Prefetch
             && let Some(push) = push.and_then(Arc::into_inner)
         {

@@ -18,6 +18,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::catalog::NodeId;
 use crate::disk::{Buffer, ticks_in};
@@ -156,30 +157,38 @@ pub struct Charge {
     memory: Arc<Shared>,
     number: u64,
     bytes: usize,
-    is_fetched: bool,
+    is_fetched: AtomicBool,
 }
 
 impl Charge {
     fn new(memory: &Arc<Shared>, number: u64, bytes: usize) -> Self {
-        Charge { memory: Arc::clone(memory), number, bytes, is_fetched: false }
+        Charge { memory: Arc::clone(memory), number, bytes, is_fetched: AtomicBool::new(false) }
     }
 
     /// The bytes are there: the fetch is over, and is counted again if it had lasted for long.
-    pub(super) fn fetched(mut self) -> Self {
-        self.is_fetched = true;
+    pub(super) fn fetched(self) -> Self {
+        self.note_fetched();
+        self
+    }
+
+    /// As [`fetched`](Charge::fetched). If only some of the bytes are there, all of them count as fetched.
+    pub(super) fn note_fetched(&self) {
+        if self.is_fetched.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let (number, bytes) = (self.number, self.bytes);
         self.memory.change(|state| {
             if state.fetches.remove(&number).is_none() {
                 state.used += bytes;
             }
         });
-        self
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let (number, bytes, is_fetched) = (self.number, self.bytes, self.is_fetched);
+        let (number, bytes) = (self.number, self.bytes);
+        let is_fetched = self.is_fetched.load(Ordering::Relaxed);
         self.memory.change(|state| {
             if is_fetched || state.fetches.remove(&number).is_some() {
                 state.used -= bytes;

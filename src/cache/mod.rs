@@ -522,7 +522,7 @@ impl Cache {
         }
     }
 
-    /// The planner wants blocks in RAM that lie one after the other in a file. They come with one request.
+    /// The planner wants blocks in RAM that lie one after the other at the source. They come with one request.
     pub fn prefetch_run(self: &Arc<Self>, first: BlockId, count: u32) {
         let mut run = Run::default();
         for block in (first.0..first.0.saturating_add(count)).map(BlockId) {

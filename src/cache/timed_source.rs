@@ -1,6 +1,7 @@
 //! Times each request to the source, once for all who want to know.
 //!
-//! 1. The latency of a request goes into the timings of its operation, which `status` shows.
+//! 1. The latency of a request goes into the timings of its operation, which `status` shows. Reads that the source is
+//!    asked for at once count as one.
 //! 2. An answer to a read goes to the [`Meter`]. If the limits that it finds have changed, the planner hears of
 //!    them ([`Event::Limited`]).
 //! 3. A read that has been under way for [`HELD_UP`](crate::source::HELD_UP) may hang, and does not count against the
@@ -267,7 +268,7 @@ impl SourceTimes {
     }
 }
 
-/// A read under way.
+/// A read under way, or several that the source was asked for at once: they come together.
 struct TimedRead {
     times: Arc<SourceTimes>,
     number: u64,
@@ -291,7 +292,7 @@ impl TimedRead {
     }
 
     /// `overloads`: how often the source has said by now that it is asked too much.
-    fn answered(&self, result: Result<&Vec<u8>, &ReadError>, overloads: u64) {
+    fn answered(&self, result: Result<u64, ReadError>, overloads: u64) {
         let times = &self.times;
         let latency = self.began.elapsed();
         if let Some((path, is_demanded)) = &self.traced {
@@ -299,7 +300,7 @@ impl TimedRead {
                 what: if *is_demanded { "read on demand" } else { READ_AHEAD },
                 path: Some(Arc::clone(path)),
                 task: 0,
-                bytes: result.map_or(0, |bytes| bytes.len() as u64),
+                bytes: result.unwrap_or_default(),
                 began: self.began,
                 took: latency,
             });
@@ -316,10 +317,9 @@ impl TimedRead {
         let limits = match result {
             _ if is_asked_too_much => meter.overloaded(at_us),
             Ok(bytes) => {
-                let bytes = bytes.len() as u64;
                 meter.answered(&Answer { at_us, latency_us, bytes, in_flight, requests: 1 })
             }
-            Err(ReadError::Source(errno)) if is_overload(*errno) => meter.overloaded(at_us),
+            Err(ReadError::Source(errno)) if is_overload(errno) => meter.overloaded(at_us),
             Err(_) => None,
         };
         drop(meter);
@@ -499,13 +499,17 @@ impl Source for TimedSource {
         self.times.timed(Operation::Other, || self.source.space())
     }
 
+    fn lie_behind(&self, directory: &Path, names: &[OsString]) -> Option<Vec<bool>> {
+        self.source.lie_behind(directory, names)
+    }
+
     fn close_idle(&self) {
         self.times.look();
         self.source.close_idle();
     }
 
     fn read(&self, mut requests: Vec<ReadRequest>) {
-        let bytes = requests.iter().map(|request| request.length as u64).sum();
+        let bytes: u64 = requests.iter().map(|request| request.length as u64).sum();
         if self.times.count(bytes)
             && let Some(pauses) = &self.pauses
         {
@@ -513,17 +517,27 @@ impl Source for TimedSource {
             // The thread ends only with this source.
             let _ = pauses.send(());
         }
+        let mut read = TimedRead::begin(&self.times);
+        requests.iter().take(1).for_each(|first| read.trace(first));
+        let (read, is_one) = (Arc::new(Mutex::new(Some(read))), requests.len() == 1);
         for request in &mut requests {
-            let mut read = TimedRead::begin(&self.times);
-            read.trace(request);
-            let source = Arc::clone(&self.source);
+            let (read, source) = (Arc::clone(&read), Arc::clone(&self.source));
+            let of_others = bytes - request.length as u64;
             let deliver = std::mem::replace(&mut request.deliver, Box::new(|_| ()));
             request.deliver = Box::new(move |result| {
-                read.answered(result.as_ref(), source.overloads());
+                // The first answer ends it: the others only wait until this one is delivered. A request for another version
+                // may be refused before the others are made.
+                let tells = is_one || result != Err(ReadError::Changed);
+                let begun = if tells { read.lock().take() } else { None };
+                if let Some(read) = begun {
+                    let all = result.as_ref().map(|own| own.len() as u64 + of_others);
+                    read.answered(all.map_err(|error| *error), source.overloads());
+                }
                 drop((read, source));
                 deliver(result);
             });
         }
+        drop(read);
         self.source.read(requests);
     }
 }

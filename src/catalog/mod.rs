@@ -25,6 +25,7 @@ mod checks;
 mod doubt;
 mod handed_out;
 mod names;
+mod neighbours;
 mod node;
 mod paths;
 mod reading;
@@ -53,7 +54,7 @@ use crate::limiter::MetadataLimits;
 use crate::order::Order;
 use crate::plan::Layout;
 use crate::source::{Fingerprint, Rights, Source, Stat, copied_version};
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use bits::Bits;
 use checks::Clock;
 pub use checks::FOR_EVER;
@@ -185,6 +186,8 @@ pub struct Catalog {
     clock: Clock,
     /// Counts the checks that found other names.
     names_version: AtomicU64,
+    /// The names of which the neighbours were found last: their version and number.
+    neighbours_of: Mutex<Option<(u64, usize)>>,
     scan: Progress,
     turns: Turns,
     doubts: Doubts,
@@ -233,6 +236,7 @@ impl Catalog {
             tree: RwLock::new(tree),
             clock,
             names_version: AtomicU64::new(0),
+            neighbours_of: Mutex::default(),
             scan: if reopened { Progress::whole() } else { Progress::default() },
             turns: Turns::default(),
             doubts: Doubts::default(),
@@ -590,6 +594,12 @@ impl Catalog {
                 return files;
             }
         }
+    }
+
+    /// Finds which files lie one behind the other at the source, and notes it in the layout. If that is news, `tell` is
+    /// called before any other call returns.
+    pub fn find_neighbours(&self, tell: impl FnOnce(Arc<Layout>)) {
+        neighbours::find(self, tell);
     }
 
     /// Where a block's bytes are; none for a block that its file has left behind or lost.

@@ -133,8 +133,9 @@ sections! {
         manners: Manners = Manners::Auto,
         /// Staged ahead of the readers and not kept: "64MiB", "10%" of cache.ram, or "auto".
         window: Size = Size::Auto,
-        /// The most bytes of one request to the source, up to 64MiB. Samples that lie beside each other
-        /// in a large file are read together, if an order has them and RAM keeps them. 0: each by itself.
+        /// The most bytes of one request to the source, up to 64MiB. Samples that lie beside each other in
+        /// a large file or an archive are read together, if an order has them and RAM keeps them. 0: each
+        /// by itself.
         request: Bytes = Bytes(8 << 20),
         /// Reading ahead begins at "mount" or at the "first-open" of a file.
         start: Start = Start::Mount,

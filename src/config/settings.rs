@@ -141,7 +141,7 @@ pub struct PrefetchSettings {
     pub manners: Manners,
     /// Bytes staged ahead and not kept, at most `ram_bytes`; `None` if the planner derives it.
     pub window_bytes: Option<u64>,
-    /// The most bytes of one request for samples that lie beside each other in a large file.
+    /// The most bytes of one request for samples that lie beside each other in a large file or an archive.
     pub request_bytes: u64,
     pub start: Start,
 }

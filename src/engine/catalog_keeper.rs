@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::lease::{StoreLease, save_catalog};
-use super::{Core, cannot_read};
+use super::{Core, cannot_read, neighbours};
 use crate::catalog::{Catalog, CatalogState, ScanStatus};
 use crate::config::SourceSettings;
 use crate::disk::unless_it_hangs;
@@ -223,6 +223,9 @@ impl CatalogKeeper {
             let is_stopping = || core.stop.is_set();
             let threads = (core.settings.source.scan_threads / SWEEP_SHARE).max(1);
             let (mut pause, mut adopted) = (ASK_AGAIN, keeper.adopted);
+            if core.catalog.state() != CatalogState::Scanning {
+                neighbours::note(core);
+            }
             let mut adopt_again = || {
                 if !std::mem::replace(&mut adopted, true) && !is_stopping() {
                     core.cache.adopt_again();
@@ -245,6 +248,7 @@ impl CatalogKeeper {
             while core.catalog.state() == CatalogState::Scanning && !is_stopping() {
                 core.catalog.await_scan(CHECK_SCAN_EVERY, |status| status.is_whole);
             }
+            neighbours::note(core);
             adopt_again();
             keeper.save_now_and_then();
         };

@@ -16,6 +16,7 @@ mod catalog_keeper;
 mod files;
 mod flow;
 mod lease;
+mod neighbours;
 mod opening;
 mod orders;
 mod planning;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::budgets::Budgets;
 use super::catalog_keeper::CatalogKeeper;
 use super::serving::Serving;
-use super::slices;
 use super::status::OrderStatus;
 use super::view_orders::ViewOrders;
 use super::{Core, Wings};
+use super::{neighbours, slices};
 use crate::catalog::{Catalog, with_listing};
 use crate::cluster::Stream;
 use crate::error::{Error, ErrorKind, Result};
@@ -213,6 +213,7 @@ impl Orders {
             learning.received(stream, &order);
         }
         self.views.follow(stream, &order, view);
+        neighbours::note(&self.core);
         slices::cut_along(&self.core, &order, self.budgets.ram_status(0).budget);
         self.core.inbox.put(Event::Ordered { stream, order }, None);
         words

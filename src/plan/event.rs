@@ -209,7 +209,7 @@ pub enum Action {
         /// The pages that are fetched, if slices beside it have the others in RAM.
         pages: Option<PageRange>,
     },
-    /// Bring blocks of a large file into RAM, one after the other from this one on, with one request to the source.
+    /// Bring blocks into RAM that lie one after the other at the source, from this one on, with one request.
     FetchRun { first: BlockId, count: u32 },
     /// Check a block that is read soon: whether its pages are still in RAM ([`Event::Lost`] if not), and its
     /// file has the same version at the source.

@@ -36,6 +36,8 @@ struct Extent {
     /// The size by which the blocks are counted.
     counted: u64,
     is_cut: bool,
+    /// Whether it lies right behind the file before it in number, in a larger file of the source.
+    is_behind: bool,
 }
 
 impl Extent {
@@ -118,7 +120,7 @@ impl Layout {
             Arc::make_mut(&mut self.cuts).remove(&file);
         }
         *self.files.at_mut(file.index()) =
-            Extent { first: extent.first, count, size, counted: size, is_cut: false };
+            Extent { first: extent.first, count, size, counted: size, ..Extent::default() };
     }
 
     /// Numbers new blocks of a file. Returns the first number.
@@ -165,9 +167,40 @@ impl Layout {
         self.blocks_counted = self.blocks_counted - u64::from(count) + u64::from(cuts.blocks());
         let (first, count) = (self.add_blocks(file, cuts.blocks()), cuts.blocks());
         *self.files.at_mut(file.index()) =
-            Extent { first, count, size, counted: size, is_cut: true };
+            Extent { first, count, size, counted: size, is_cut: true, is_behind: false };
         Arc::make_mut(&mut self.cuts).insert(file, Arc::new(cuts));
         true
+    }
+
+    /// Notes which files lie right behind the file before them in number, in a larger file of the source. Says whether
+    /// that is news.
+    pub fn set_neighbours(&mut self, is_behind: impl Fn(FileId) -> bool) -> bool {
+        let all = (0..self.files.len() as u32).map(FileId);
+        let is_new = |file: &FileId| self.files[file.index()].is_behind != is_behind(*file);
+        let changed: Vec<FileId> = all.filter(is_new).collect();
+        for file in &changed {
+            self.files.at_mut(file.index()).is_behind ^= true;
+        }
+        self.changes += u64::from(!changed.is_empty());
+        !changed.is_empty()
+    }
+
+    /// Whether a block lies right behind the block before it in number: in the same file, or as the only block of a
+    /// file that lies behind another one of one block.
+    pub(super) fn is_behind_another(&self, block: BlockId) -> bool {
+        let before = block.0.checked_sub(1).map(BlockId);
+        let Some(before) = before.filter(|before| self.has(*before) && self.has(block)) else {
+            return false;
+        };
+        let [one, other] = [before, block].map(|block| self.file_of(block));
+        let [extent, next] = [before, block].map(|block| self.extent_of(block));
+        let are_small = (extent.count, next.count) == (1, 1);
+        one == other || one.0 + 1 == other.0 && are_small && next.is_behind
+    }
+
+    /// Whether a block is the first one of its file.
+    pub(super) fn begins_file(&self, block: BlockId) -> bool {
+        self.extent_of(block).first == block.0
     }
 
     fn cuts_of(&self, file: FileId) -> Option<&Cuts> {
@@ -537,6 +570,25 @@ mod tests {
             assert_eq!((known.blocks_of(file).len(), before.moved(&known)), (blocks, vec![file]));
         }
         assert_eq!(known.pages_bytes_of_all(), PAGE_BYTES);
+    }
+
+    #[test]
+    fn files_lie_behind_each_other_as_long_as_they_stay_as_they_are() {
+        let mut layout = Layout::new([10, BLOCK_BYTES + 1, 0, 10, 10, 10]);
+        let behind = |layout: &Layout| -> Vec<u32> {
+            (0..10).filter(|block| layout.is_behind_another(BlockId(*block))).collect()
+        };
+        assert_eq!(behind(&layout), [2], "a file lies in one piece");
+        let before = layout.clone();
+        assert!(layout.set_neighbours(|file| file.0 != 4) && layout.is_later(&before));
+        assert!(before.moved(&layout).is_empty());
+        // The empty file has no block, and so the file behind it follows none.
+        assert_eq!(behind(&layout), [2, 5]);
+        assert!(!layout.set_neighbours(|file| file.0 != 4));
+        layout.resize(FileId(0), 3 * BLOCK_BYTES);
+        assert_eq!(behind(&layout), [2, 5, 7, 8], "its blocks have other numbers");
+        layout.resize(FileId(5), 9);
+        assert_eq!(behind(&layout), [2, 7, 8], "it is another version");
     }
 
     #[test]

@@ -724,22 +724,28 @@ impl Ledger {
     fn run_around(&self, block: BlockId, forecast: &Forecast) -> std::ops::Range<u32> {
         let kept = self.residency.kept[RAM];
         let most = runs::most_bytes(self.request_bytes, kept);
-        let is_of_source = self.nearest(block) == Place::Source;
-        if !is_of_source || !forecast.is_of_range(block) || !self.has_room_for_all() {
+        if self.nearest(block) != Place::Source || !self.has_room_for_all() {
             return block.0..block.0 + 1;
         }
-        let file = self.layout.blocks_of(self.layout.file_of(block));
-        let first = file.clone().next().map_or(block.0, |first| first.0);
         let may_join = |block: BlockId, beside: u64| {
             !self.is_here(block)
                 && !self.is_dropping(block)
+                && !self.is_passed_through(self.layout.unit_of(block))
                 && self.nearest(block) == Place::Source
                 && self.may_stay(block)
-                && forecast.is_of_range(block)
+                && forecast.is_foreseen(block)
                 && self.has_room(block, kept + beside, forecast)
         };
+        let is_behind = |block| self.comes_with_the_one_before(block, forecast);
         let bytes_of = |block| self.layout.pages_bytes(block);
-        runs::around(block, first..first + file.len() as u32, most, bytes_of, may_join)
+        runs::around(block, most, is_behind, bytes_of, may_join)
+    }
+
+    /// Whether a block lies behind the one before it, and one request can bring both. Of a large file, that is so if an
+    /// order reads ranges of it.
+    fn comes_with_the_one_before(&self, block: BlockId, forecast: &Forecast) -> bool {
+        self.layout.is_behind_another(block)
+            && (self.layout.begins_file(block) || forecast.is_of_range(block))
     }
 
     fn charge_ahead(&mut self, block: BlockId, keep: bool, asked: Asked) {

@@ -1,9 +1,9 @@
 //! Finds the blocks that one request to the source brings together.
 //!
 //! A source needs as long to begin a small read as a large one. So the samples that lie beside each other in a large
-//! file are read together, if RAM has room for all the data. Else samples side by side would stay in RAM together,
-//! and not far from each other. Then more of the samples that are read from the source have no neighbour in RAM
-//! with which they share a page.
+//! file, or as files in an archive, are read together, if RAM has room for all the data, or a tier below it. Else samples
+//! side by side would stay in RAM together, and not far from each other. Then more of the samples that are read from the
+//! source have no neighbour in RAM with which they share a page.
 //!
 //! A run begins with the block that is read soonest. It grows over the blocks after it, and then over those before
 //! it. It has at most the bytes that the setting allows, and at most an eighth of the bytes that RAM keeps already.
@@ -21,12 +21,13 @@ pub(super) fn most_bytes(request: u64, kept: u64) -> u64 {
     request.min(kept / KEPT_PART)
 }
 
-/// The run around a block of a file with these blocks: at most so many bytes. `bytes_of` says how many a block has, and
-/// `may_join` whether a block may be taken beside so many bytes of others.
+/// The run around a block: at most so many bytes. `is_behind` says whether a block lies right behind the one before it
+/// in number, `bytes_of` how many bytes a block has, and `may_join` whether it may be taken beside so many bytes of
+/// others.
 pub(super) fn around(
     block: BlockId,
-    file: Range<u32>,
     most: u64,
+    is_behind: impl Fn(BlockId) -> bool,
     bytes_of: impl Fn(BlockId) -> u64,
     may_join: impl Fn(BlockId, u64) -> bool,
 ) -> Range<u32> {
@@ -38,10 +39,10 @@ pub(super) fn around(
         bytes += if joins { own } else { 0 };
         joins
     };
-    while run.end < file.end && joins(run.end) {
+    while is_behind(BlockId(run.end)) && joins(run.end) {
         run.end += 1;
     }
-    while file.start < run.start && joins(run.start - 1) {
+    while is_behind(BlockId(run.start)) && joins(run.start - 1) {
         run.start -= 1;
     }
     run
@@ -53,11 +54,12 @@ mod tests {
 
     fn run(block: u32, most: u64, here: &[u32]) -> Range<u32> {
         let may_join = |block: BlockId, beside: u64| !here.contains(&block.0) && beside < 1000;
-        around(BlockId(block), 10..20, most, |_| 100, may_join)
+        let is_behind = |block: BlockId| (11..20).contains(&block.0);
+        around(BlockId(block), most, is_behind, |_| 100, may_join)
     }
 
     #[test]
-    fn a_run_has_what_lies_beside_a_block_within_its_file() {
+    fn a_run_has_what_lies_beside_a_block() {
         assert_eq!(run(14, 99, &[]), 14..15, "the block itself is taken in any case");
         assert_eq!(run(14, 300, &[]), 14..17);
         assert_eq!(run(14, 10_000, &[17, 12]), 13..17);

@@ -421,6 +421,41 @@ fn samples_side_by_side_are_read_together() {
     assert!(steady.1 <= 1.01 * alone.1 && steady.2 <= 1.01 * alone.2, "{half:?}");
 }
 
+/// The first epoch of files of 99,000 bytes. At the source, 64 of them at a time lie one behind the other. Gives the
+/// requests a file, and the seconds.
+fn of_members(request_bytes: u64) -> (f64, f64) {
+    const FILES: u32 = 8192;
+    let mut layout = Layout::new((0..FILES).map(|_| 99_000));
+    assert!(layout.set_neighbours(|file| !file.0.is_multiple_of(64)));
+    let ram = layout.pages_bytes_of_all() / 5 * 6;
+    let order = workload::permutations(FILES, 1, 7).unwrap();
+    let reader =
+        Reader { order, workers: 8, batch: 8, think_us: 0, run_us: 0, step_us: 0, ahead: 0 };
+    let report = run(&Scenario {
+        layout: Arc::new(layout),
+        readers: vec![reader],
+        known: true,
+        settings: Settings { request_bytes, may_untrack: true, ..with_ram(ram) },
+        epochs: 1,
+        machine: Machine::default(),
+        source: SourceModel { latency_us: 5_000, bandwidth: 100_000_000, servers: 8 },
+        manners: None,
+        vanish: None,
+    });
+    let EpochReport { source_reads, source_bytes, end_us, .. } = report.epochs[0];
+    assert_eq!(source_bytes, u64::from(FILES) * 99_000);
+    (source_reads as f64 / f64::from(FILES), end_us as f64 / 1e6)
+}
+
+/// Files that lie one behind the other in an archive are read with one request, if RAM keeps them.
+#[test]
+fn files_that_lie_behind_each_other_are_read_together() {
+    let [(requests, together), (each, alone)] = [8 << 20, 0].map(of_members);
+    println!("{requests:.4} requests a file in {together:.2} s, {each:.4} in {alone:.2} s");
+    assert!(requests <= 1.0 / 16.0 && each >= 1.0, "{requests} {each}");
+    assert!(together <= 1.02 * alone, "{together} s instead of {alone}");
+}
+
 /// Files of 8 MiB, whose order is known, at a source whose link is slower than their readers: the source gives hardly
 /// more than RAM cannot keep.
 #[test]

@@ -278,7 +278,11 @@ impl<'a> World<'a> {
         let run: Vec<BlockId> = wanted.filter(|block| !self.flights.contains_key(block)).collect();
         let (Some(start), Some(last)) = (run.first(), run.last()) else { return };
         let end = |block: BlockId| layout.range(block).0 + layout.range(block).1;
-        let arrival = self.ask_source(end(*last) - layout.range(*start).0, *start);
+        let bytes = match layout.file_of(*start) == layout.file_of(*last) {
+            true => end(*last) - layout.range(*start).0,
+            false => run.iter().map(|block| layout.range(*block).1).sum(),
+        };
+        let arrival = self.ask_source(bytes, *start);
         for block in run {
             self.flights.insert(block, Vec::new());
             self.schedule(arrival, SimEvent::Fetched(block, RAM));

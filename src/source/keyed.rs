@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use super::remote::Failures;
 use super::tree::{Blob, Listing, PathFault, Tree, blob_stat};
 use super::{Pool, ReadError, ReadRequest, Source, SourceFailures, Stat};
 use crate::error::{Error, ErrorKind, Result as UserResult};
@@ -29,6 +30,9 @@ const MANY: usize = 64;
 
 /// Names of a directory that are reported at a time.
 const PART: usize = 64;
+
+/// What a listing asks for, in words.
+const LISTING: &str = "the listing";
 
 /// A store of blobs under names, with no directories of its own.
 pub(super) trait Keyed: Send + Sync + 'static {
@@ -84,6 +88,21 @@ pub(super) trait Keyed: Send + Sync + 'static {
     /// bytes of the blob as it was listed, or [`ReadError::Changed`].
     fn read(&self, blob: &Blob<Self::Key>, request: ReadRequest);
 
+    /// Whether blobs may lie behind each other, so that one request can bring several.
+    fn has_neighbours(&self) -> bool {
+        false
+    }
+
+    /// Whether a blob lies right behind another one.
+    fn lies_behind(&self, _before: &Blob<Self::Key>, _blob: &Blob<Self::Key>) -> bool {
+        false
+    }
+
+    /// Starts to read ranges of several blobs. Ranges that lie one behind the other may come with one request.
+    fn read_all(&self, requests: Vec<(&Blob<Self::Key>, ReadRequest)>) {
+        requests.into_iter().for_each(|(blob, request)| self.read(blob, request));
+    }
+
     /// As [`Source::list_xattrs`], of a directory.
     fn list_xattrs(&self, _directory: &Path) -> Result<Vec<u8>, Errno> {
         Ok(Vec::new())
@@ -122,6 +141,8 @@ pub(super) struct KeyedSource<K: Keyed> {
     listed: RwLock<Listed<K::Key>>,
     /// Held by the thread that lists.
     listing: Mutex<()>,
+    /// Listings that failed.
+    failures: Failures,
     /// Delivers the errors that are known at once.
     refusals: Pool,
 }
@@ -141,6 +162,7 @@ impl<K: Keyed> KeyedSource<K> {
             store,
             listed: RwLock::new(Listed { tree: Arc::new(tree), state, at, took: at.elapsed() }),
             listing: Mutex::default(),
+            failures: Failures::default(),
             refusals: Pool::new("belady-refusals", 1, 0),
         })
     }
@@ -177,13 +199,17 @@ impl<K: Keyed> KeyedSource<K> {
             }
             listed.state
         };
-        let at = Instant::now();
+        let (at, failed_before) = (Instant::now(), self.store.failures().map(|it| it.count));
         let found = self.store.list(Some(known), &AtomicU64::new(0)).and_then(|listing| {
             let tree = |listing: Listing<_>| Ok((listing.state, Tree::new(listing)?));
             listing.map(tree).transpose().map_err(|fault| self.store.refuse(&fault))
         });
         let found = found.map_err(|error| {
             tracing::warn!(%error, "the source cannot be listed");
+            // The store may have counted it.
+            if self.store.failures().map(|it| it.count) == failed_before {
+                self.failures.note(LISTING, error.to_string());
+            }
             Errno::EIO
         })?;
         let mut listed = self.listed.write();
@@ -228,7 +254,8 @@ impl<K: Keyed> Source for KeyedSource<K> {
     }
 
     fn failures(&self) -> Option<SourceFailures> {
-        self.store.failures()
+        let (listings, others) = (self.failures.told(), self.store.failures());
+        [listings, others].into_iter().flatten().reduce(SourceFailures::join)
     }
 
     fn advice(&self) -> Option<String> {
@@ -298,17 +325,33 @@ impl<K: Keyed> Source for KeyedSource<K> {
         self.store.space()
     }
 
+    fn lie_behind(&self, directory: &Path, names: &[OsString]) -> Option<Vec<bool>> {
+        if !self.store.has_neighbours() {
+            return None;
+        }
+        let tree = self.tree();
+        let mut before: Option<&Blob<K::Key>> = None;
+        let is_behind = |blob| {
+            let pair = std::mem::replace(&mut before, blob).zip(blob);
+            pair.is_some_and(|(before, blob)| self.store.lies_behind(before, blob))
+        };
+        Some(
+            tree.blobs_of(directory, names.iter().map(OsString::as_os_str))
+                .map(is_behind)
+                .collect(),
+        )
+    }
+
     fn close_idle(&self) {
         self.store.close_idle();
     }
 
     fn read(&self, requests: Vec<ReadRequest>) {
-        let tree = self.tree();
+        let (tree, mut listed) = (self.tree(), Vec::with_capacity(requests.len()));
         for request in requests {
-            let listed = tree.blob(&request.path);
             let is_version = |blob: &&Blob<K::Key>| is_version(&request, blob);
-            match listed.filter(is_version) {
-                Some(blob) => self.store.read(blob, request),
+            match tree.blob(&request.path).filter(is_version) {
+                Some(blob) => listed.push((blob, request)),
                 None => {
                     let deliver = request.deliver;
                     let refuse = move || deliver(Err(ReadError::Changed));
@@ -316,6 +359,7 @@ impl<K: Keyed> Source for KeyedSource<K> {
                 }
             }
         }
+        self.store.read_all(listed);
     }
 }
 

@@ -325,12 +325,19 @@ pub trait Source: Send + Sync + 'static {
     /// Space of the filesystem: blocks, free, available, files, free files, block size, longest name.
     fn space(&self) -> Result<[u64; 7], Errno>;
 
+    /// Tells for each name in a directory whether its file lies right behind the file of the name before it, so that one
+    /// request can bring both. `None` if all files lie by themselves. Never waits for the source.
+    fn lie_behind(&self, _directory: &Path, _names: &[OsString]) -> Option<Vec<bool>> {
+        None
+    }
+
     /// Closes files that have not been read for a while. Called about every second. Never blocks.
     fn close_idle(&self) {}
 
     /// All bytes of a version of a file have come from elsewhere. It may give them to who asks for them next. Never blocks.
     fn keep(&self, _path: &Path, _version: Fingerprint, _bytes: Vec<u8>) {}
 
-    /// Starts to read ranges. They complete in any order, each by its own delivery.
+    /// Starts to read ranges. They complete in any order, each by its own delivery. Ranges that lie one behind the other
+    /// may come with one request.
     fn read(&self, requests: Vec<ReadRequest>);
 }

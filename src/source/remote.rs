@@ -1,8 +1,8 @@
 //! Requests to a store over a network: the threads that make them, and the patience with them.
 //!
 //! The futures of a store run on threads of a runtime of its own. Callers that may wait do so. A delivery may block, so
-//! a pool makes it. Reads and lookups that a store refuses or does not answer are counted, and the last reason is kept for
-//! people.
+//! a pool makes it. Requests that a store refuses or does not answer are counted, and the last reason is kept for people
+//! ([`Failures`]).
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ pub(super) const PATIENCE_OF_LISTINGS: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Reads and lookups that a store did not answer as it should, in spite of all patience.
+/// Requests that a store did not answer as it should, in spite of all patience.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SourceFailures {
@@ -45,19 +45,51 @@ pub struct SourceFailures {
     pub reason: String,
 }
 
-/// What a store has said.
-#[derive(Default)]
-struct Heard {
-    /// [`Remote::overloads`].
-    overloads: AtomicU64,
-    /// The number of failures, and the last one.
-    failures: Mutex<(u64, Option<Failure>)>,
+impl SourceFailures {
+    /// The sum of both counts, with the later failure.
+    pub(super) fn join(self, other: Self) -> Self {
+        let count = self.count + other.count;
+        let last = if other.last_s < self.last_s { other } else { self };
+        SourceFailures { count, ..last }
+    }
 }
+
+/// Counts failures, and keeps the last one.
+#[derive(Default)]
+pub(super) struct Failures(Mutex<(u64, Option<Failure>)>);
 
 struct Failure {
     at: Instant,
     key: String,
     reason: String,
+}
+
+impl Failures {
+    pub(super) fn note(&self, key: &str, reason: String) {
+        let failure = Failure { at: Instant::now(), key: key.to_owned(), reason };
+        let mut failures = self.0.lock();
+        *failures = (failures.0 + 1, Some(failure));
+    }
+
+    /// `None` if there was none.
+    pub(super) fn told(&self) -> Option<SourceFailures> {
+        let failures = self.0.lock();
+        let Failure { at, key, reason } = failures.1.as_ref()?;
+        Some(SourceFailures {
+            count: failures.0,
+            last_s: at.elapsed().as_secs(),
+            key: key.clone(),
+            reason: reason.clone(),
+        })
+    }
+}
+
+/// What a store has said.
+#[derive(Default)]
+struct Heard {
+    /// [`Remote::overloads`].
+    overloads: AtomicU64,
+    failures: Failures,
 }
 
 task_local! {
@@ -74,11 +106,7 @@ pub(super) fn overloads() -> u64 {
 /// future of the store.
 pub(super) fn note_failure(key: &str, reason: String) {
     tracing::warn!(key, reason, "the store does not answer as it should");
-    let failure = Failure { at: Instant::now(), key: key.to_owned(), reason };
-    let _ = HEARD.try_with(|heard| {
-        let mut failures = heard.failures.lock();
-        *failures = (failures.0 + 1, Some(failure));
-    });
+    let _ = HEARD.try_with(|heard| heard.failures.note(key, reason));
 }
 
 /// The threads of a store.
@@ -115,14 +143,7 @@ impl Remote {
 
     /// As [`Source::failures`](super::Source::failures).
     pub(super) fn failures(&self) -> Option<SourceFailures> {
-        let failures = self.heard.failures.lock();
-        let Failure { at, key, reason } = failures.1.as_ref()?;
-        Some(SourceFailures {
-            count: failures.0,
-            last_s: at.elapsed().as_secs(),
-            key: key.clone(),
-            reason: reason.clone(),
-        })
+        self.heard.failures.told()
     }
 
     /// Calls something that may note what the store has said, on any thread.
@@ -271,6 +292,10 @@ mod tests {
         let failures = remote.failures().unwrap();
         assert_eq!((failures.count, &*failures.key), (2, "d/2.jpg"));
         assert_eq!(failures.reason, "no such table");
+        let earlier = SourceFailures { count: 3, last_s: 100, ..SourceFailures::default() };
+        for joined in [earlier.clone().join(failures.clone()), failures.join(earlier)] {
+            assert_eq!((joined.count, &*joined.key), (5, "d/2.jpg"));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,6 +16,8 @@ pub(crate) struct StubSource<R> {
     /// Whether it makes its files, so that their versions are known before their sizes are.
     makes: bool,
     is_hedged: bool,
+    /// Whether files lie one behind the other.
+    has_neighbours: bool,
     /// The name of the files whose attributes cannot be had.
     broken: Option<&'static str>,
     pub(crate) overloads: AtomicU64,
@@ -25,8 +27,16 @@ pub(crate) struct StubSource<R> {
 impl<R: Fn(ReadRequest) + Send + Sync + 'static> StubSource<R> {
     pub(crate) fn new(directory: PosixSource, read: R) -> Self {
         let overloads = AtomicU64::new(0);
-        let (guess, makes, is_hedged, broken) = (None, false, false, None);
-        StubSource { directory, guess, makes, is_hedged, broken, overloads, read }
+        StubSource {
+            directory,
+            guess: None,
+            makes: false,
+            is_hedged: false,
+            has_neighbours: false,
+            broken: None,
+            overloads,
+            read,
+        }
     }
 
     pub(crate) fn guessing(directory: PosixSource, guess: u64, read: R) -> Self {
@@ -39,6 +49,10 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> StubSource<R> {
 
     pub(crate) fn with_broken(self, name: &'static str) -> Self {
         StubSource { broken: Some(name), ..self }
+    }
+
+    pub(crate) fn with_neighbours(self) -> Self {
+        StubSource { has_neighbours: true, ..self }
     }
 
     pub(crate) fn hedged(directory: PosixSource, read: R) -> Self {
@@ -110,6 +124,10 @@ impl<R: Fn(ReadRequest) + Send + Sync + 'static> Source for StubSource<R> {
 
     fn space(&self) -> Result<[u64; 7], Errno> {
         self.directory.space()
+    }
+
+    fn lie_behind(&self, _directory: &Path, names: &[OsString]) -> Option<Vec<bool>> {
+        self.has_neighbours.then(|| (0..names.len()).map(|nth| nth > 0).collect())
     }
 
     fn close_idle(&self) {

@@ -214,11 +214,22 @@ impl<K: Send> Tree<K> {
     }
 
     pub(super) fn blob(&self, path: &Path) -> Option<&Blob<K>> {
-        let directory = self.directories.get(path.parent()?)?;
-        let blobs = &self.blobs[directory.blobs.clone()];
-        let name = path.file_name()?;
-        let nth = blobs.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
-        Some(&blobs[nth].1)
+        let (directory, name) = (path.parent()?, path.file_name()?);
+        self.blobs_of(directory, [name]).next()?
+    }
+
+    /// The blobs of these names in a directory.
+    pub(super) fn blobs_of<'a, 'n>(
+        &'a self,
+        directory: &Path,
+        names: impl IntoIterator<Item = &'n OsStr>,
+    ) -> impl Iterator<Item = Option<&'a Blob<K>>> {
+        let directory = self.directories.get(directory);
+        let blobs = directory.map_or(&[][..], |directory| &self.blobs[directory.blobs.clone()]);
+        names.into_iter().map(move |name| {
+            let nth = blobs.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
+            Some(&blobs[nth].1)
+        })
     }
 
     /// The attributes of a path; `None` if nothing has it.

@@ -130,6 +130,11 @@ impl CqlServer {
         lock(&self.shared.0)
     }
 
+    /// As long as what is returned is not dropped, no request is answered.
+    pub fn hold(&self) -> impl Sized + '_ {
+        self.state()
+    }
+
     /// HOST:PORT.
     pub fn address(&self) -> String {
         self.address.to_string()

@@ -101,8 +101,7 @@ fn a_loader_of_images_reads_archives_as_if_they_were_extracted() {
     let mounted = Mounted::new(&fixture, &["--as", "files", "--ram", "64MiB", "--order", order]);
     let (extracted, shown) = (fixture.path("extracted"), mounted.path(""));
     wait_until("all files are fetched", || {
-        mounted.count("/source_times/operations/read/count") >= FILES
-            && mounted.count("/fetching") == 0
+        mounted.count("/prefetched") >= FILES && mounted.count("/fetching") == 0
     });
     assert_eq!(python(COMPARE, &[&extracted, &shown]).trim(), FILES.to_string());
     let status = mounted.status();
@@ -125,6 +124,34 @@ pub(crate) fn pack(top: &Path, directory: &str, archive: &Path) {
     assert!(
         tar.arg("-C").arg(top).arg("-cf").arg(archive).arg(directory).status().unwrap().success()
     );
+}
+
+/// The archives are read in large parts, though the loader reads their members in a random order.
+#[test]
+fn members_that_lie_one_behind_the_other_come_with_one_read() {
+    const MEMBERS: u64 = 400;
+    let fixture = Fixture::new();
+    let extracted = fixture.path("extracted");
+    for nth in 0..MEMBERS {
+        let path = extracted.join(format!("class{}/{nth}.jpg", nth % 2));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content(nth, 20_000 + nth as usize)).unwrap();
+    }
+    for class in ["class0", "class1"] {
+        let archive = fixture.source(format!("{class}.tar"));
+        let mut tar = Command::new("tar");
+        tar.arg("-C").arg(&extracted).args(["--sort=name", "-cf"]).arg(archive).arg(class);
+        assert!(tar.status().unwrap().success());
+    }
+    let order = "torch-random:seed=7,index=imagefolder";
+    let mounted = Mounted::new(&fixture, &["--as", "files", "--ram", "64MiB", "--order", order]);
+    wait_until("all files are fetched", || {
+        mounted.count("/prefetched") >= MEMBERS && mounted.count("/fetching") == 0
+    });
+    let reads = mounted.count("/source_times/operations/read/count");
+    assert!(reads <= MEMBERS / 4, "{reads} reads for {MEMBERS} files");
+    assert_eq!(python(COMPARE, &[&extracted, &mounted.path("")]).trim(), MEMBERS.to_string());
+    mounted.umount();
 }
 
 /// One node reads all headers, and gives what it knows to another one.

@@ -16,16 +16,24 @@ struct Asked {
 }
 
 fn asked() -> Asked {
+    asked_of(&["file"], false)
+}
+
+/// The same with several files of the same bytes, which may lie one behind the other.
+fn asked_of(names: &[&str], have_neighbours: bool) -> Asked {
     let directory = tempfile::tempdir().unwrap();
     let length = BLOCKS as usize * BLOCK_BYTES as usize - 100;
     let bytes: Vec<u8> = (0..length).map(|at| (at / 1000) as u8).collect();
-    std::fs::write(directory.path().join("file"), &bytes).unwrap();
+    for name in names {
+        std::fs::write(directory.path().join(name), &bytes).unwrap();
+    }
     let (ask, requests) = channel();
     let ask = Mutex::new(ask);
     let read = move |request: ReadRequest| ask.lock().send(request).unwrap();
     let mut times = None;
     let source = |directory| -> Arc<dyn Source> {
-        let source = Arc::new(StubSource::hedged(directory, read));
+        let source = StubSource::hedged(directory, read);
+        let source = Arc::new(if have_neighbours { source.with_neighbours() } else { source });
         let metadata = [0; 2].map(|_| Limiter::of_metadata(1, Manners::Fair));
         let (inbox, meter) = (Arc::new(Inbox::new(8)), Meter::new(8, Manners::Fair));
         let timed = TimedSource::new(source, &inbox, meter, metadata, None);
@@ -104,13 +112,20 @@ fn a_block_of_a_run_that_fails_is_asked_for_by_itself_if_a_reader_waits_for_it()
     assert_eq!((request.offset, request.length as u64), (BLOCK_BYTES, BLOCK_BYTES));
     asked.answer(request);
     assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(asked.of_block(1)));
-    let (mut messages, mut failed, start) = (Vec::new(), 0, Instant::now());
-    while failed < BLOCKS - 1 {
-        assert!(start.elapsed() < LIMIT, "{failed} have failed");
+    let (mut messages, mut failed, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
+    let start = Instant::now();
+    while failed.len() < BLOCKS as usize - 1 || arrived.is_empty() {
+        assert!(start.elapsed() < LIMIT, "{failed:?} have failed, and {arrived:?} has arrived");
         asked.stand.inbox.take(&mut messages, &mut Vec::new(), Duration::from_millis(50));
-        let is_failure = |it: &Message| matches!(it.event, Event::Failed { block } if block.0 != 1);
-        failed += messages.drain(..).filter(is_failure).count() as u32;
+        for message in messages.drain(..) {
+            match message.event {
+                Event::Failed { block } => failed.push(block.0),
+                Event::Arrived { block, .. } => arrived.push(block.0),
+                _ => {}
+            }
+        }
     }
+    assert!(arrived == [1] && !failed.contains(&1), "{failed:?} {arrived:?}");
     assert!(asked.requests.try_recv().is_err(), "nothing else is asked for");
     wait_until(|| asked.stand.cache.memory.used() == 0, "memory stays charged");
 }
@@ -124,6 +139,57 @@ fn a_run_of_a_file_that_has_changed_has_it_looked_at_again() {
     assert_eq!(request.offset, 0, "the first block is asked for once more");
     asked.answer(request);
     asked.arrive(1);
+}
+
+/// Files that lie one behind the other are asked for at once, and are timed as one read.
+#[test]
+fn files_side_by_side_are_asked_for_at_once() {
+    for have_neighbours in [true, false] {
+        let asked = asked_of(&["a", "b"], have_neighbours);
+        asked.stand.cache.prefetch_run(BlockId(BLOCKS - 1), 2);
+        let (last, first) = (asked.next(), asked.next());
+        assert_eq!((&*last.path, &*first.path), (Path::new("a"), Path::new("b")));
+        assert_eq!((last.offset, first.offset), (u64::from(BLOCKS - 1) * BLOCK_BYTES, 0));
+        assert_eq!(asked.times.in_flight(), if have_neighbours { 1 } else { 2 });
+        asked.answer(last);
+        asked.arrive(1);
+        assert_eq!(asked.times.in_flight(), u32::from(!have_neighbours));
+        asked.answer(first);
+        asked.arrive(1);
+        assert_eq!(asked.times.in_flight(), 0);
+        wait_until(|| asked.stand.cache.memory.used() == 0, "memory stays charged");
+    }
+}
+
+/// An archive has changed: one of its files is looked at, and one that a reader waits for.
+#[test]
+fn files_side_by_side_that_fail_are_not_all_asked_for_again() {
+    let asked = asked_of(&["a", "b", "c", "d"], true);
+    // The files are large: their last and first blocks stand for small ones.
+    let of_b = BlockId(BLOCKS);
+    asked.stand.cache.prefetch_run(BlockId(BLOCKS - 1), 2);
+    let (of_a, of_next) = (asked.next(), asked.next());
+    let node = asked.stand.cache.catalog.locate(of_b).unwrap().node;
+    let reader = asked.stand.read_block(of_b, node);
+    (of_a.deliver)(Err(ReadError::Changed));
+    let looked = asked.next();
+    assert_eq!(&*looked.path, Path::new("a"));
+    (of_next.deliver)(Err(ReadError::Changed));
+    let again = asked.next();
+    assert_eq!(&*again.path, Path::new("b"), "a reader waits for it");
+    asked.answer(looked);
+    asked.answer(again);
+    assert_eq!(reader.recv_timeout(LIMIT).unwrap(), Ok(asked.of_block(0)));
+    asked.arrive(2);
+    asked.stand.cache.prefetch_run(BlockId(3 * BLOCKS - 1), 2);
+    let (of_c, of_d) = (asked.next(), asked.next());
+    (of_c.deliver)(Err(ReadError::Changed));
+    let looked = asked.next();
+    (of_d.deliver)(Err(ReadError::Changed));
+    asked.answer(looked);
+    asked.arrive(1);
+    assert!(asked.requests.try_recv().is_err(), "nobody waits for the last one");
+    wait_until(|| asked.stand.cache.memory.used() == 0, "memory stays charged");
 }
 
 /// The answer to a slice without a page comes when another flight is to bring all of it.

@@ -4,12 +4,14 @@
 //!    regular files are shown, too. Links are left out.
 //! 2. The headers of each archive are read ([`tar`], [`zip`]), some archives at a time ([`headers`]). Its members are
 //!    shown in the directory that the archive is in, as if it had been extracted there.
-//! 3. A read of a member is a read of its range in the archive. The source checks the version of the archive before
-//!    and after. If an archive changes, all of its members have changed.
+//! 3. A read of a member is a read of its range in the archive. If members that lie one behind the other are asked for
+//!    at once, they come with one read ([`joined`]). The source checks the version of the archive before and after. If
+//!    an archive changes, all of its members have changed.
 //!
 //! Whoever may read an archive may read its members.
 
 mod headers;
+mod joined;
 mod range_reader;
 mod tar;
 mod zip;
@@ -115,6 +117,19 @@ impl Archives {
     /// The lasting identity of the archives of a source that has this one, or of `only` one of them.
     pub(super) fn identity(source: u128, only: Option<&OsStr>) -> u128 {
         source ^ VIEW ^ only.map_or(0, |only| u128::from(hash(&[only.as_bytes()])))
+    }
+
+    /// The same request, whose answer tells whether the archive is still as it was.
+    fn heard(&self, request: ReadRequest) -> ReadRequest {
+        let (known, path, deliver) =
+            (Arc::clone(&self.known), Arc::clone(&request.path), request.deliver);
+        let deliver = move |read: Result<Vec<u8>, ReadError>| {
+            if read == Err(ReadError::Changed) {
+                known.lock().remove(&path);
+            }
+            deliver(read);
+        };
+        ReadRequest { deliver: Box::new(deliver), ..request }
     }
 
     /// All regular files of the source, and all directories.
@@ -311,22 +326,31 @@ impl Keyed for Archives {
     }
 
     fn read(&self, blob: &Blob<Place>, request: ReadRequest) {
-        let Place { shard, offset } = &blob.key;
-        let (known, path, deliver) =
-            (Arc::clone(&self.known), Arc::clone(&shard.path), request.deliver);
-        let delivered = move |read: Result<Vec<u8>, ReadError>| {
-            if read == Err(ReadError::Changed) {
-                known.lock().remove(&path);
+        self.read_all(vec![(blob, request)]);
+    }
+
+    fn has_neighbours(&self) -> bool {
+        true
+    }
+
+    fn lies_behind(&self, before: &Blob<Place>, blob: &Blob<Place>) -> bool {
+        let (one, other) = (&before.key, &blob.key);
+        let end = one.offset + before.size.unwrap_or_default();
+        Arc::ptr_eq(&one.shard, &other.shard) && joined::is_behind(end, other.offset)
+    }
+
+    fn read_all(&self, requests: Vec<(&Blob<Place>, ReadRequest)>) {
+        let in_archive = requests.into_iter().map(|(blob, request)| {
+            let Place { shard, offset } = &blob.key;
+            ReadRequest {
+                path: Arc::clone(&shard.path),
+                fingerprint: shard.fingerprint,
+                offset: offset + request.offset,
+                ..request
             }
-            deliver(read);
-        };
-        self.source.read(vec![ReadRequest {
-            path: Arc::clone(&shard.path),
-            fingerprint: shard.fingerprint,
-            offset: offset + request.offset,
-            deliver: Box::new(delivered),
-            ..request
-        }]);
+        });
+        let joined = joined::join(in_archive);
+        self.source.read(joined.into_iter().map(|request| self.heard(request)).collect());
     }
 
     fn is_hedged(&self) -> bool {

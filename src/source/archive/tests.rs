@@ -1,6 +1,6 @@
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::zip::CompressionMethod;
 
@@ -10,6 +10,8 @@ use crate::source::keyed::KeyedSource;
 use crate::source::stub::StubSource;
 use crate::source::tests::conformance::{Files, check, read, some_files, wait_until};
 use crate::source::{PosixSource, ReadError};
+
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn open(directory: &Path, only: Option<&str>) -> UserResult<KeyedSource<Archives>> {
     let source = Arc::new(PosixSource::open(directory, 8)?);
@@ -77,6 +79,66 @@ fn many_archives_are_one_tree_beside_other_files() {
     std::fs::write(at("labels.csv"), b"a,b\n").unwrap();
     all.insert("labels.csv".into(), b"a,b\n".to_vec());
     check(&open(directory.path(), None).unwrap(), &all);
+}
+
+/// Members that lie one behind the other come with one read if they are asked for at once.
+#[test]
+fn members_side_by_side_are_read_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let all: Files = (0..50).map(|nth| (format!("{nth:02}.jpg").into(), vec![nth; 5000])).collect();
+    write_tar(&directory.path().join("a.tar"), &all);
+    let (reads, posix) = (Arc::new(AtomicU64::new(0)), PosixSource::open(directory.path(), 8));
+    let (top, seen) = (directory.path().to_owned(), Arc::clone(&reads));
+    let is_gone = Arc::new(AtomicBool::new(false));
+    let fails = Arc::clone(&is_gone);
+    let read = move |request: ReadRequest| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        if fails.load(Ordering::Relaxed) {
+            return (request.deliver)(Err(ReadError::Source(Errno::EIO)));
+        }
+        let mut bytes = vec![0; request.length];
+        let file = std::fs::File::open(top.join(&*request.path)).unwrap();
+        file.read_exact_at(&mut bytes, request.offset).unwrap();
+        (request.deliver)(Ok(bytes));
+    };
+    let source = Arc::new(StubSource::new(posix.unwrap(), read));
+    let archives = Archives::new(source, None, Limiter::of_metadata(128, Manners::Fair));
+    let source = KeyedSource::open(archives, &AtomicU64::new(0)).unwrap();
+    let names: Vec<OsString> = all.keys().map(|path| path.clone().into()).collect();
+    let behind = source.lie_behind(Path::new(""), &names).unwrap();
+    assert_eq!((behind.len(), behind.iter().filter(|it| **it).count()), (50, 49));
+    assert!(!behind[0]);
+    let backwards: Vec<OsString> = names.iter().rev().cloned().collect();
+    assert_eq!(source.lie_behind(Path::new(""), &backwards), Some(vec![false; 50]));
+    let (send, answers) = std::sync::mpsc::channel();
+    let before = reads.load(Ordering::Relaxed);
+    let request = |nth: u8| {
+        let (path, send) = (PathBuf::from(format!("{nth:02}.jpg")), send.clone());
+        ReadRequest {
+            fingerprint: source.stat(&path).unwrap().fingerprint(),
+            path: path.as_path().into(),
+            is_sized: true,
+            exact: true,
+            offset: 0,
+            length: 5000,
+            urgency: crate::source::Urgency::Prefetch,
+            deliver: Box::new(move |read| send.send((nth, read)).unwrap()),
+        }
+    };
+    // One is left out.
+    source.read((10..20).chain(21..30).map(request).collect());
+    for _ in 0..19 {
+        let (nth, read) = answers.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(read.unwrap(), vec![nth; 5000]);
+    }
+    assert_eq!(reads.load(Ordering::Relaxed) - before, 2);
+    is_gone.store(true, Ordering::Relaxed);
+    source.read((0..30).map(request).collect());
+    for _ in 0..30 {
+        let (_, read) = answers.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(read.unwrap_err(), ReadError::Source(Errno::EIO));
+    }
+    assert_eq!(reads.load(Ordering::Relaxed) - before, 3);
 }
 
 /// So many archives are read at once as the source serves best, and one more for each read that is held up.

@@ -16,8 +16,8 @@ use crate::config::SourceConfig;
 use crate::source::cql_server::{CqlServer, Fault, Part, token};
 use crate::source::keyed::KeyedSource;
 use crate::source::tests::conformance::{
-    Store, check, check_changes, listed_stat, read, read_unsized, read_version, some_files,
-    wait_until,
+    Store, check, check_changes, check_slow, listed_stat, read, read_unsized, read_version,
+    some_files, wait_until,
 };
 use crate::source::tree::{Tree, hash};
 use crate::source::{Fingerprint, Source};
@@ -382,6 +382,8 @@ fn tables_that_do_not_fit_are_refused() {
 fn a_forged_keyspace_conforms() {
     let server = Forged::start();
     check_conformance(&server);
+    let source = server.open(BY_NAME, true).unwrap();
+    check_slow(&source, &some_files(), || server.0.hold());
     assert_eq!(server.0.not_understood(), Vec::<String>::new());
 }
 

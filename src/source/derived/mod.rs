@@ -452,6 +452,13 @@ impl Source for Derived {
         self.source.space()
     }
 
+    fn lie_behind(&self, directory: &Path, names: &[OsString]) -> Option<Vec<bool>> {
+        match self.place(directory) {
+            Place::Source => self.source.lie_behind(directory, names),
+            _ => Some(vec![false; names.len()]),
+        }
+    }
+
     fn close_idle(&self) {
         self.source.close_idle();
         self.maker.forget_idle();

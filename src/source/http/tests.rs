@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::source::keyed::KeyedSource;
 use crate::source::tests::conformance::{
-    Store, check, check_changes, read, read_version, some_files, wait_until,
+    Stopped, Store, check, check_changes, check_slow, read, read_version, some_files, wait_until,
 };
 use crate::source::tests::forged::{Answer, serve};
 use crate::source::{ReadError, Source};
@@ -63,6 +63,7 @@ fn a_site_conforms() {
         assert_eq!(seen.into_inner(), files.len() as u64);
         assert_eq!(source.tells_sizes(), fields > 1);
         check(&source, &files);
+        check_slow(&source, &files, || Stopped::new(&nginx.child));
     }
 }
 

@@ -12,7 +12,8 @@ use object_store::{ObjectStore, PutPayload};
 use super::*;
 use crate::config::Manners;
 use crate::source::tests::conformance::{
-    Files, Store, check, check_changes, read, read_version, some_files, wait_until,
+    Files, Gate, Store, check, check_changes, check_slow, read, read_version, some_files,
+    wait_until,
 };
 use crate::source::tests::forged::{Answer, serve};
 
@@ -79,6 +80,52 @@ fn a_bucket_conforms() {
         let source = store_of(&files, prefix);
         check(&source, &files);
     }
+}
+
+/// The range of bytes that a request asks for, of so many.
+fn asked_range(request: &str, length: usize) -> std::ops::Range<usize> {
+    let header = request.lines().find_map(|line| {
+        line.to_ascii_lowercase().strip_prefix("range: bytes=").map(str::to_owned)
+    });
+    let Some((start, end)) = header.as_deref().and_then(|range| range.split_once('-')) else {
+        return 0..length;
+    };
+    start.parse().unwrap()..end.parse().map_or(length, |end: usize| length.min(end + 1))
+}
+
+#[test]
+fn a_bucket_that_does_not_answer_for_a_while_conforms() {
+    let files: Files = (0..40).map(|nth| (format!("{nth}.jpg").into(), vec![nth; 5000])).collect();
+    let gate = Arc::<Gate>::default();
+    let (held, objects) = (Arc::clone(&gate), files.clone());
+    let source = served(move |request| {
+        if is_list(request) {
+            let entry = |(path, bytes): (&PathBuf, &Vec<u8>)| {
+                format!(
+                    "<Contents><Key>{}</Key><Size>{}</Size><ETag>&quot;e&quot;</ETag>\
+                     <LastModified>2024-05-06T07:08:09.123Z</LastModified></Contents>",
+                    path.display(),
+                    bytes.len()
+                )
+            };
+            let all: String = objects.iter().map(entry).collect();
+            let body = format!("<ListBucketResult>{all}</ListBucketResult>");
+            return ("200 OK", Vec::new(), body.into());
+        }
+        held.pass();
+        let path = request.split(' ').nth(1).unwrap().strip_prefix("/bucket/").unwrap();
+        let bytes = &objects[Path::new(path)];
+        let range = asked_range(request, bytes.len());
+        let (_, mut headers, body) = object("\"e\"", &bytes[range.clone()]);
+        headers.push(format!(
+            "Content-Range: bytes {}-{}/{}",
+            range.start,
+            range.end - 1,
+            bytes.len()
+        ));
+        ("206 Partial Content", headers, body)
+    });
+    check_slow(&source.unwrap(), &files, || gate.close());
 }
 
 impl Store for Pages {

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use super::*;
 use crate::source::keyed::KeyedSource;
 use crate::source::tests::conformance::{
-    Files, Store, check, check_changes, read, read_version, some_files, wait_until,
+    Files, Stopped, Store, check, check_changes, check_slow, read, read_version, some_files,
+    wait_until,
 };
 use crate::source::{ReadError, Source};
 
@@ -92,6 +93,7 @@ fn a_database_conforms() {
         let source = KeyedSource::open(server.store(true).unwrap(), &seen).unwrap();
         assert_eq!(seen.into_inner(), files.len() as u64);
         check(&source, &files);
+        check_slow(&source, &files, || Stopped::new(&server.child));
     }
 }
 

@@ -9,14 +9,16 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, UNIX_EPOCH};
 
 use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use crate::error::{Error, ErrorKind, Result as UserResult};
 use crate::source::keyed::{Keyed, KeyedSource, say_fault};
 use crate::source::tree::{Access, Blob, Listing, PathFault, hash};
-use crate::source::{Fingerprint, Kind, ReadError, ReadRequest, Source, Stat, Urgency};
-use crate::sync::Mutex;
+use crate::source::{Fingerprint, Kind, Pool, ReadError, ReadRequest, Source, Stat, Urgency};
+use crate::sync::{Condvar, Mutex};
 
 /// Files by path.
 pub(in crate::source) type Files = BTreeMap<PathBuf, Vec<u8>>;
@@ -145,7 +147,134 @@ pub(in crate::source) fn check(source: &dyn Source, files: &Files) {
         }
     }
     check_errors(source, files);
+    check_at_once(source, files);
     check_at_random(source, files);
+}
+
+/// Reads all files of each directory at once, and then without the first byte of each.
+fn check_at_once(source: &dyn Source, files: &Files) {
+    let shown = directories(files);
+    for (directory, names) in &shown {
+        for from in [0, 1] {
+            let paths = names.iter().map(|name| directory.join(name));
+            let paths: Vec<PathBuf> =
+                paths.filter(|path| files.get(path).is_some_and(|it| it.len() > from)).collect();
+            let (requests, answers) = requests_for(source, files, &paths, from);
+            source.read(requests);
+            expect(&answers, files, &paths, from);
+        }
+    }
+}
+
+/// The number of a request, with its answer.
+type Answered = (usize, Result<Vec<u8>, ReadError>);
+
+/// Requests for the bytes of some files from an offset on, and what their answers come to.
+fn requests_for(
+    source: &dyn Source,
+    files: &Files,
+    paths: &[PathBuf],
+    from: usize,
+) -> (Vec<ReadRequest>, mpsc::Receiver<Answered>) {
+    let (send, answers) = mpsc::channel();
+    let request = |(nth, path): (usize, &PathBuf)| {
+        let send = send.clone();
+        ReadRequest {
+            path: path.as_path().into(),
+            fingerprint: source.stat(path).unwrap().fingerprint(),
+            is_sized: true,
+            exact: true,
+            offset: from as u64,
+            length: files[path].len() - from,
+            urgency: Urgency::Prefetch,
+            deliver: Box::new(move |read| send.send((nth, read)).unwrap()),
+        }
+    };
+    (paths.iter().enumerate().map(request).collect(), answers)
+}
+
+fn expect(answers: &mpsc::Receiver<Answered>, files: &Files, paths: &[PathBuf], from: usize) {
+    for _ in paths {
+        let (nth, read) = answers.recv_timeout(PATIENCE).unwrap();
+        assert!(read.unwrap() == files[&paths[nth]][from..], "{}", paths[nth].display());
+    }
+}
+
+/// Checks that reads are begun at once though the store does not answer, and that all of them are answered when it does
+/// again. The store answers nothing from `hold` on, until what that returns is dropped.
+pub(in crate::source) fn check_slow<H>(
+    source: &dyn Source,
+    files: &Files,
+    hold: impl FnOnce() -> H,
+) {
+    let paths: Vec<PathBuf> =
+        files.iter().filter(|(_, bytes)| !bytes.is_empty()).map(|(path, _)| path.clone()).collect();
+    let (requests, answers) = requests_for(source, files, &paths, 0);
+    let (send, begun) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let held = hold();
+        scope.spawn(move || {
+            source.read(requests);
+            send.send(()).unwrap();
+        });
+        let begun = begun.recv_timeout(PATIENCE);
+        let early = answers.recv_timeout(Duration::from_millis(100));
+        drop(held);
+        begun.expect("who begins to read is held up");
+        assert_eq!(early.unwrap_err(), mpsc::RecvTimeoutError::Timeout, "it is not held");
+    });
+    expect(&answers, files, &paths, 0);
+}
+
+/// A process that is stopped, until this is dropped.
+pub(in crate::source) struct Stopped(Pid);
+
+impl Stopped {
+    pub(in crate::source) fn new(child: &std::process::Child) -> Self {
+        let pid = Pid::from_raw(child.id().cast_signed());
+        kill(pid, Signal::SIGSTOP).unwrap();
+        let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        wait_until(|| state().contains(") T "));
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill(self.0, Signal::SIGCONT).unwrap();
+    }
+}
+
+/// What holds up answers while it is closed.
+#[derive(Default)]
+pub(in crate::source) struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+/// Opens the gate when it is dropped.
+pub(in crate::source) struct Closed(Arc<Gate>);
+
+impl Gate {
+    pub(in crate::source) fn close(self: &Arc<Self>) -> Closed {
+        *self.is_closed.lock() = true;
+        Closed(Arc::clone(self))
+    }
+
+    /// Waits until it is open.
+    pub(in crate::source) fn pass(&self) {
+        let mut is_closed = self.is_closed.lock();
+        while *is_closed {
+            is_closed = self.opened.wait(is_closed);
+        }
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        *self.0.is_closed.lock() = false;
+        self.0.opened.notify_all();
+    }
 }
 
 fn check_errors(source: &dyn Source, files: &Files) {
@@ -280,6 +409,15 @@ pub(in crate::source) fn check_changes<S: Source>(store: &impl Store, open: impl
 /// Blobs in memory, with the version of each.
 pub(super) struct Memory {
     files: Arc<Mutex<Versions>>,
+    /// Waited for before each answer to a read.
+    gate: Arc<Gate>,
+    answers: Pool,
+}
+
+impl Memory {
+    fn new(files: Arc<Mutex<Versions>>) -> Self {
+        Memory { files, gate: Arc::default(), answers: Pool::new("answers", 1, 0) }
+    }
 }
 
 type Versions = BTreeMap<PathBuf, (Vec<u8>, u64)>;
@@ -328,7 +466,11 @@ impl Keyed for Memory {
         let now = files.get(&blob.key).filter(|(_, version)| *version == blob.version);
         let from = request.offset as usize;
         let bytes = now.map(|(bytes, _)| bytes[from..from + request.length].to_vec());
-        (request.deliver)(bytes.ok_or(ReadError::Changed));
+        let (gate, deliver) = (Arc::clone(&self.gate), request.deliver);
+        self.answers.submit(request.urgency, move || {
+            gate.pass();
+            deliver(bytes.ok_or(ReadError::Changed));
+        });
     }
 
     fn space(&self) -> Result<[u64; 7], Errno> {
@@ -352,11 +494,24 @@ fn a_directory_conforms() {
 fn blobs_in_memory_conform() {
     let files = some_files();
     let versions = files.iter().map(|(path, bytes)| (path.clone(), (bytes.clone(), 1))).collect();
-    let store = Memory { files: Arc::new(Mutex::new(versions)) };
-    let seen = AtomicU64::new(0);
+    let store = Memory::new(Arc::new(Mutex::new(versions)));
+    let (seen, gate) = (AtomicU64::new(0), Arc::clone(&store.gate));
     let source = KeyedSource::open(store, &seen).unwrap();
     assert_eq!(seen.into_inner(), files.len() as u64);
     check(&source, &files);
+    check_slow(&source, &files, || gate.close());
+}
+
+#[test]
+fn a_listing_that_fails_is_told() {
+    let files = Arc::<Mutex<Versions>>::default();
+    let source = KeyedSource::open(Memory::new(Arc::clone(&files)), &AtomicU64::new(0)).unwrap();
+    assert_eq!(source.failures(), None);
+    files.lock().insert("../x".into(), (Vec::new(), 1));
+    wait_until(|| source.stat(Path::new("y")) == Err(Errno::EIO));
+    let failures = source.failures().unwrap();
+    assert_eq!((failures.count, &*failures.key), (1, "the listing"));
+    assert!(failures.reason.contains("leads out of the tree"), "{failures:?}");
 }
 
 /// A directory of this machine.
@@ -400,9 +555,6 @@ impl Store for Arc<Mutex<Versions>> {
 #[test]
 fn blobs_in_memory_that_change_conform() {
     let files = Arc::<Mutex<Versions>>::default();
-    let open = || {
-        let store = Memory { files: Arc::clone(&files) };
-        KeyedSource::open(store, &AtomicU64::new(0)).unwrap()
-    };
+    let open = || KeyedSource::open(Memory::new(Arc::clone(&files)), &AtomicU64::new(0)).unwrap();
     check_changes(&files, open);
 }
