@@ -61,7 +61,7 @@ impl Run {
             Held { failing: FailOnDrop::new(cache, attempt.key), attempt }
         };
         let pieces = pieces(self.0.into_iter().map(failing));
-        // What lies between two files is read along with them.
+        // The source also reads the bytes between two files.
         let with_gap = |piece: &Piece| piece.range().1.next_multiple_of(PAGE_BYTES as usize);
         let bytes = pieces.iter().map(with_gap).sum();
         let begun = cache.memory.admit(flights, Urgency::Prefetch, bytes, move |charge| {

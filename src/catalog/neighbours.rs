@@ -20,7 +20,7 @@ pub(super) fn find(catalog: &Catalog, tell: impl FnOnce(Arc<Layout>)) {
     if catalog.source.lie_behind(Path::new(""), &[]).is_none() {
         return;
     }
-    // Whoever comes meanwhile waits until they are told.
+    // Another caller waits for the lock until the planner has been told.
     let mut known = catalog.neighbours_of.lock();
     let names = (catalog.names_version(), catalog.read().tables.rows.len());
     if *known == Some(names) {

@@ -364,6 +364,29 @@ fn samples_of_a_file_that_is_cut_cost_what_files_of_their_own_cost() {
     }
 }
 
+/// All epochs of an order whose samples lie in larger files of the source, with requests of so many bytes at most.
+fn read_from_large_files(
+    layout: Layout,
+    order: Arc<Order>,
+    ram: u64,
+    request_bytes: u64,
+) -> Report {
+    let epochs = order.epochs_listed().unwrap();
+    let reader =
+        Reader { order, workers: 8, batch: 8, think_us: 0, run_us: 0, step_us: 0, ahead: 0 };
+    run(&Scenario {
+        layout: Arc::new(layout),
+        readers: vec![reader],
+        known: true,
+        settings: Settings { request_bytes, may_untrack: true, ..with_ram(ram) },
+        epochs,
+        machine: Machine::default(),
+        source: SourceModel { latency_us: 5_000, bandwidth: 100_000_000, servers: 8 },
+        manners: None,
+        vanish: None,
+    })
+}
+
 /// An epoch of samples of 99,000 bytes in files of 64, which an order reads at random. Gives the requests to the
 /// source, its bytes over all data, and the seconds.
 fn of_shards(ram_part: f64, request_bytes: u64) -> [(f64, f64, f64); 2] {
@@ -386,19 +409,7 @@ fn of_shards(ram_part: f64, request_bytes: u64) -> [(f64, f64, f64); 2] {
         assert_eq!(layout.cut_along(&order, |_| true).len() as u64, SHARDS);
     }
     let ram = (all as f64 * ram_part) as u64;
-    let reader =
-        Reader { order, workers: 8, batch: 8, think_us: 0, run_us: 0, step_us: 0, ahead: 0 };
-    let report = run(&Scenario {
-        layout: Arc::new(layout),
-        readers: vec![reader],
-        known: true,
-        settings: Settings { request_bytes, may_untrack: true, ..with_ram(ram) },
-        epochs: 2,
-        machine: Machine::default(),
-        source: SourceModel { latency_us: 5_000, bandwidth: 100_000_000, servers: 8 },
-        manners: None,
-        vanish: None,
-    });
+    let report = read_from_large_files(layout, order, ram, request_bytes);
     let epochs = [report.epochs[0], report.epochs[1]];
     let begun = [0, epochs[0].end_us];
     let of = |nth: usize| {
@@ -429,19 +440,7 @@ fn of_members(request_bytes: u64) -> (f64, f64) {
     assert!(layout.set_neighbours(|file| !file.0.is_multiple_of(64)));
     let ram = layout.pages_bytes_of_all() / 5 * 6;
     let order = workload::permutations(FILES, 1, 7).unwrap();
-    let reader =
-        Reader { order, workers: 8, batch: 8, think_us: 0, run_us: 0, step_us: 0, ahead: 0 };
-    let report = run(&Scenario {
-        layout: Arc::new(layout),
-        readers: vec![reader],
-        known: true,
-        settings: Settings { request_bytes, may_untrack: true, ..with_ram(ram) },
-        epochs: 1,
-        machine: Machine::default(),
-        source: SourceModel { latency_us: 5_000, bandwidth: 100_000_000, servers: 8 },
-        manners: None,
-        vanish: None,
-    });
+    let report = read_from_large_files(layout, order, ram, request_bytes);
     let EpochReport { source_reads, source_bytes, end_us, .. } = report.epochs[0];
     assert_eq!(source_bytes, u64::from(FILES) * 99_000);
     (source_reads as f64 / f64::from(FILES), end_us as f64 / 1e6)

@@ -31,7 +31,7 @@ const MANY: usize = 64;
 /// Names of a directory that are reported at a time.
 const PART: usize = 64;
 
-/// What a listing asks for, in words.
+/// The name of a listing in `status`, where a failed read has the key of its blob.
 const LISTING: &str = "the listing";
 
 /// A store of blobs under names, with no directories of its own.

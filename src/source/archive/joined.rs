@@ -1,6 +1,6 @@
 //! Ranges of an archive that lie one behind the other are read with one request.
 //!
-//! What lies between them, such as the header of the next member, is read along with them.
+//! The header of the next member lies between two of them. The request reads it, too.
 
 use super::super::{ReadError, ReadRequest};
 

@@ -245,7 +245,7 @@ impl Drop for Stopped {
     }
 }
 
-/// What holds up answers while it is closed.
+/// Answers wait for it as long as it is closed.
 #[derive(Default)]
 pub(in crate::source) struct Gate {
     is_closed: Mutex<bool>,
